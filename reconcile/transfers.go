@@ -205,6 +205,7 @@ func (t *TransferReconciler[T]) Resume(owned []T) {
 func (t *TransferReconciler[T]) Observe(object T) {
 	state := t.Kind.Get(object)
 	switch uid := object.GetUID(); {
+	case t.written.IsStale(cache.MetaObjectToName(object).String(), object): // its reconcile counts it
 	case state.Node == t.Agent.Node || state.Phase == transfer.Prepared:
 	case state.TakesSlot():
 		t.NodeSlots.ForceAcquire(state.Node, uid)

@@ -17,9 +17,14 @@ type Overlay[T metav1.Object] struct {
 	known map[string]version[T] // by key
 }
 
-type version[T any] struct {
+type version[T metav1.Object] struct {
 	object T
 	ahead  bool // newer than the cache
+}
+
+// isLater reports whether it is an own write of the cached object, which the cache lacks.
+func (v version[T]) isLater(cached T) bool {
+	return v.ahead && v.object.GetUID() == cached.GetUID() && Newer(v.object, cached)
 }
 
 // Record keeps a write, so that no decision uses the version before it.
@@ -41,7 +46,7 @@ func (o *Overlay[T]) set(key string, known version[T]) {
 func (o *Overlay[T]) Newest(key string, cached T) T {
 	o.lock.Lock()
 	defer o.lock.Unlock()
-	if known := o.known[key]; known.ahead && known.object.GetUID() == cached.GetUID() && Newer(known.object, cached) {
+	if known := o.known[key]; known.isLater(cached) {
 		return known.object
 	}
 	o.set(key, version[T]{cached, false})
@@ -68,6 +73,14 @@ func (o *Overlay[T]) All(cached []T, keyOf func(T) string) []T {
 		}
 	}
 	return all
+}
+
+// IsStale reports whether this process has written a later version of a cached object. Unlike Newest, it keeps what is
+// known.
+func (o *Overlay[T]) IsStale(key string, cached T) bool {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	return o.known[key].isLater(cached)
 }
 
 // IsRecreated reports whether the last version of the key has another UID.

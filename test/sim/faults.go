@@ -129,6 +129,9 @@ func (s *Simulation) strike() {
 		}
 		f.met = append(f.met, fault.What)
 		f.since = time.Now()
+		if until, late := s.isLate(); late {
+			f.since = until
+		}
 		f.last(fault)
 		s.trace.note(fmt.Sprintf("%5d ! %s", s.step, fault.What))
 		return true
@@ -138,8 +141,10 @@ func (s *Simulation) strike() {
 // apply applies a fault, and reports whether there was a victim.
 func (s *Simulation) apply(fault Fault) bool {
 	switch fault.What {
-	case killAgent, cutAgent, oldLists:
+	case killAgent, cutAgent, oldLists, killCoordinator, cutCoordinator:
 		return s.harmAgent(fault)
+	case stallWatches:
+		return s.stall(fault)
 	case breakWatch, expireWatch:
 		watches := s.api.Watches()
 		if len(watches) == 0 {
@@ -224,10 +229,15 @@ func (s *Simulation) harmAgent(fault Fault) bool {
 		return false
 	}
 	p := alive[fault.Pick%len(alive)]
-	if fault.What == oldLists {
+	switch fault.What {
+	case oldLists:
 		s.api.Lag = int64(fault.Pick % maxLag)
+	case killCoordinator, cutCoordinator:
+		if p = s.coordinator(); p == nil {
+			return false
+		}
 	}
-	if fault.What != cutAgent {
+	if fault.What != cutAgent && fault.What != cutCoordinator {
 		s.kill(p)
 		s.setAgent(p, corev1.ConditionFalse)
 		return true

@@ -103,6 +103,7 @@ func Draw(seed uint64) Plan {
 	plan.Faults = drawFaults(random, plan)
 	drawClasses(&plan)
 	drawMaintenance(&plan)
+	drawLag(&plan)
 	return plan
 }
 
@@ -136,4 +137,5 @@ const (
 	nameStream        = 3
 	classStream       = 7
 	maintenanceStream = 8
+	lagStream         = 9
 )

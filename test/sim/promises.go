@@ -207,7 +207,8 @@ func (s *Simulation) asked() bool {
 
 // done reports whether all work has ended and nothing is left to do.
 func (s *Simulation) done() bool {
-	return s.asked() && len(s.faults.due) == 0 && s.unsettled() == "" && s.leftovers() == "" && s.unmaintained() == ""
+	_, late := s.isLate()
+	return !late && s.asked() && len(s.faults.due) == 0 && s.unsettled() == "" && s.leftovers() == "" && s.unmaintained() == ""
 }
 
 // unsettled describes the transfers that have not ended or are not cleaned up.

@@ -16,7 +16,7 @@ func (f *faults) hit(s *Simulation, p *parked) (outcome, bool) {
 		return outcome{}, false
 	}
 	fault := f.requests[0]
-	if fault.What == refusePod && (p.request.Method != http.MethodPost || !strings.HasSuffix(p.request.Path, "/pods")) {
+	if fault.What == refusePod && (p.request.Method != http.MethodPost || !strings.HasSuffix(p.request.Path, "/pods")) || fault.What == delayRequest && !isWrite(p) {
 		return outcome{}, false
 	}
 	f.requests = f.requests[1:]
@@ -27,6 +27,9 @@ func (f *faults) hit(s *Simulation, p *parked) (outcome, bool) {
 	}
 	switch fault.What {
 	case loseRequest:
+		return outcome{err: errLost}, true
+	case delayRequest:
+		s.delay(p, fault.Pick)
 		return outcome{err: errLost}, true
 	case loseAnswer:
 		if reply := s.handle(p); reply.Watch != nil {

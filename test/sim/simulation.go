@@ -42,6 +42,7 @@ type Simulation struct {
 	promises    *promises
 	hindered    time.Time           // when no agent could act, most recently
 	maintenance map[string]*jobRuns // by repository
+	lag         lag
 }
 
 // choice is something that can happen now.
@@ -69,7 +70,7 @@ func newSimulation(plan Plan) *Simulation {
 	const digits = 5
 	s := &Simulation{
 		plan: plan, random: rand.New(rand.NewPCG(plan.Seed, choiceStream)), gate: newGate(), trace: newTrace(), begin: time.Now(),
-		movers: map[types.UID]*mover{}, storage: newStorage(), maintenance: map[string]*jobRuns{},
+		movers: map[types.UID]*mover{}, storage: newStorage(), maintenance: map[string]*jobRuns{}, lag: lag{watches: map[*apiserver.Watch]bool{}},
 	}
 	s.api = apiserver.New(time.Now, func() string {
 		const letters = "bcdfghjklmnpqrstvwxz2456789"
@@ -140,6 +141,9 @@ func (s *Simulation) sleep(idle bool) {
 		if most = 10 * time.Minute; time.Now().Before(s.faults.lasts) {
 			most = min(most, time.Until(s.faults.lasts))
 		}
+		if until, late := s.isLate(); late {
+			most = min(most, max(time.Until(until), time.Millisecond))
+		}
 	}
 	select { // something that was parked before may have left a mark
 	case <-s.gate.arrived:
@@ -156,7 +160,7 @@ func (s *Simulation) sleep(idle bool) {
 
 // choices returns everything that can happen now, in an order that only the seed decides.
 func (s *Simulation) choices() []choice {
-	all := s.requests()
+	all := append(s.requests(), s.late()...)
 	for _, p := range s.processes {
 		if p.alive() {
 			all = append(all, p.reconciles()...)
@@ -218,7 +222,7 @@ func (s *Simulation) handle(p *parked) apiserver.Reply {
 // deliveries returns the events that caches can get.
 func (s *Simulation) deliveries() (all []choice) {
 	for _, w := range s.api.Watches() {
-		if next := w.Next(); next != "" && !s.isCut(w.Client) {
+		if next := w.Next(); next != "" && !s.isCut(w.Client) && !s.stalled(w) {
 			all = append(all, choice{w.Client + ": hears " + next + " (" + w.Name + ")", often, w.Deliver})
 		}
 	}

@@ -1,0 +1,141 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/test/sim/apiserver"
+)
+
+// Faults of a slow API server. All wait on the clock: without them, every event is delivered and every request is
+// answered before time passes.
+const (
+	stallWatches    = "the watches of all agents but one stall"
+	delayRequest    = "a write arrives late, and its agent has no answer"
+	killCoordinator = "the coordinator is killed"
+	cutCoordinator  = "the coordinator is cut off"
+)
+
+// drawLag delays events or writes in one of four schedules, and in most of them another agent takes over meanwhile. It
+// draws from a stream of its own.
+func drawLag(plan *Plan) {
+	const oneIn, first, steps, apart, picks = 4, 20, 400, 60, 1000
+	random := rand.New(rand.NewPCG(plan.Seed, lagStream))
+	if random.IntN(oneIn) > 0 {
+		return
+	}
+	at := first + random.IntN(steps)
+	what := []string{stallWatches, stallWatches, delayRequest}[random.IntN(3)]
+	plan.Faults = append(plan.Faults, Fault{Step: at, What: what, Pick: random.IntN(picks)})
+	then := []string{killCoordinator, cutCoordinator, deleteMover, ""}[random.IntN(4)]
+	if then != "" {
+		plan.Faults = append(plan.Faults, Fault{Step: at + random.IntN(apart), What: then, Pick: random.IntN(picks)})
+	}
+	slices.SortStableFunc(plan.Faults, func(a, b Fault) int { return a.Step - b.Step })
+}
+
+// lag is what is delayed.
+type lag struct {
+	watches map[*apiserver.Watch]bool
+	until   time.Time // of the watches
+	writes  []lateWrite
+}
+
+type lateWrite struct {
+	*parked
+
+	at time.Time
+}
+
+// stall delays the events of all watches for up to 3 minutes, but for those of one agent: often that of the coordinator.
+func (s *Simulation) stall(fault Fault) bool {
+	agents := s.connected()
+	if len(agents) == 0 {
+		return false
+	}
+	spared := agents[fault.Pick%len(agents)]
+	if coordinator := s.coordinator(); fault.Pick%2 == 0 && coordinator != nil {
+		spared = coordinator
+	}
+	for _, w := range s.api.Watches() {
+		if w.Client != spared.name {
+			s.lag.watches[w] = true
+		}
+	}
+	const longest = 180
+	s.lag.until = time.Now().Add(time.Duration(1+fault.Pick%longest) * time.Second)
+	return true
+}
+
+// stalled reports whether the events of a watch are delayed.
+func (s *Simulation) stalled(w *apiserver.Watch) bool {
+	return s.lag.watches[w] && time.Now().Before(s.lag.until)
+}
+
+// late returns the writes that arrive now.
+func (s *Simulation) late() (all []choice) {
+	for i, write := range s.lag.writes {
+		if !time.Now().Before(write.at) {
+			all = append(all, choice{"late from " + write.from.name + ": " + write.name, often, func() {
+				s.lag.writes = slices.Delete(s.lag.writes, i, i+1)
+				s.handle(write.parked)
+			}})
+		}
+	}
+	return all
+}
+
+// isLate reports whether anything is delayed, and until when.
+func (s *Simulation) isLate() (until time.Time, late bool) {
+	if until = s.lag.until; len(s.lag.watches) == 0 || !time.Now().Before(until) {
+		until = time.Time{}
+	}
+	for _, write := range s.lag.writes {
+		if until.IsZero() || write.at.Before(until) {
+			until = write.at
+		}
+	}
+	return until, !until.IsZero()
+}
+
+// delay lets a write arrive within a minute, whether its agent lives until then or not.
+func (s *Simulation) delay(p *parked, pick int) {
+	const longest = 60
+	s.lag.writes = append(s.lag.writes, lateWrite{p, time.Now().Add(time.Duration(1+pick%longest) * time.Second)})
+}
+
+// isWrite reports whether a request changes an object of a transfer or of a repository.
+func isWrite(p *parked) bool {
+	return p.request.Method != http.MethodGet && p.request.Query.Get("dryRun") == "" && !strings.Contains(p.request.Path, "/leases")
+}
+
+// connected returns the agents that reach the API server.
+func (s *Simulation) connected() (all []*process) {
+	for _, p := range s.processes {
+		if p.alive() && !p.cut {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// coordinator returns the agent that holds the Lease, or nil if it does not reach the API server.
+func (s *Simulation) coordinator() *process {
+	lease := s.api.Get("leases", veleroNamespace, "lateen-coordinator")
+	if lease == nil {
+		return nil
+	}
+	holder := ptr.Deref(apiserver.As[coordinationv1.Lease](lease).Spec.HolderIdentity, "")
+	for _, p := range s.connected() {
+		if holder == p.node || strings.HasPrefix(holder, p.node+"_") || strings.HasPrefix(holder, p.node+"/") {
+			return p
+		}
+	}
+	return nil
+}

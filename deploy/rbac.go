@@ -13,10 +13,16 @@ import (
 func NamespaceRules() []rbacv1.PolicyRule {
 	var transfers []rbacv1.PolicyRule
 	for _, kind := range api.Kinds() {
-		// Patches write phase, progress and finalizer. The server creates and deletes transfers.
+		// Patches write phase, progress and finalizer. The server creates transfers, and deletes them with their backup or
+		// restore.
 		transfers = append(transfers, rule(kind.GVK.Group, kind.Resource, "list", "watch", "patch"))
 	}
 	return append(transfers,
+		// With --finished-ttl: transfers whose backup or restore is done.
+		rule("velero.io", "backups", "get"),
+		rule("velero.io", "restores", "get"),
+		rule("velero.io", "datauploads", "delete"),
+		rule("velero.io", "datadownloads", "delete"),
 		// Movers. A dry run is a create. A patch adopts a mover of Velero's own agent.
 		rule("", "pods", "get", "list", "watch", "create", "delete", "patch"),
 		// The log of a failed mover.

@@ -1,6 +1,7 @@
 package informers
 
 import (
+	"context"
 	"errors"
 	"slices"
 
@@ -90,6 +91,20 @@ func (v *Clientset) DataDownloads(namespace string) *DataDownloads {
 		func() *velerov2alpha1.DataDownload { return &velerov2alpha1.DataDownload{} },
 		func() *velerov2alpha1.DataDownloadList { return &velerov2alpha1.DataDownloadList{} },
 	)
+}
+
+// Backup returns a Backup. No cache holds any: Velero's server acts on them.
+func (v *Clientset) Backup(ctx context.Context, namespace, name string) (*velerov1.Backup, error) {
+	backup := &velerov1.Backup{}
+	err := v.v1.Get().Namespace(namespace).Resource("backups").Name(name).Do(ctx).Into(backup)
+	return backup, err
+}
+
+// Restore returns a Restore.
+func (v *Clientset) Restore(ctx context.Context, namespace, name string) (*velerov1.Restore, error) {
+	restore := &velerov1.Restore{}
+	err := v.v1.Get().Namespace(namespace).Resource("restores").Name(name).Do(ctx).Into(restore)
+	return restore, err
 }
 
 // The trims reduce a terminal resource that needs no clean-up to the fields for counting. Such a resource is cached only

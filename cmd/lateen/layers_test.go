@@ -37,6 +37,7 @@ func TestLayers(t *testing.T) {
 		"reconcile/transfer":    {"exposer/objects"},
 		"reconcile/maintenance": {"exposer/objects"},
 		"reconcile/orphans":     {"exposer/objects", "metrics"},
+		"reconcile/finished":    {},
 		"reconcile": {"exposer", "exposer/access", "exposer/objects", "exposer/handover", "exposer/rebind", "exposer/priority",
 			"reconcile/capacity", "reconcile/transfer", "reconcile/writes", "metrics"},
 		"reconcile/repository": {"exposer", "exposer/access", "exposer/objects", "exposer/handover", "exposer/rebind", "exposer/priority",

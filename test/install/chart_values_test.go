@@ -227,3 +227,10 @@ func TestHelmFindsNoFaultInTheChart(t *testing.T) {
 	out, err := program(t.Context(), t, "helm", "lint", "--strict", chart, "--set=image.repository=example.test/lateen").CombinedOutput()
 	require.NoError(t, err, string(out))
 }
+
+// Flags that only the chart sets.
+func TestTheChartSetsFlagsOfTheAgent(t *testing.T) {
+	out, complaints, err := template(t, "velero", "{image: {repository: example.test/lateen}, configuration: {finishedTTL: 168h}}")
+	require.NoError(t, err, complaints)
+	require.Contains(t, out, "- --finished-ttl=168h\n")
+}

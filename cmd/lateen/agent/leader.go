@@ -129,9 +129,10 @@ func (p *assembly) runTerm(ctx context.Context, kinds []kind) error {
 	}
 	maintained := make(chan error, 1)
 	go func() { maintained <- p.maintain(ctx, func() { p.coordination.SetCoordinator(true) }, end) }()
-	var labelling sync.WaitGroup
-	labelling.Go(func() { p.labelDone(ctx, kinds) })
-	defer labelling.Wait()
+	var finishing sync.WaitGroup
+	finishing.Go(func() { p.labelDone(ctx, kinds) })
+	finishing.Go(func() { p.deleteFinished(ctx) })
+	defer finishing.Wait()
 	p.sweeper(ctx, kinds).Run(ctx)
 	return <-maintained
 }

@@ -68,6 +68,9 @@ type Options struct {
 	MaintenanceConcurrency int
 	MaintenanceTimeout     time.Duration // of a maintenance job
 
+	// how long finished DataUploads and DataDownloads of a finished Backup or Restore stay; 0: until Velero deletes them
+	FinishedTTL time.Duration
+
 	NodeName string // from NODE_NAME
 	PodUID   string // from POD_UID; empty if the DaemonSet does not set it
 	PodName  string // from HOSTNAME, which the container runtime sets; another name if the pod has a hostname of its own
@@ -93,6 +96,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.MaintenanceFrequency, "repo-maintenance-frequency", 0, "maintenance interval of all repositories (default: that of each repository)")
 	flags.IntVar(&o.MaintenanceConcurrency, "repo-maintenance-concurrency", 3, "concurrent maintenance jobs in the cluster; 0 leaves maintenance to Velero's server")
 	flags.DurationVar(&o.MaintenanceTimeout, "repo-maintenance-timeout", 12*time.Hour, "how long a maintenance job may take")
+	flags.DurationVar(&o.FinishedTTL, "finished-ttl", 0, "how long finished DataUploads and DataDownloads stay after their backup or restore is done; 0 keeps them until Velero deletes them")
 	flags.BoolVar(&o.StrictConfig, "strict-config", false, "do not start if a value of the configuration cannot be used")
 	flags.BoolVar(&o.Profiling, "profiling", false, "serve /debug/pprof on the metrics address")
 	flags.DurationVar(&o.StartupTimeout, "startup-timeout", 30*time.Second, "how long to wait for the API server at the start")

@@ -121,6 +121,9 @@ func TestCompleteErrorsNameFlagAndRemedy(t *testing.T) {
 		"without startup timeout": {
 			arguments: []string{"--startup-timeout=0s"}, message: []string{"--startup-timeout"},
 		},
+		"with a negative time to live": {
+			arguments: []string{"--finished-ttl=-1h"}, message: []string{"--finished-ttl is -1h0m0s", "168h"},
+		},
 		"with a negative grace": {
 			arguments: []string{"--cancel-grace=-1s"}, message: []string{"--cancel-grace"},
 		},

@@ -50,7 +50,7 @@ func (j *evaluator) remedyOfWait(of *subject, wait view.Wait) string {
 	case view.WaitScheduler:
 		return remedyRoom
 	case view.WaitContainer:
-		return j.remedyOfContainer(of, wait)
+		return j.remedyOfContainer(of)
 	case view.WaitMover:
 		return j.remedyOfAgent(of)
 	case view.WaitDelivery:
@@ -76,9 +76,15 @@ func (j *evaluator) remedyOfCleanUp(of *subject) string {
 	return fmt.Sprintf("kubectl describe volumesnapshotcontent %s and the log of the CSI driver's snapshotter have details.", h.Name)
 }
 
-func (j *evaluator) remedyOfContainer(of *subject, wait view.Wait) string {
-	if strings.Contains(wait.Message, "Image") {
-		return remedyImage
+// remedyOfContainer returns what the user can do about a mover whose container waits. The kubelet's reasons for a missing
+// image have Image in their name (pkg/kubelet/images).
+func (j *evaluator) remedyOfContainer(of *subject) string {
+	if mover := j.mover(of); mover != nil {
+		for _, container := range mover.Status.ContainerStatuses {
+			if waiting := container.State.Waiting; waiting != nil && strings.Contains(waiting.Reason, "Image") {
+				return remedyImage
+			}
+		}
 	}
 	return j.kubectl("describe pod "+of.meta.GetName()) + " has details."
 }

@@ -3,6 +3,7 @@ package diagnose_test
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -147,5 +148,17 @@ func TestRemediesFollowTheReasonAndNotTheMessage(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, remedies[timeline.Remedy], "%s has the remedy of another reason", reason)
 		remedies[timeline.Remedy] = true
+	}
+}
+
+// TestTheRemedyOfAWaitingContainerFollowsItsReason has a message that names an image in passing.
+func TestTheRemedyOfAWaitingContainerFollowsItsReason(t *testing.T) {
+	for reason, image := range map[string]bool{"ErrImagePull": true, "ImagePullBackOff": true, "CreateContainerConfigError": false} {
+		s := cluster(1, `{}`)
+		s.mover(s.backup("nightly", "node-1", time.Minute, inPhase(velerov1.PodVolumeBackupPhaseAccepted, time.Minute)), "node-1",
+			stuck(reason, `secret "ImageBucket" not found`))
+		timeline, err := diagnose.Gather("velero", now, *s, nil).Timeline(diagnose.Reference{Kind: "PodVolumeBackup", Name: "nightly"})
+		require.NoError(t, err)
+		require.Equal(t, image, strings.Contains(timeline.Remedy, "pull the image"), "%s: %s", reason, timeline.Remedy)
 	}
 }

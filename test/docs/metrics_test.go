@@ -158,20 +158,3 @@ func TestMetricsThatAreNamedExist(t *testing.T) {
 		}
 	}
 }
-
-// A loss reason that is not listed has no series before it happens.
-func TestEveryLossReasonIsListed(t *testing.T) {
-	var declared []objects.LossReason
-	for _, file := range sources(t, "exposer/objects") {
-		for node := range ast.Preorder(file) {
-			constant, is := node.(*ast.ValueSpec)
-			if !is || len(constant.Values) != 1 || !strings.HasPrefix(constant.Names[0].Name, "Lost") {
-				continue
-			}
-			if value, is := text(constant.Values[0]); is {
-				declared = append(declared, objects.LossReason(value))
-			}
-		}
-	}
-	require.ElementsMatch(t, declared, objects.LostReasons())
-}

@@ -92,3 +92,11 @@ func TestAFailedObservationKeepsTheSlotOnlyWhileTheMoverMayWork(t *testing.T) {
 		})
 	}
 }
+
+func TestAPreparedTransferWithoutARunningMoverHoldsNoPlaceInTheQueueForASlot(t *testing.T) {
+	s := newWorking()
+	s.object.Status.Phase = velerov1.PodVolumeBackupPhasePrepared
+	s.pods[testKey].Status.Phase = corev1.PodPending
+	s.reserve(s.observed(t))
+	require.True(t, s.NodeSlots.Queue(testNode, "younger", s.clock.Now(), func() {}), "the older one cannot start")
+}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
@@ -17,6 +19,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/exposer/priority"
+	"github.com/lateen-project/lateen/reconcile"
 )
 
 // component names Lateen in Kubernetes Events.
@@ -105,4 +108,21 @@ func (p *assembly) self() *corev1.ObjectReference {
 		APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "DaemonSet",
 		Namespace: p.Flags.Namespace, Name: config.DaemonSetName,
 	}
+}
+
+// onceReasons returns the reasons of the Events that an object gets once, from any agent. Without that, each
+// coordinator repeats them in its term, and each agent after a restart.
+func onceReasons() []string { return []string{reconcile.EventForeign, reconcile.EventCleanUpWaits} }
+
+// onceSink derives the name of an Event with one of these reasons from its object. The API server then rejects a
+// second one.
+type onceSink struct{ record.EventSink }
+
+// Create implements record.EventSink.
+func (s onceSink) Create(event *corev1.Event) (*corev1.Event, error) {
+	if slices.Contains(onceReasons(), event.Reason) {
+		event = event.DeepCopy()
+		event.Name = strings.ToLower(event.Reason) + "." + string(event.InvolvedObject.UID)
+	}
+	return s.EventSink.Create(event)
 }

@@ -190,7 +190,7 @@ bench: ## Print the figures: throughput, API calls, memory (ONLY=pace|turnover|u
 	@bin/bench --only=$(ONLY) $(if $(RECORD),--record=docs/pictures/benchmark.json)
 
 scale: ## Measure what an idle agent costs the API server (AGENTS=10,50,100 whole ones, HOLLOW=250,500 beside them)
-	$(call with,controlplane)
+	$(call with,controlplane snapshot-controller)
 	@cd test && $(STATIC) -o $(BIN)/scale ./scale
 	@bin/scale --agents=$(or $(AGENTS),10$(comma)50$(comma)100) --hollow=$(or $(HOLLOW),250$(comma)500)
 

@@ -16,8 +16,8 @@ import (
 type Selectors struct {
 	Namespace   string // of Velero
 	Node        string // of the agent
-	OwnedLabels string // selects the objects created for transfers
-	MoverLabels string // selects the movers that this agent exposes, scheduled or not
+	OwnedLabels string // selects the objects created for transfers, by any agent
+	MadeLabels  string // selects those that this agent created
 	AgentLabels string // selects the pods of node-agents
 }
 
@@ -25,8 +25,8 @@ type Selectors struct {
 //
 //	Transfers   Velero's namespace; not those labelled as done, and terminal ones are trimmed to a few fields
 //	LocalPods   the pods of this node in all namespaces: workloads and movers
-//	Movers      Velero's namespace, by label: movers that may not be scheduled yet
-//	Claims      Velero's namespace, by label: the volumes of movers
+//	Movers      Velero's namespace, by label: movers that this agent created, scheduled or not
+//	Claims      Velero's namespace, by label: the volumes of these movers
 //
 // CoordinatorCaches holds what only the coordinator needs.
 type Caches struct {
@@ -50,7 +50,7 @@ const (
 
 // NewCaches returns the informers; Run starts them.
 func NewCaches(kube kubernetes.Interface, velero *Clientset, want Selectors) (*Caches, error) {
-	for _, selector := range []string{want.OwnedLabels, want.MoverLabels, want.AgentLabels} {
+	for _, selector := range []string{want.OwnedLabels, want.MadeLabels, want.AgentLabels} {
 		if _, err := labels.Parse(selector); err != nil {
 			return nil, fmt.Errorf("parse selector: %w", err)
 		}
@@ -60,8 +60,8 @@ func NewCaches(kube kubernetes.Interface, velero *Clientset, want Selectors) (*C
 	c := &Caches{
 		Transfers: newTransfers(&b, velero, namespace),
 		LocalPods: add(&b, "pods of this node", kube.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, onNode, trimPod),
-		Movers:    add(&b, "mover pods", kube.CoreV1().Pods(namespace), &corev1.Pod{}, Scope{Labels: want.MoverLabels}, trimPod),
-		Claims:    add(&b, "claims of movers", kube.CoreV1().PersistentVolumeClaims(namespace), &corev1.PersistentVolumeClaim{}, Scope{Labels: want.OwnedLabels}, noTrim[*corev1.PersistentVolumeClaim]),
+		Movers:    add(&b, "mover pods", kube.CoreV1().Pods(namespace), &corev1.Pod{}, Scope{Labels: want.MadeLabels}, trimPod),
+		Claims:    add(&b, "claims of movers", kube.CoreV1().PersistentVolumeClaims(namespace), &corev1.PersistentVolumeClaim{}, Scope{Labels: want.MadeLabels}, noTrim[*corev1.PersistentVolumeClaim]),
 	}
 	if b.err != nil {
 		return nil, b.err
@@ -108,9 +108,14 @@ func (c *Caches) Pod(key string) *corev1.Pod {
 	return pod
 }
 
-// Claim returns the cached claim of that key that was created for a mover; nil if there is none.
+// Claim returns the cached claim of that key that was created for a mover; nil if there is none. Only a coordinator
+// caches the claims that other agents created.
 func (c *Caches) Claim(key string) *corev1.PersistentVolumeClaim {
-	claim, _ := c.Claims.Get(key)
+	claims := c.Claims
+	if term := c.Coordinator(); term != nil {
+		claims = term.Claims
+	}
+	claim, _ := claims.Get(key)
 	return claim
 }
 

@@ -126,7 +126,7 @@ func TestCachesListOnlyWhatAnAgentNeeds(t *testing.T) {
 	require.NoError(t, err)
 	velero, err := NewClientset(config)
 	require.NoError(t, err)
-	caches, err := NewCaches(kube, velero, Selectors{Namespace: "velero", Node: "n1", OwnedLabels: api.LabelMover + "=true", MoverLabels: api.LabelAcceptor + "=n1"})
+	caches, err := NewCaches(kube, velero, Selectors{Namespace: "velero", Node: "n1", OwnedLabels: api.LabelMover + "=true", MadeLabels: api.LabelAcceptor + "=n1"})
 	require.NoError(t, err)
 	ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
 	stopped := make(chan struct{})
@@ -142,7 +142,7 @@ func TestCachesListOnlyWhatAnAgentNeeds(t *testing.T) {
 	served.lock.Lock()
 	defer served.lock.Unlock()
 	expected := []string{
-		"GET /api/v1/namespaces/velero/persistentvolumeclaims " + api.LabelMover + "=true",
+		"GET /api/v1/namespaces/velero/persistentvolumeclaims " + api.LabelAcceptor + "=n1",
 		"GET /api/v1/pods spec.nodeName=n1",
 		"GET /api/v1/namespaces/velero/pods " + api.LabelAcceptor + "=n1",
 	}
@@ -157,7 +157,7 @@ func TestCachesRefuseAnInvalidSelector(t *testing.T) {
 	require.NoError(t, err)
 	kube, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1:1"})
 	require.NoError(t, err)
-	_, err = NewCaches(kube, velero, Selectors{Namespace: "velero", Node: "n1", MoverLabels: "a in ("})
+	_, err = NewCaches(kube, velero, Selectors{Namespace: "velero", Node: "n1", MadeLabels: "a in ("})
 	require.ErrorContains(t, err, "parse selector")
 }
 

@@ -9,11 +9,13 @@ import (
 // CoordinatorCaches holds the informers of an agent that coordinates:
 //
 //	Movers    Velero's namespace: the movers of all transfers, wherever they run
+//	Claims    Velero's namespace: the volumes of these movers
 //	Agents    Velero's namespace, by label: the pods of node-agents
 //	Classes   StorageClasses: cluster-scoped, few, and each moved snapshot needs one
 type CoordinatorCaches struct {
 	group
 	Movers  *Informer[*corev1.Pod]
+	Claims  *Informer[*corev1.PersistentVolumeClaim]
 	Agents  *Informer[*corev1.Pod]
 	Classes *Informer[*storagev1.StorageClass]
 }
@@ -24,6 +26,7 @@ func NewCoordinatorCaches(kube kubernetes.Interface, want Selectors) (*Coordinat
 	pods := kube.CoreV1().Pods(want.Namespace)
 	term := &CoordinatorCaches{
 		Movers:  add(&b, "all mover pods", pods, &corev1.Pod{}, Scope{Labels: want.OwnedLabels}, trimPod),
+		Claims:  add(&b, "all claims of movers", kube.CoreV1().PersistentVolumeClaims(want.Namespace), &corev1.PersistentVolumeClaim{}, Scope{Labels: want.OwnedLabels}, noTrim[*corev1.PersistentVolumeClaim]),
 		Agents:  add(&b, "pods of node-agents", pods, &corev1.Pod{}, Scope{Labels: want.AgentLabels}, trimAgent),
 		Classes: add(&b, "storageclasses", kube.StorageV1().StorageClasses(), &storagev1.StorageClass{}, Scope{}, noTrim[*storagev1.StorageClass]),
 	}

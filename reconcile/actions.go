@@ -117,6 +117,9 @@ func (t *TransferReconciler[T]) expose(ctx context.Context, s *request[T]) error
 // rebind if it is unfinished.
 func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T], last bool) error {
 	t.local.update(s.key, func(kept *entry) { kept.rebinds = cmp.Or(kept.rebinds, s.seen.Now) })
+	if _, known := t.moverClaim(s); !known && !last {
+		return nil // its watch enqueues this resource
+	}
 	found := t.found(s)
 	found.Claims = slices.DeleteFunc(found.Claims, func(claim *corev1.PersistentVolumeClaim) bool { return claim.Name != s.move.Name })
 	if !last && (t.local.isDeleting(s.key, found) || deleting(found) || t.local.read(s.key).reserved && t.binds(s)) {

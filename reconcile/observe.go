@@ -101,6 +101,9 @@ func (t *TransferReconciler[T]) found(s *request[T]) exposer.Existing {
 	found := exposer.Existing{Pod: s.pod}
 	for _, name := range objects.ClaimNames(s.move) {
 		claim := t.Claims.Claim(s.object.GetNamespace() + "/" + name)
+		if name == s.move.Name {
+			claim, _ = t.moverClaim(s)
+		}
 		if claim != nil && objects.OwnedBy(claim, s.object.GetUID()) {
 			found.Claims = append(found.Claims, claim)
 		}
@@ -109,6 +112,17 @@ func (t *TransferReconciler[T]) found(s *request[T]) exposer.Existing {
 		found.Claims = s.claims
 	}
 	return found
+}
+
+// moverClaim returns the claim that the mover reads or restores into, or nil; known is false until a watch has shown
+// whether it exists. An agent caches those that it created, the coordinator all. A restore that the coordinator exposed
+// is rebound by the agent of its mover's node, which watches that one claim.
+func (t *TransferReconciler[T]) moverClaim(s *request[T]) (claim *corev1.PersistentVolumeClaim, known bool) {
+	claim = t.Claims.Claim(s.object.GetNamespace() + "/" + s.move.Name)
+	if claim != nil || t.Agent.IsCoordinator() {
+		return claim, true
+	}
+	return t.Restored.Claim(s.object.GetUID())
 }
 
 // verifyCleanup fetches, before the finalizer is removed, what the caches lack and this agent did not delete. The

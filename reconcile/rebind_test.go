@@ -47,7 +47,7 @@ func newLateDelivery(objects ...runtime.Object) *lateDelivery {
 		Kind: transfer.DataDownload(),
 		Dependencies: Dependencies{
 			Agent:  transfer.Agent{Node: testNode, Fleet: coordinatorFleet{}},
-			Limits: transfer.DefaultLimits(), Pods: emptyCaches{}, Claims: emptyCaches{}, Targets: noTargets{}, TargetPods: noTargets{}, Movers: noReports{},
+			Limits: transfer.DefaultLimits(), Pods: emptyCaches{}, Claims: emptyCaches{}, Targets: noTargets{}, TargetPods: noTargets{}, Restored: noTargets{}, Movers: noReports{},
 			Exposer:   &exposer.Exposer{Client: l.kube, Paths: exposer.HostPaths{Client: l.kube}},
 			NodeSlots: capacity.NewNodeSlots(testNode, 1, 1),
 			Preparing: capacity.Unpaced(),
@@ -138,4 +138,39 @@ func TestARebindPastItsDeadlineIsTriedOnceMore(t *testing.T) {
 			require.Equal(t, test.policy, volume.Spec.PersistentVolumeReclaimPolicy)
 		})
 	}
+}
+
+// restoredClaim is the watch of the claim into which a mover restored.
+type restoredClaim struct {
+	noTargets
+	watched types.NamespacedName
+	known   bool
+}
+
+func (r *restoredClaim) Watch(_ types.UID, claim types.NamespacedName, _ func()) { r.watched = claim }
+func (r *restoredClaim) Forget(types.UID)                                        { r.watched = types.NamespacedName{} }
+
+func (r *restoredClaim) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, known bool) {
+	return nil, r.known
+}
+
+func TestAnAgentWatchesTheClaimOfARestoreThatTheCoordinatorExposed(t *testing.T) {
+	l, watch := newLateDelivery(), &restoredClaim{}
+	l.Agent.Fleet, l.Restored = followerFleet{}, watch
+	_, err := l.Reconcile(t.Context(), "velero/d1")
+	require.NoError(t, err)
+	require.Equal(t, types.NamespacedName{Namespace: "velero", Name: "d1"}, watch.watched)
+	require.Empty(t, l.kube.Actions(), "the watch enqueues it")
+	watch.known = true
+	_, err = l.Reconcile(t.Context(), "velero/d1")
+	require.NoError(t, err)
+	require.NotEmpty(t, l.kube.Actions())
+	require.NotZero(t, watch.watched, "until the volume is rebound")
+	l.clock.SetTime(l.clock.Now().Add(l.Limits.RebindGrace))
+	_, err = l.Reconcile(t.Context(), "velero/d1")
+	require.NoError(t, err)
+	require.Equal(t, velerov2alpha1.DataDownloadPhaseFailed, l.download.Status.Phase)
+	_, err = l.Reconcile(t.Context(), "velero/d1")
+	require.NoError(t, err)
+	require.Zero(t, watch.watched)
 }

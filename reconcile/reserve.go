@@ -38,6 +38,11 @@ func (t *TransferReconciler[T]) reserve(s *request[T]) {
 	} else {
 		t.Targets.Forget(uid)
 	}
+	if rebinds && s.move.Source.Target != nil && !t.Agent.IsCoordinator() {
+		t.Restored.Watch(uid, types.NamespacedName{Namespace: s.move.Namespace, Name: s.move.Name}, enqueue)
+	} else {
+		t.Restored.Forget(uid)
+	}
 	if source := s.move.Source.PodVolume; source != nil && s.needs.targetPod {
 		t.local.update(s.key, func(kept *entry) { kept.followed = true })
 		t.TargetPods.Watch(uid, types.NamespacedName{Namespace: source.Pod.Namespace, Name: source.Pod.Name}, enqueue)

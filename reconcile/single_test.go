@@ -68,7 +68,7 @@ func newSingle[T transfer.Object](kind transfer.Kind[T], object T, empty func() 
 		Dependencies: Dependencies{
 			Agent:  transfer.Agent{Node: testNode, Fleet: coordinatorFleet{}},
 			Limits: transfer.DefaultLimits(), ResourceTimeout: time.Minute,
-			Pods: s, Claims: s, Targets: singleTarget[T]{s}, TargetPods: singlePod[T]{s}, Movers: singleMover[T]{s}, LivePod: s.livePod,
+			Pods: s, Claims: s, Targets: singleTarget[T]{s}, TargetPods: singlePod[T]{s}, Restored: noTargets{}, Movers: singleMover[T]{s}, LivePod: s.livePod,
 			StorageClass: func(name string) *storagev1.StorageClass { return s.classes[name] },
 			Exposer: &exposer.Exposer{
 				Client: s.kube, Templates: map[corev1.OSName]objects.Template{corev1.Linux: {}},

@@ -53,6 +53,7 @@ type Dependencies struct {
 	Claims     Claims
 	Targets    Targets
 	TargetPods TargetPods
+	Restored   Targets // the claims into which movers on this node restored, if another agent created them
 	LivePod    func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 	Exposer    *exposer.Exposer
 	NodeSlots  *capacity.NodeSlots
@@ -81,7 +82,7 @@ type Claims interface {
 	Claim(key string) *corev1.PersistentVolumeClaim
 }
 
-// Targets reads the target claims of restores. Watch starts to watch one; Forget stops.
+// Targets reads single claims of restores. Watch starts to watch one; Forget stops.
 type Targets interface {
 	Watch(uid types.UID, claim types.NamespacedName, enqueue func())
 	Forget(uid types.UID)
@@ -268,6 +269,7 @@ func (t *TransferReconciler[T]) forget(key string) {
 	uid := deleted.GetUID()
 	t.Movers.Forget(uid)
 	t.Targets.Forget(uid)
+	t.Restored.Forget(uid)
 	t.TargetPods.Forget(uid)
 	t.Forget(uid)
 }

@@ -81,7 +81,7 @@ func newFixture(t *testing.T, f fault) *fixture {
 		Dependencies: Dependencies{
 			Agent:  transfer.Agent{Node: testNode, Fleet: followerFleet{}},
 			Limits: transfer.DefaultLimits(), ResourceTimeout: time.Minute,
-			Pods: s, Claims: s, Targets: noTargets{}, TargetPods: noTargets{}, Movers: noReports{},
+			Pods: s, Claims: s, Targets: noTargets{}, TargetPods: noTargets{}, Restored: noTargets{}, Movers: noReports{},
 			LivePod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 				return s.kube.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 			},

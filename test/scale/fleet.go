@@ -26,6 +26,7 @@ import (
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
@@ -45,6 +46,7 @@ const (
 type fleet struct {
 	*fixture.Env
 	source *corev1.Pod
+	class  string // of the claims into which is restored
 
 	lock    sync.Mutex
 	whole   []*fixture.Agent
@@ -70,8 +72,14 @@ func newFleet(ctx context.Context, plane *cluster.Cluster, dir string) (*fleet, 
 		return f, err
 	}
 	f.Movers.Silent = true
-	f.source, err = f.Source(ctx, "application", f.Nodes[0])
-	return f, err
+	if f.source, err = f.Source(ctx, "application", f.Nodes[0]); err != nil {
+		return f, err
+	}
+	if err := testenv.InstallSnapshotCRDs(ctx, plane.Admin()); err != nil {
+		return f, err // the driver watches snapshots, too
+	}
+	f.class = "disk-" + f.Namespace
+	return f, f.StartDriver(ctx, f.class, csi.Options{DataLess: true})
 }
 
 // close ends all agents, then the installation.
@@ -203,20 +211,35 @@ func orEmpty(settings *tls.Config) *tls.Config {
 	return settings
 }
 
-// backUp runs that many backups on the node that works, and waits until they are done.
-func (f *fleet) backUp(ctx context.Context, backups int) error {
-	owner, err := f.Backup(ctx, fmt.Sprintf("backup-%d", time.Now().UnixNano()))
+// work runs that many PodVolumeBackups, and as many DataDownloads, on the node that works, and waits until they are done.
+// A DataDownload has a claim of its own, and a pod that is scheduled.
+func (f *fleet) work(ctx context.Context, transfers int) error {
+	name := fmt.Sprintf("work-%d", time.Now().UnixNano())
+	backup, err := f.Backup(ctx, name)
 	if err != nil {
 		return err
 	}
-	err = fixture.InParallel(backups, starting, func(int) error {
-		_, err := f.PodVolumeBackup(ctx, owner, f.source, "data")
+	restore, err := f.Restore(ctx, name)
+	if err != nil {
+		return err
+	}
+	err = fixture.InParallel(transfers, starting, func(i int) error {
+		if _, err := f.PodVolumeBackup(ctx, backup, f.source, "data"); err != nil {
+			return err
+		}
+		target, err := f.TargetClaim(ctx, fmt.Sprintf("%s-%d", name, i), f.class)
+		if err != nil {
+			return err
+		}
+		_, err = f.DataDownload(ctx, restore, target, "snapshot")
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return f.Transfers(testenv.PodVolumeBackup).WaitNone(ctx, api.SelectUndone)
+	return errors.Join(
+		f.Transfers(testenv.PodVolumeBackup).WaitNone(ctx, api.SelectUndone), f.Transfers(testenv.DataDownload).WaitNone(ctx, api.SelectUndone),
+	)
 }
 
 // finish creates backups that are done, as Lateen's agents leave them.

@@ -112,6 +112,7 @@ type assembly struct {
 	snapshots  *informers.Snapshots // watched only while this agent coordinates
 	targets    *informers.Targets
 	targetPods *informers.TargetPods
+	restored   *informers.Targets
 	exposing   *exposer.Exposer
 	preparing  *capacity.Preparation
 
@@ -126,8 +127,8 @@ func (p *assembly) run(ctx context.Context) error {
 		return err
 	}
 	movers := informers.NewMoverEvents(ctx, p.clients.kube, p.Flags.Namespace, p.Clock)
-	p.targets, p.targetPods = informers.NewTargets(ctx, p.clients.kube), informers.NewTargetPods(ctx, p.clients.kube)
-	defer func() { movers.Wait(); p.targets.Wait(); p.targetPods.Wait() }()
+	p.targets, p.targetPods, p.restored = informers.NewTargets(ctx, p.clients.kube), informers.NewTargetPods(ctx, p.clients.kube), informers.NewTargets(ctx, p.clients.kube)
+	defer func() { movers.Wait(); p.targets.Wait(); p.targetPods.Wait(); p.restored.Wait() }()
 	var kinds kindSet
 	p.snapshots = informers.NewSnapshots(p.clients.snapshots, p.clients.kube.Discovery(), func(namespace, name string) { p.enqueueUploads(kinds.uploads, namespace+"/"+name) })
 	p.exposing, p.preparing = p.exposer(), p.preparation()
@@ -230,6 +231,7 @@ func (p *assembly) shared(movers *informers.MoverEvents) reconcile.Dependencies 
 		Claims:          p.caches,
 		Targets:         p.targets,
 		TargetPods:      p.targetPods,
+		Restored:        p.restored,
 		StorageClass:    p.caches.StorageClass,
 		LivePod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 			return live.Pods(namespace).Get(ctx, name, metav1.GetOptions{})

@@ -136,10 +136,12 @@ func (l *kindController[T]) index() error {
 	return l.resources.Index(informers.ByNode, func(object T) []string { return l.transfers.Kind.Get(object).Nodes() })
 }
 
-// addTermHandlers registers the handler for the movers that only a coordinator watches.
+// addTermHandlers registers the handlers for the movers and claims that only a coordinator watches.
 func (l *kindController[T]) addTermHandlers(caches *informers.Caches, term *informers.CoordinatorCaches) ([]cache.DoneChecker, error) {
-	movers, err := term.Movers.AddHandler(caches.DropCreated(informers.EnqueueOwner[*corev1.Pod](l.transfers.Kind.GVK.Kind, l.enqueue)))
-	return []cache.DoneChecker{movers}, err
+	name := l.transfers.Kind.GVK.Kind
+	movers, err1 := term.Movers.AddHandler(caches.DropCreated(informers.EnqueueOwner[*corev1.Pod](name, l.enqueue)))
+	claims, err2 := term.Claims.AddHandler(informers.EnqueueOwner[*corev1.PersistentVolumeClaim](name, l.enqueue))
+	return []cache.DoneChecker{movers, claims}, errors.Join(err1, err2)
 }
 
 // note passes a resource to admission. A handler also receives deleted objects, so note checks the cache.

@@ -13,7 +13,7 @@ func Selectors(options config.Options) informers.Selectors {
 		Namespace:   options.Namespace,
 		Node:        options.NodeName,
 		OwnedLabels: api.LabelMover + "=true",
-		MoverLabels: api.LabelAcceptor + "=" + objects.LabelValue(options.NodeName),
+		MadeLabels:  api.LabelAcceptor + "=" + objects.LabelValue(options.NodeName),
 		AgentLabels: api.LabelRole + "=" + api.RoleNodeAgent,
 	}
 }

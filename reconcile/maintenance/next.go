@@ -48,7 +48,11 @@ func Next(r Repository, jobs []objects.JobStatus, location Location, policy Poli
 		return Step{Reason: ReadOnly, After: later}
 	}
 	at := due(r, finished, policy)
-	if left := at.Sub(now); left > 0 {
+	from := now
+	if at.After(now) {
+		from = at
+	}
+	if left := policy.Window.next(from).Sub(now); left > 0 {
 		return Step{After: minNonZero(left, later)}
 	}
 	t := r.countsAfter(finished)

@@ -51,6 +51,7 @@ type Policy struct {
 	MaxJitter   time.Duration // maximum spread of repositories with the same due time; always early, never late
 	MinBackoff  time.Duration // after the first failed run; doubles with each further one
 	MaxBackoff  time.Duration // upper limit of the backoff
+	Window      Window        // in which jobs may start
 	DeleteDelay time.Duration // before a finished job is deleted; Velero's server polls every second
 
 	// Limits of the time in a stage, counted from when this process first observed the job in it.

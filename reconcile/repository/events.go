@@ -49,7 +49,7 @@ func (m *Reconciler) report(ctx context.Context, key string, object *velerov1.Ba
 // exportAge exports when a repository was last maintained, and its maintenance frequency.
 func (m *Reconciler) exportAge(object *velerov1.BackupRepository) {
 	repository := maintenance.From(object)
-	m.Metrics.Observe(object.Name, repository.Last, m.Policy.FrequencyOf(repository))
+	m.Metrics.Observe(object.Name, repository.Last, m.Policy.IntervalOf(repository))
 }
 
 // exportLoad exports the number of running jobs, and of due repositories without a job.

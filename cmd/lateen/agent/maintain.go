@@ -75,6 +75,8 @@ func (p *assembly) maintain(ctx context.Context, complete, giveUp func()) error 
 func (p *assembly) maintainer(caches *informers.RepositoryCaches) *repository.Reconciler {
 	policy := cmp.Or(p.Maintenance, maintenance.DefaultPolicy())
 	policy.Frequency, policy.Timeout = p.Flags.MaintenanceFrequency, p.Flags.MaintenanceTimeout
+	start, end, _ := p.Flags.Window() // Complete has parsed it
+	policy.Window = maintenance.Window{Start: start, End: end}
 	planner := jobPlanner{assembly: p, problems: jobProblems{}, exists: func(key string) bool {
 		_, exists := caches.Repositories.Get(key)
 		return exists

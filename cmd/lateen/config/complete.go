@@ -72,6 +72,9 @@ func (o *Options) checkNumbers() []string {
 	if o.MaintenanceFrequency < 0 {
 		wrong.add("--repo-maintenance-frequency is %s: use 0 or more, such as 24h", o.MaintenanceFrequency)
 	}
+	if _, _, err := o.Window(); err != nil {
+		wrong.add("--repo-maintenance-window %q is invalid: %v", o.MaintenanceWindow, err)
+	}
 	if o.FinishedTTL < 0 {
 		wrong.add("--finished-ttl is %s: use 0 to keep finished transfers, or a duration such as 168h", o.FinishedTTL)
 	}

@@ -3,6 +3,7 @@
 package config
 
 import (
+	"errors"
 	"strings"
 	"time"
 
@@ -67,6 +68,7 @@ type Options struct {
 	// unfinished maintenance jobs in the cluster; 0: Velero's server maintains repositories
 	MaintenanceConcurrency int
 	MaintenanceTimeout     time.Duration // of a maintenance job
+	MaintenanceWindow      string        // daily, in UTC, such as 01:00-05:00; empty: the whole day
 
 	// how long finished DataUploads and DataDownloads of a finished Backup or Restore stay; 0: until Velero deletes them
 	FinishedTTL time.Duration
@@ -96,6 +98,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.MaintenanceFrequency, "repo-maintenance-frequency", 0, "maintenance interval of all repositories (default: that of each repository)")
 	flags.IntVar(&o.MaintenanceConcurrency, "repo-maintenance-concurrency", 3, "concurrent maintenance jobs in the cluster; 0 leaves maintenance to Velero's server")
 	flags.DurationVar(&o.MaintenanceTimeout, "repo-maintenance-timeout", 12*time.Hour, "how long a maintenance job may take")
+	flags.StringVar(&o.MaintenanceWindow, "repo-maintenance-window", "", "daily time in UTC in which maintenance jobs may start, such as 01:00-05:00 (default: the whole day)")
 	flags.DurationVar(&o.FinishedTTL, "finished-ttl", 0, "how long finished DataUploads and DataDownloads stay after their backup or restore is done; 0 keeps them until Velero deletes them")
 	flags.BoolVar(&o.StrictConfig, "strict-config", false, "do not start if a value of the configuration cannot be used")
 	flags.BoolVar(&o.Profiling, "profiling", false, "serve /debug/pprof on the metrics address")
@@ -115,6 +118,21 @@ func (o *Options) addVeleroFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig file (default: KUBECONFIG, else the pod's ServiceAccount)")
 	flags.StringVar(&o.Kubecontext, "kubecontext", "", "context of the kubeconfig (default: its current one)")
 	flags.StringVar(&o.Features, "features", "", "no effect; accepted because Velero's manifests set it")
+}
+
+// Window returns the beginning and the end of the daily maintenance window, since midnight UTC; 0 and 0 without one.
+func (o *Options) Window() (start, end time.Duration, err error) {
+	if o.MaintenanceWindow == "" {
+		return 0, 0, nil
+	}
+	from, to, found := strings.Cut(o.MaintenanceWindow, "-")
+	opens, err1 := time.Parse("15:04", from)
+	closes, err2 := time.Parse("15:04", to)
+	if !found || err1 != nil || err2 != nil || opens.Equal(closes) {
+		return 0, 0, errors.New("use two different times in UTC, such as 01:00-05:00 or 22:00-02:00")
+	}
+	midnight := opens.Truncate(24 * time.Hour)
+	return opens.Sub(midnight), closes.Sub(midnight), nil
 }
 
 // VeleroArgs splits the arguments of an agent into those of `velero node-agent server`, and the others. An argument

@@ -58,6 +58,17 @@ func TestNamespaceOfTheFlagWins(t *testing.T) {
 	require.Equal(t, "flag", options.Namespace)
 }
 
+func TestMaintenanceWindow(t *testing.T) {
+	for argument, want := range map[string][2]time.Duration{
+		"": {}, "01:00-05:30": {time.Hour, 5*time.Hour + 30*time.Minute}, "22:00-02:00": {22 * time.Hour, 2 * time.Hour},
+	} {
+		options := parsed(t, "--repo-maintenance-window="+argument)
+		start, end, err := options.Window()
+		require.NoError(t, err)
+		require.Equal(t, want, [2]time.Duration{start, end})
+	}
+}
+
 func TestHostPath(t *testing.T) {
 	require.Empty(t, parsed(t).HostPath)
 	require.Equal(t, "/host_pods", parsed(t, "--host-path").HostPath)
@@ -120,6 +131,15 @@ func TestCompleteErrorsNameFlagAndRemedy(t *testing.T) {
 		},
 		"without startup timeout": {
 			arguments: []string{"--startup-timeout=0s"}, message: []string{"--startup-timeout"},
+		},
+		"with a window of one time": {
+			arguments: []string{"--repo-maintenance-window=01:00"}, message: []string{`--repo-maintenance-window "01:00"`, "22:00-02:00"},
+		},
+		"with an empty window": {
+			arguments: []string{"--repo-maintenance-window=01:00-01:00"}, message: []string{"two different times"},
+		},
+		"with a window at no time of day": {
+			arguments: []string{"--repo-maintenance-window=20:00-24:00"}, message: []string{"two different times"},
 		},
 		"with a negative time to live": {
 			arguments: []string{"--finished-ttl=-1h"}, message: []string{"--finished-ttl is -1h0m0s", "168h"},

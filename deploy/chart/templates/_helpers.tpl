@@ -36,6 +36,9 @@ lateen-{{ .Release.Namespace }}
 {{- with .Values.configuration.repoMaintenanceFrequency }}
 - --repo-maintenance-frequency={{ . }}
 {{- end }}
+{{- with .Values.configuration.repoMaintenanceWindow }}
+- --repo-maintenance-window={{ . }}
+{{- end }}
 {{- with .Values.configuration.finishedTTL }}
 - --finished-ttl={{ . }}
 {{- end }}

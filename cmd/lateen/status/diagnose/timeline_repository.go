@@ -69,6 +69,8 @@ func (s *Snapshot) nextMaintenance(of *velerov1.BackupRepository) (now, remedy s
 	options := s.options()
 	policy := maintenance.DefaultPolicy()
 	policy.Frequency, policy.Timeout = options.MaintenanceFrequency, options.MaintenanceTimeout
+	start, end, _ := options.Window() // an agent with another window does not start
+	policy.Window = maintenance.Window{Start: start, End: end}
 	jobs, running := s.jobsOf(of), 0
 	for _, job := range s.jobs {
 		if objects.ReadJob(job).Outcome == objects.JobUnfinished {

@@ -189,6 +189,7 @@ func TestLint(t *testing.T) {
 	m.ObservePhase("podvolumebackup", "New", time.Second)
 	m.Slots(1, func() int { return 0 })
 	m.Queue(0)
+	m.ConfigHash(7)
 	m.Transfers(func() []metrics.Count { return []metrics.Count{{Kind: "podvolumebackup", Phase: "New"}} })
 	m.BackupCompleted("operation", "velero/nightly", "pvb-1", time.Second)
 	m.Workqueues().NewDepthMetric("podvolumebackup")

@@ -78,6 +78,18 @@ func (m *Metrics) ConfigProblems(section string, counts map[string]int) {
 	}
 }
 
+// ConfigHash exports the hash of the effective configuration. Call it at most once.
+func (m *Metrics) ConfigHash(hash uint64) {
+	if m == nil {
+		return
+	}
+	exported := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "lateen_config_hash", Help: "Hash of the effective configuration, without what differs between nodes.",
+	})
+	exported.Set(float64(hash))
+	m.registry.MustRegister(exported)
+}
+
 // Finished counts a transfer that reached a terminal phase.
 func (m *Metrics) Finished(kind, phase, reason string) {
 	if m != nil {

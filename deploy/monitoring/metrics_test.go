@@ -75,6 +75,7 @@ func agents() map[string][]string {
 	meter := metrics.New(registry, "v1", "node-1")
 	meter.Slots(1, func() int { return 0 })
 	meter.Queue(0)
+	meter.ConfigHash(7)
 	meter.Transfers(func() []metrics.Count { return nil })
 	meter.Coordination()
 	meter.Maintenance()

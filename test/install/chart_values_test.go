@@ -232,5 +232,6 @@ func TestHelmFindsNoFaultInTheChart(t *testing.T) {
 func TestTheChartSetsFlagsOfTheAgent(t *testing.T) {
 	out, complaints, err := template(t, "velero", "{image: {repository: example.test/lateen}, configuration: {finishedTTL: 168h, repoMaintenanceWindow: '22:00-02:00'}}")
 	require.NoError(t, err, complaints)
-	require.Contains(t, out, "- --repo-maintenance-window=22:00-02:00\n- --finished-ttl=168h\n")
+	require.Contains(t, out, "- --repo-maintenance-window=22:00-02:00\n")
+	require.Contains(t, out, "- --finished-ttl=168h\n")
 }

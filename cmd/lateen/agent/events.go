@@ -55,6 +55,11 @@ func (p *assembly) reportConfig(ctx context.Context) {
 		p.showProblems(section, p.startup.Problems)
 	}
 	p.reportVersion(ctx, self)
+	if hash, err := p.startup.Hash(p.Flags); err != nil {
+		logger.Error(err, "Failed to hash the configuration")
+	} else {
+		p.Metrics.ConfigHash(hash)
+	}
 	if p.Flags.MaintenanceConcurrency > 0 {
 		logger.Info("Found ConfigMap of maintenance jobs", "configMap", p.startup.MaintenanceConfigMap, "namedBy", p.startup.MaintenanceNamedBy)
 	}

@@ -34,6 +34,9 @@ func (s *Simulation) checkEnd() error {
 			if !s.justified(j) {
 				return fmt.Errorf("%s %s is %s without a fault that justifies it: %s", j.Kind, object.Key(), v.phase, v.message)
 			}
+			if j.Kind == Download && v.phase == "Failed" && s.delivered(j) {
+				return fmt.Errorf("%s is Failed, and its claim has what it restored: %s", object.Key(), v.message)
+			}
 			continue
 		}
 		if err := s.checkData(j, object); err != nil {
@@ -61,6 +64,16 @@ func (s *Simulation) justified(j *job) bool {
 	return slices.ContainsFunc(s.faults.met, func(what string) bool {
 		return slices.Contains(excuses(), what) || j.Kind == Restore && (what == deleteMover || what == preempt || what == drainNode)
 	})
+}
+
+// delivered reports whether the target of a restore is bound to the volume with its data.
+func (s *Simulation) delivered(j *job) bool {
+	claim := s.api.Find(j.source.GetUID())
+	if claim == nil {
+		return false
+	}
+	volume := s.api.Get("persistentvolumes", "", apiserver.As[corev1.PersistentVolumeClaim](claim).Spec.VolumeName)
+	return volume != nil && s.storage.volumes[apiserver.As[corev1.PersistentVolume](volume).Spec.CSI.VolumeHandle] == string(j.transfer)
 }
 
 // checkData checks that the bytes of a Completed transfer are where they belong.

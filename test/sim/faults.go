@@ -79,7 +79,7 @@ func harmful() []string {
 
 // excuses returns the faults after which a transfer need not be Completed: those that are harmful, and a storage class
 // that is missing for longer than a transfer may take to be prepared.
-func excuses() []string { return append(harmful(), deleteClass) }
+func excuses() []string { return append(harmful(), deleteClass, killAgents) }
 
 // drawFaults chooses which faults are possible at all, and when each happens.
 func drawFaults(random *rand.Rand, _ Plan) (drawn []Fault) {
@@ -145,6 +145,8 @@ func (s *Simulation) apply(fault Fault) bool {
 		return s.harmAgent(fault)
 	case stallWatches:
 		return s.stall(fault)
+	case killAgents:
+		return s.rebinds(fault.Pick) && s.killAll()
 	case breakWatch, expireWatch:
 		watches := s.api.Watches()
 		if len(watches) == 0 {
@@ -190,11 +192,11 @@ func (s *Simulation) apply(fault Fault) bool {
 // transfer takes to be prepared.
 func (f *faults) last(fault Fault) {
 	longest := 7 // minutes
-	if fault.What == silenceNode || fault.What == deleteOfNode || fault.What == deleteClass {
+	if fault.What == silenceNode || fault.What == deleteOfNode || fault.What == deleteClass || fault.What == killAgents {
 		longest = 25
 	}
 	until := time.Now().Add(time.Duration(fault.Pick%longest) * time.Minute)
-	if fault.Pick%2 == 0 && until.After(f.lasts) {
+	if (fault.Pick%2 == 0 || fault.What == killAgents) && until.After(f.lasts) {
 		f.lasts = until
 	}
 }
@@ -233,7 +235,7 @@ func (s *Simulation) harmAgent(fault Fault) bool {
 	case oldLists:
 		s.api.Lag = int64(fault.Pick % maxLag)
 	case killCoordinator, cutCoordinator:
-		if p = s.coordinator(); p == nil {
+		if p = s.coordinator(); p == nil || !s.rebinds(fault.Pick) {
 			return false
 		}
 	}

@@ -8,8 +8,10 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/sim/apiserver"
 )
 
@@ -20,6 +22,7 @@ const (
 	delayRequest    = "a write arrives late, and its agent has no answer"
 	killCoordinator = "the coordinator is killed"
 	cutCoordinator  = "the coordinator is cut off"
+	killAgents      = "all agents are killed"
 )
 
 // drawLag delays events or writes in one of four schedules, and in most of them another agent takes over meanwhile. It
@@ -33,7 +36,7 @@ func drawLag(plan *Plan) {
 	at := first + random.IntN(steps)
 	what := []string{stallWatches, stallWatches, delayRequest}[random.IntN(3)]
 	plan.Faults = append(plan.Faults, Fault{Step: at, What: what, Pick: random.IntN(picks)})
-	then := []string{killCoordinator, cutCoordinator, deleteMover, ""}[random.IntN(4)]
+	then := []string{killCoordinator, cutCoordinator, killAgents, deleteMover, ""}[random.IntN(5)]
 	if then != "" {
 		plan.Faults = append(plan.Faults, Fault{Step: at + random.IntN(apart), What: then, Pick: random.IntN(picks)})
 	}
@@ -113,6 +116,37 @@ func (s *Simulation) delay(p *parked, pick int) {
 // isWrite reports whether a request changes an object of a transfer or of a repository.
 func isWrite(p *parked) bool {
 	return p.request.Method != http.MethodGet && p.request.Query.Get("dryRun") == "" && !strings.Contains(p.request.Path, "/leases")
+}
+
+// rebinds reports whether a rebind is on its way: every second fault of a coordinator waits for one. The others wait for
+// nothing.
+func (s *Simulation) rebinds(pick int) bool {
+	if pick%2 == 0 || !slices.ContainsFunc(s.plan.Work, func(w Work) bool { return w.Kind == Download }) {
+		return true
+	}
+	for _, object := range s.api.List("persistentvolumes") {
+		ref := apiserver.As[corev1.PersistentVolume](object).Spec.ClaimRef
+		if object.GetAnnotations()[api.AnnotationReclaimPolicy] == "" || ref == nil {
+			continue
+		}
+		claim := s.api.Get("persistentvolumeclaims", ref.Namespace, ref.Name)
+		switch stage := pick / 2 % 3; { // the volume is retained, named for its target, bound to it
+		case stage == 0, stage == 1 && ref.Namespace == appNamespace:
+			return true
+		case ref.Namespace == appNamespace && claim != nil && apiserver.As[corev1.PersistentVolumeClaim](claim).Status.Phase == corev1.ClaimBound:
+			return true
+		}
+	}
+	return false
+}
+
+// killAll kills all agents. What is left heals after up to 25 minutes.
+func (s *Simulation) killAll() bool {
+	for _, p := range s.connected() {
+		s.kill(p)
+		s.setAgent(p, corev1.ConditionFalse)
+	}
+	return true
 }
 
 // connected returns the agents that reach the API server.

@@ -26,7 +26,7 @@ func (s *Simulation) checkMetrics(ended int) error {
 			}
 		}
 	}
-	calm := !slices.Contains(s.faults.met, killAgent) && !slices.Contains(s.faults.met, loseAnswer) && !slices.Contains(s.faults.met, cutAgent) && !slices.Contains(s.faults.met, killCoordinator) && !slices.Contains(s.faults.met, cutCoordinator) && !slices.Contains(s.faults.met, delayRequest) && !slices.Contains(s.faults.met, deleteIt)
+	calm := !slices.Contains(s.faults.met, killAgent) && !slices.Contains(s.faults.met, loseAnswer) && !slices.Contains(s.faults.met, cutAgent) && !slices.Contains(s.faults.met, killCoordinator) && !slices.Contains(s.faults.met, killAgents) && !slices.Contains(s.faults.met, cutCoordinator) && !slices.Contains(s.faults.met, delayRequest) && !slices.Contains(s.faults.met, deleteIt)
 	switch {
 	case calm && counted != ended:
 		return fmt.Errorf("%d transfers have ended and agents counted %d", ended, counted)

@@ -61,7 +61,8 @@ func (p *promises) deleteVolume(s *Simulation, volume *apiserver.Object, handle 
 		p.fail("volume %s of an application is deleted", volume.Key())
 	}
 	owner := s.api.Find(types.UID(s.storage.volumes[handle]))
-	if owner != nil && viewOf(owner).phase == "Completed" && owner.GetKind() == string(Download) {
+	rebound := slices.ContainsFunc(s.work, func(j *job) bool { return owner != nil && j.transfer == owner.GetUID() && s.delivered(j) })
+	if owner != nil && viewOf(owner).phase == "Completed" && owner.GetKind() == string(Download) && !rebound {
 		p.fail("volume %s with the data of %s is deleted", volume.Key(), owner.Key())
 	}
 }

@@ -14,11 +14,11 @@ import (
 
 // Selectors selects the objects that one agent watches.
 type Selectors struct {
-	Namespace   string // of Velero
-	Node        string // of the agent
-	OwnedLabels string // selects the objects created for transfers, by any agent
-	MadeLabels  string // selects those that this agent created
-	AgentLabels string // selects the pods of node-agents
+	Namespace     string // of Velero
+	Node          string // of the agent
+	OwnedLabels   string // selects the objects created for transfers, by any agent
+	CreatedLabels string // selects those that this agent created
+	AgentLabels   string // selects the pods of node-agents
 }
 
 // Caches holds all informers of an agent, each with the smallest sufficient scope:
@@ -50,7 +50,7 @@ const (
 
 // NewCaches returns the informers; Run starts them.
 func NewCaches(kube kubernetes.Interface, velero *Clientset, want Selectors) (*Caches, error) {
-	for _, selector := range []string{want.OwnedLabels, want.MadeLabels, want.AgentLabels} {
+	for _, selector := range []string{want.OwnedLabels, want.CreatedLabels, want.AgentLabels} {
 		if _, err := labels.Parse(selector); err != nil {
 			return nil, fmt.Errorf("parse selector: %w", err)
 		}
@@ -60,8 +60,8 @@ func NewCaches(kube kubernetes.Interface, velero *Clientset, want Selectors) (*C
 	c := &Caches{
 		Transfers: newTransfers(&b, velero, namespace),
 		LocalPods: add(&b, "pods of this node", kube.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, onNode, trimPod),
-		Movers:    add(&b, "mover pods", kube.CoreV1().Pods(namespace), &corev1.Pod{}, Scope{Labels: want.MadeLabels}, trimPod),
-		Claims:    add(&b, "claims of movers", kube.CoreV1().PersistentVolumeClaims(namespace), &corev1.PersistentVolumeClaim{}, Scope{Labels: want.MadeLabels}, noTrim[*corev1.PersistentVolumeClaim]),
+		Movers:    add(&b, "mover pods", kube.CoreV1().Pods(namespace), &corev1.Pod{}, Scope{Labels: want.CreatedLabels}, trimPod),
+		Claims:    add(&b, "claims of movers", kube.CoreV1().PersistentVolumeClaims(namespace), &corev1.PersistentVolumeClaim{}, Scope{Labels: want.CreatedLabels}, noTrim[*corev1.PersistentVolumeClaim]),
 	}
 	if b.err != nil {
 		return nil, b.err

@@ -126,7 +126,7 @@ func TestCachesListOnlyWhatAnAgentNeeds(t *testing.T) {
 	require.NoError(t, err)
 	velero, err := NewClientset(config)
 	require.NoError(t, err)
-	caches, err := NewCaches(kube, velero, Selectors{Namespace: "velero", Node: "n1", OwnedLabels: api.LabelMover + "=true", MadeLabels: api.LabelAcceptor + "=n1"})
+	caches, err := NewCaches(kube, velero, Selectors{Namespace: "velero", Node: "n1", OwnedLabels: api.LabelMover + "=true", CreatedLabels: api.LabelAcceptor + "=n1"})
 	require.NoError(t, err)
 	ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
 	stopped := make(chan struct{})
@@ -157,7 +157,7 @@ func TestCachesRefuseAnInvalidSelector(t *testing.T) {
 	require.NoError(t, err)
 	kube, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1:1"})
 	require.NoError(t, err)
-	_, err = NewCaches(kube, velero, Selectors{Namespace: "velero", Node: "n1", MadeLabels: "a in ("})
+	_, err = NewCaches(kube, velero, Selectors{Namespace: "velero", Node: "n1", CreatedLabels: "a in ("})
 	require.ErrorContains(t, err, "parse selector")
 }
 

@@ -10,10 +10,10 @@ import (
 // Selectors returns what an agent watches.
 func Selectors(options config.Options) informers.Selectors {
 	return informers.Selectors{
-		Namespace:   options.Namespace,
-		Node:        options.NodeName,
-		OwnedLabels: api.LabelMover + "=true",
-		MadeLabels:  api.LabelAcceptor + "=" + objects.LabelValue(options.NodeName),
-		AgentLabels: api.LabelRole + "=" + api.RoleNodeAgent,
+		Namespace:     options.Namespace,
+		Node:          options.NodeName,
+		OwnedLabels:   api.LabelMover + "=true",
+		CreatedLabels: api.LabelAcceptor + "=" + objects.LabelValue(options.NodeName),
+		AgentLabels:   api.LabelRole + "=" + api.RoleNodeAgent,
 	}
 }

@@ -14,7 +14,7 @@ import (
 // A node name may have 253 characters, a label value only 63.
 func TestAnAgentSelectsTheMoversThatItHasMarked(t *testing.T) {
 	for _, node := range []string{"node-1", strings.Repeat("n", 70) + ".example.com"} {
-		selected, err := labels.Parse(Selectors(config.Options{NodeName: node}).MadeLabels)
+		selected, err := labels.Parse(Selectors(config.Options{NodeName: node}).CreatedLabels)
 		require.NoError(t, err, node)
 		require.True(t, selected.Matches(labels.Set(objects.OwnerLabels("uid", node))), "%s", selected)
 	}

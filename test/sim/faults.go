@@ -77,10 +77,6 @@ func harmful() []string {
 		deleteOfNode, deleteClaim, deleteSnapshot, deleteNamespace}
 }
 
-// excuses returns the faults after which a transfer need not be Completed: those that are harmful, and a storage class
-// that is missing for longer than a transfer may take to be prepared.
-func excuses() []string { return append(harmful(), deleteClass, killAgents) }
-
 // drawFaults chooses which faults are possible at all, and when each happens.
 func drawFaults(random *rand.Rand, _ Plan) (drawn []Fault) {
 	all := benign()

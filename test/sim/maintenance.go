@@ -124,7 +124,7 @@ func (s *Simulation) recall(object *apiserver.Object) []velerov1.BackupRepositor
 // job or a pod that was deleted takes with it what became of it.
 func (s *Simulation) checkRun(object *apiserver.Object) error {
 	of, job := s.runsOf(object), apiserver.As[batchv1.Job](object)
-	factor, _ := strconv.ParseFloat(job.Annotations[api.AnnotationFactor], 64) //nolint:errcheck // 0 is less than any
+	factor, _ := strconv.ParseFloat(job.Annotations[api.AnnotationFactor], 64)
 	if uid := string(job.UID); !of.jobs[uid] {
 		of.jobs[uid] = true
 		policy, undisturbed := maintenance.DefaultPolicy(), !slices.ContainsFunc(s.faults.met, func(what string) bool { return slices.Contains(losesRuns(), what) })

@@ -230,6 +230,7 @@ func TestNoMetricsCountNothing(t *testing.T) {
 	m.MoverRestarted("podvolumebackup", "evicted")
 	m.Slots(1, func() int { return 0 })
 	m.Queue(0)
+	m.ConfigHash(7)
 	m.Transfers(func() []metrics.Count { return nil })
 	m.BackupStarted()
 	m.BackupCompleted("operation", "backup", "name", time.Second)

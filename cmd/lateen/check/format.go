@@ -36,7 +36,7 @@ func (v *Result) rows(nodes []corev1.Node, node *corev1.Node) []row {
 		{"priority class", configmap.SectionPriorityClassName, []string{cmp.Or(v.Config.PriorityClassName, "none")}},
 		{"concurrent movers", configmap.SectionLoadConcurrency, formatConcurrency(v.Config, nodes, node)},
 		{"prepare queue", configmap.SectionLoadConcurrency, []string{formatQueue(v.Config.PrepareQueueLength)}},
-		{"resources", configmap.SectionPodResources, formatResources(movers.Resources)},
+		{"resources", configmap.SectionPodResources, formatMoverResources(movers.Resources)},
 		{"labels", configmap.SectionPodLabels, formatPairs(movers.Labels)},
 		{"annotations", configmap.SectionPodAnnotations, formatPairs(movers.Annotations)},
 		{"pod volumes", configmap.SectionPrivilegedFsBackup, []string{formatPrivilege(movers.Privileged)}},
@@ -134,6 +134,15 @@ func formatResources(of corev1.ResourceRequirements) []string {
 		}
 	}
 	return orNone(description)
+}
+
+// formatMoverResources adds a hint if movers have no memory request. A limit alone is also the request.
+func formatMoverResources(of corev1.ResourceRequirements) []string {
+	description := formatResources(of)
+	if of.Requests.Memory().IsZero() && of.Limits.Memory().IsZero() {
+		description = append(description, "without a memory request, the kubelet evicts movers first; set podResources.memoryRequest")
+	}
+	return description
 }
 
 func amount(of resource.Quantity) string { return of.String() }

@@ -123,6 +123,9 @@ func (p *assembly) runTerm(ctx context.Context, kinds []kind) error {
 		p.leadership.agents.Store(nil)
 		p.caches.SetCoordinator(nil)
 		agents.Stop()
+		for _, k := range kinds { // the caches of the term may have shown objects whose deletion no event reports any more
+			k.enqueueUnsettled()
+		}
 	}()
 	for _, k := range kinds {
 		k.enqueueUnsettled()

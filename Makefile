@@ -9,7 +9,7 @@ PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller 
 # An S3 server, Velero's plugin for it, the init container of pods that Velero restores, and what installs the chart.
 PROGRAMS += bin/versitygw bin/velero-plugin-for-aws bin/velero-restore-helper bin/helm
 # What a cluster with a real kubelet needs besides.
-CLUSTER_PROGRAMS := bin/kubenode bin/containerd bin/containerd-shim-runc-v2 bin/ctr bin/csi-provisioner bin/csi-snapshotter
+CLUSTER_PROGRAMS := bin/kubenode bin/containerd bin/containerd-shim-runc-v2 bin/ctr bin/csi-provisioner bin/csi-attacher bin/csi-snapshotter
 CLUSTER_PROGRAMS += bin/image bin/csi-driver
 RELEASE_PROGRAMS := bin/release
 comma := ,
@@ -70,6 +70,7 @@ containerd := $(CONTAINERD)/containerd
 containerd-shim-runc-v2 := $(CONTAINERD)/containerd-shim-runc-v2
 ctr := $(CONTAINERD)/ctr
 csi-provisioner := provisioner github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner
+csi-attacher := provisioner github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher
 csi-snapshotter := snapshotter $(SNAPSHOTS)/v8/cmd/csi-snapshotter
 image := image .
 csi-driver := csidriver .
@@ -94,6 +95,7 @@ minutes-containerd := 2
 minutes-containerd-shim-runc-v2 := 1
 minutes-ctr := 1
 minutes-csi-provisioner := 3
+minutes-csi-attacher := 1
 minutes-csi-snapshotter := 1
 minutes-image := 1
 minutes-csi-driver := 1

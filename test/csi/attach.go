@@ -1,10 +1,12 @@
 package csi
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -14,9 +16,11 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// attachFinalizer returns the finalizer that keeps a VolumeAttachment until the driver has detached the volume
-// (external-attacher).
-func (d *Driver) attachFinalizer() string { return "external-attacher/" + d.options.Driver }
+// attachFinalizer returns the finalizer that keeps a VolumeAttachment until the driver has detached the volume, and the
+// PersistentVolume until it has no VolumeAttachment (external-attacher).
+func (d *Driver) attachFinalizer() string {
+	return "external-attacher/" + strings.ReplaceAll(d.options.Driver, ".", "-")
+}
 
 // syncAttachment reconciles one VolumeAttachment as external-attacher does.
 func (d *Driver) syncAttachment(ctx context.Context, name string) error {
@@ -40,6 +44,9 @@ func (d *Driver) syncAttachment(ctx context.Context, name string) error {
 	case !held:
 		return d.patchAttachment(ctx, attachment, map[string]any{"metadata": map[string]any{"finalizers": []string{d.attachFinalizer()}}})
 	}
+	if err := d.holdAttached(ctx, volume); err != nil {
+		return err
+	}
 	if err := d.callAttacher(ctx, Attach, attachment.Name, volume); err != nil {
 		reported := map[string]any{"attachError": map[string]any{"time": metav1.Now(), "message": err.Error()}}
 		if patched := d.patchAttachment(ctx, attachment, map[string]any{"status": reported}, "status"); patched != nil {
@@ -48,6 +55,29 @@ func (d *Driver) syncAttachment(ctx context.Context, name string) error {
 		return err
 	}
 	return d.patchAttachment(ctx, attachment, map[string]any{"status": map[string]any{"attached": true, "attachError": nil}}, "status")
+}
+
+// holdAttached adds the finalizer to a PersistentVolume before it is attached.
+func (d *Driver) holdAttached(ctx context.Context, name string) error {
+	volume, err := d.kube.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("get PersistentVolume: %w", err)
+	}
+	if volume.DeletionTimestamp != nil || slices.Contains(volume.Finalizers, d.attachFinalizer()) {
+		return nil
+	}
+	volume.Finalizers = append(volume.Finalizers, d.attachFinalizer())
+	return d.update(ctx, volume)
+}
+
+// freeAttached removes the finalizer from a deleting PersistentVolume. It returns an error while the volume is attached.
+func (d *Driver) freeAttached(ctx context.Context, cached *corev1.PersistentVolume) error {
+	if node, err := d.attachedTo(ctx, cached); err != nil || node != "" {
+		return cmp.Or(err, fmt.Errorf("persistentvolume %s is still attached to node %s", cached.Name, node))
+	}
+	volume := cached.DeepCopy()
+	volume.Finalizers = without(volume.Finalizers, d.attachFinalizer())
+	return d.update(ctx, volume)
 }
 
 func (d *Driver) patchAttachment(ctx context.Context, attachment *storagev1.VolumeAttachment, fields map[string]any, subresources ...string) error {

@@ -30,6 +30,9 @@ func (d *Driver) syncVolume(ctx context.Context, name string) error {
 	} else if err != nil {
 		return err
 	}
+	if volume.DeletionTimestamp != nil && slices.Contains(volume.Finalizers, d.attachFinalizer()) {
+		return d.freeAttached(ctx, volume) // the update enqueues the volume again
+	}
 	if !d.released(volume) {
 		return d.protect(ctx, volume)
 	}
@@ -75,7 +78,7 @@ func (d *Driver) protect(ctx context.Context, volume *corev1.PersistentVolume) e
 	if deletes {
 		changed.Finalizers = append(changed.Finalizers, volumeFinalizer)
 	} else {
-		changed.Finalizers = without(changed.Finalizers)
+		changed.Finalizers = without(changed.Finalizers, volumeFinalizer)
 	}
 	return d.update(ctx, changed)
 }
@@ -102,7 +105,7 @@ func (d *Driver) reclaim(ctx context.Context, volume *corev1.PersistentVolume) e
 	} else if err != nil {
 		return fmt.Errorf("get PersistentVolume: %w", err)
 	}
-	live.Finalizers = without(live.Finalizers)
+	live.Finalizers = without(live.Finalizers, volumeFinalizer)
 	return d.update(ctx, live)
 }
 
@@ -121,6 +124,6 @@ func (d *Driver) update(ctx context.Context, volume *corev1.PersistentVolume) er
 	return nil
 }
 
-func without(finalizers []string) []string {
-	return slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return f == volumeFinalizer })
+func without(finalizers []string, removed string) []string {
+	return slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return f == removed })
 }

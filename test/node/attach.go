@@ -14,6 +14,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
+// attacher is the source of the attach-detach controller's Events.
+var attacher = corev1.EventSource{Component: "attachdetach-controller"}
+
 // attach plays the attach-detach controller, which serves only nodes with a real kubelet. If the driver requires it,
 // attach creates the VolumeAttachment of a volume, and waits until the driver has attached it.
 func (n *Node) attach(ctx context.Context, pod *corev1.Pod, volume *corev1.PersistentVolume) error {
@@ -36,7 +39,12 @@ func (n *Node) attach(ctx context.Context, pod *corev1.Pod, volume *corev1.Persi
 			return fmt.Errorf("attach volume %s: %w", volume.Name, err)
 		}
 		n.noteAttachment(pod, attachment.Name)
-		if attached, err := n.attached(ctx, pod, attachment.Name); attached || err != nil {
+		attached, err := n.attached(ctx, pod, attachment.Name)
+		if attached {
+			n.eventFrom(ctx, attacher, pod, corev1.EventTypeNormal, "SuccessfulAttachVolume",
+				fmt.Sprintf("AttachVolume.Attach succeeded for volume %q ", volume.Name))
+		}
+		if attached || err != nil {
 			return err
 		}
 	}
@@ -81,7 +89,7 @@ func (n *Node) attached(ctx context.Context, pod *corev1.Pod, name string) (bool
 		}
 		if failed := attachment.Status.AttachError; failed != nil && failed.Message != reported {
 			reported = failed.Message
-			n.event(ctx, pod, corev1.EventTypeWarning, "FailedAttachVolume", fmt.Sprintf("AttachVolume.Attach failed for volume %q : %s",
+			n.eventFrom(ctx, attacher, pod, corev1.EventTypeWarning, "FailedAttachVolume", fmt.Sprintf("AttachVolume.Attach failed for volume %q : %s",
 				ptr.Deref(attachment.Spec.Source.PersistentVolumeName, ""), reported))
 		}
 	}

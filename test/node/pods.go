@@ -138,9 +138,6 @@ func (n *Node) live(ctx context.Context, logger klog.Logger, run *podRun) *corev
 	if fault.NeverStarts {
 		return n.neverRuns(ctx, logger, run, creating)
 	}
-	if fault.Waiting != nil {
-		return n.neverRuns(ctx, logger, run, *fault.Waiting)
-	}
 	start := time.NewTimer(n.options.StartDelay)
 	defer start.Stop()
 	if _, err := interruptible(ctx, run, start.C); err != nil {
@@ -155,6 +152,9 @@ func (n *Node) live(ctx context.Context, logger klog.Logger, run *podRun) *corev
 	if err != nil {
 		report(ctx, logger, "Prepare pod", err)
 		return n.neverRuns(ctx, logger, run, creating)
+	}
+	if fault.Waiting != nil {
+		return n.neverRuns(ctx, logger, run, *fault.Waiting)
 	}
 	if fault.Pulls != nil {
 		if err := n.pull(ctx, run, *fault.Pulls); err != nil {
@@ -196,13 +196,17 @@ func (n *Node) prepare(ctx context.Context, pod *corev1.Pod) (volumes map[string
 
 // event sends an Event about a pod, as a kubelet or the attach-detach controller does.
 func (n *Node) event(ctx context.Context, pod *corev1.Pod, kind, reason, message string) {
+	n.eventFrom(ctx, corev1.EventSource{Component: "kubelet", Host: n.options.Name}, pod, kind, reason, message)
+}
+
+func (n *Node) eventFrom(ctx context.Context, source corev1.EventSource, pod *corev1.Pod, kind, reason, message string) {
 	now := metav1.Now()
 	_, err := n.client.CoreV1().Events(pod.Namespace).Create(ctx, &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: pod.Name + ".", Namespace: pod.Namespace},
 		InvolvedObject: corev1.ObjectReference{
 			APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
 		},
-		Source: corev1.EventSource{Component: "kubelet", Host: n.options.Name}, Type: kind,
+		Source: source, Type: kind,
 		Reason: reason, Message: message, FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}, metav1.CreateOptions{})
 	report(ctx, klog.FromContext(ctx), "Send Event about pod", err)

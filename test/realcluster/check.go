@@ -13,7 +13,7 @@ import (
 // programs are what a cluster runs of bin/.
 var programs = []string{
 	"controlplane", "kubenode", "containerd", "containerd-shim-runc-v2", "ctr", "kubectl", "snapshot-controller",
-	"csi-driver", "csi-provisioner", "csi-snapshotter", "image", "velero", "velero-restore-helper",
+	"csi-driver", "csi-provisioner", "csi-attacher", "csi-snapshotter", "image", "velero", "velero-restore-helper",
 	"velero-plugin-for-aws", "versitygw", "cluster-image.tar", "debian/bin/busybox", "debian/usr/sbin/runc",
 }
 

@@ -124,7 +124,7 @@ func (m *machine) specs(ctx context.Context) (map[string]image, error) {
 		"tools": {Name: toolsImage, Files: shell, Entrypoint: []string{"/bin/sh"}, Env: path},
 		"csi": {Name: csiImage, Env: path, Files: with(
 			m.copy("/csi-driver", m.program("csi-driver")), m.copy("/csi-provisioner", m.program("csi-provisioner")),
-			m.copy("/csi-snapshotter", m.program("csi-snapshotter")),
+			m.copy("/csi-snapshotter", m.program("csi-snapshotter")), m.copy("/csi-attacher", m.program("csi-attacher")),
 		)},
 		"velero": {Name: veleroImage, Entrypoint: nil, User: "1002:1000", Env: []string{"HOME=/home/cnb"}, Files: []file{
 			m.copy("/velero", m.program("velero")), m.copy("/velero-restore-helper", m.program("velero-restore-helper")),

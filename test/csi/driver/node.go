@@ -13,8 +13,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// NodeGetInfo implements csi.NodeServer.
+// NodeGetInfo implements csi.NodeServer. From then on, volumes can be attached to the node.
 func (d *Driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+	if err := d.store.addNode(d.options.Node); err != nil {
+		return nil, statusOf(err)
+	}
 	return &csi.NodeGetInfoResponse{
 		NodeId: d.options.Node, AccessibleTopology: &csi.Topology{Segments: map[string]string{TopologyKey(d.options.Name): d.options.Node}},
 	}, nil

@@ -16,13 +16,15 @@ import (
 // errNotFound means that there is no volume or snapshot with that id.
 var errNotFound = errors.New("not found")
 
-// item is a volume or a snapshot. Its id is its name: the sidecars choose unique names.
+// item is a volume, a snapshot or a node. Its id is its name: the sidecars choose unique names.
 type item struct {
 	ID      string    `json:"id"`
 	Size    int64     `json:"size"` // bytes
 	Block   bool      `json:"block"`
 	Source  string    `json:"source"` // of a snapshot: the volume; of a volume: what it is a copy of, or ""
 	Created time.Time `json:"created"`
+	// Attached has the nodes to which a volume is attached, and whether it is read-only there.
+	Attached map[string]bool `json:"attached,omitempty"`
 }
 
 // store keeps items as directories: item.json describes an item, and data is its content. An item without item.json does
@@ -36,10 +38,11 @@ type store struct {
 const (
 	volumes   = "volumes"
 	snapshots = "snapshots"
+	nodes     = "nodes"
 )
 
 func newStore(dir string, dataLess bool) (*store, error) {
-	for _, kind := range []string{volumes, snapshots} {
+	for _, kind := range []string{volumes, snapshots, nodes} {
 		if err := os.MkdirAll(filepath.Join(dir, kind), 0o755); err != nil {
 			return nil, err
 		}
@@ -64,6 +67,14 @@ func (s *store) get(kind, id string) (item, error) {
 		return found, err
 	}
 	return found, json.Unmarshal(content, &found)
+}
+
+// addNode records a node that serves the driver.
+func (s *store) addNode(name string) error {
+	if err := os.MkdirAll(filepath.Join(s.dir, nodes, name), 0o755); err != nil {
+		return err
+	}
+	return s.describe(nodes, item{ID: name})
 }
 
 // list returns all items of a kind, sorted by id.

@@ -86,6 +86,8 @@ type record struct {
 	states map[string][]string
 	events map[string]bool
 	gone   chan struct{} // closed when the claim and its volume are gone, or the volume is released and retained
+	// detached is closed when the attachment of the volume is gone.
+	detached chan struct{}
 }
 
 func (r *record) add(object, state string) {
@@ -120,7 +122,7 @@ func follow(ctx context.Context, t *testing.T, open func(metav1.ListOptions) (ap
 // watches records the claim of a play, its volume, and the Events of both and of the pod.
 func (p moverPlay) watches(ctx context.Context, t *testing.T, client kubernetes.Interface) *record {
 	t.Helper()
-	r := &record{states: map[string][]string{}, events: map[string]bool{}, gone: make(chan struct{})}
+	r := &record{states: map[string][]string{}, events: map[string]bool{}, gone: make(chan struct{}), detached: make(chan struct{})}
 	follow(ctx, t, func(options metav1.ListOptions) (apiwatch.Interface, error) {
 		return client.CoreV1().PersistentVolumeClaims(playSpace).Watch(ctx, options)
 	}, "metadata.name="+p.name, func(change apiwatch.Event) {
@@ -171,6 +173,24 @@ func (p moverPlay) watches(ctx context.Context, t *testing.T, client kubernetes.
 	return r
 }
 
+// watchAttachment records the attachment of a volume.
+func (r *record) watchAttachment(ctx context.Context, t *testing.T, client kubernetes.Interface, volume string) {
+	t.Helper()
+	follow(ctx, t, func(options metav1.ListOptions) (apiwatch.Interface, error) {
+		return client.StorageV1().VolumeAttachments().Watch(ctx, options)
+	}, "", func(change apiwatch.Event) {
+		attachment, ok := change.Object.(*storagev1.VolumeAttachment)
+		switch {
+		case !ok || *attachment.Spec.Source.PersistentVolumeName != volume:
+		case change.Type == apiwatch.Deleted:
+			r.add("attachment", "gone")
+			close(r.detached)
+		default:
+			r.add("attachment", fmt.Sprintf("attached=%t deleting=%t %v", attachment.Status.Attached, attachment.DeletionTimestamp != nil, attachment.Finalizers))
+		}
+	})
+}
+
 // leftOut leaves out Events about other objects of the name, those of a kubelet that all is well, which the simulated node does
 // not send, and those about a claim that waits for its pod, which depend on which of the two the volume controller, real on both,
 // sees first.
@@ -196,6 +216,8 @@ func (p moverPlay) seen(ctx context.Context, t *testing.T, config *rest.Config, 
 		},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
+	name := "pvc-" + string(claim.UID)
+	r.watchAttachment(ctx, t, client, name)
 	if p.class == soonClass {
 		_, err := testenv.Wait(ctx, claims, testenv.Named(p.name), testenv.Bound)
 		require.NoError(t, err)
@@ -209,7 +231,6 @@ func (p moverPlay) seen(ctx context.Context, t *testing.T, config *rest.Config, 
 		}
 	}
 	pod := p.play.seen(ctx, t, config, on, free)
-	name := "pvc-" + string(claim.UID)
 	if p.retain {
 		_, err := volumes.Patch(ctx, name, "application/merge-patch+json", []byte(`{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`), metav1.PatchOptions{})
 		require.NoError(t, err)
@@ -217,18 +238,30 @@ func (p moverPlay) seen(ctx context.Context, t *testing.T, config *rest.Config, 
 	_ = claims.Delete(ctx, p.name, metav1.DeleteOptions{}) // a play may have deleted it
 	if p.retain {
 		_, err := testenv.Wait(ctx, volumes, testenv.Named(name), func(volume *corev1.PersistentVolume) bool {
-			return volume.Status.Phase == corev1.VolumeReleased && len(volume.Finalizers) == 1 // Kubernetes' own
+			return volume.Status.Phase == corev1.VolumeReleased && !slices.ContainsFunc(volume.Finalizers, func(finalizer string) bool {
+				return strings.HasPrefix(finalizer, "external-provisioner")
+			})
 		})
 		require.NoError(t, err)
 		require.NoError(t, volumes.Delete(ctx, name, metav1.DeleteOptions{}))
 	}
-	select {
-	case <-r.gone:
-	case <-ctx.Done():
-		require.Fail(t, "the claim or its volume is left", "%v", r.states)
+	ends := []chan struct{}{r.gone}
+	if !p.pending {
+		ends = append(ends, r.detached)
+	}
+	for _, ended := range ends {
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			require.Fail(t, "the claim, its volume or the attachment is left", "%v", r.states)
+		}
 	}
 	r.lock.Lock()
 	defer r.lock.Unlock()
+	if !p.pending { // the scheduler may observe the pod before its claim
+		pod = slices.DeleteFunc(pod, func(line string) bool { return strings.HasSuffix(line, "=False/Unschedulable") })
+		delete(r.events, "Pod Warning FailedScheduling")
+	}
 	seen := map[string][]string{"pod": pod}
 	maps.Copy(seen, r.states)
 	for event := range r.events {
@@ -245,7 +278,7 @@ func simulate(t *testing.T) *cluster.Cluster {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, plane.Stop()) })
 	require.NoError(t, testenv.InstallSnapshotCRDs(t.Context(), plane.Admin()))
-	storage, err := csi.Start(t.Context(), plane.Admin(), csi.Options{Driver: driver.DefaultName, Dir: t.TempDir()})
+	storage, err := csi.Start(t.Context(), plane.Admin(), csi.Options{Driver: driver.DefaultName, Dir: t.TempDir(), Attach: true})
 	require.NoError(t, err)
 	t.Cleanup(storage.Stop)
 	client, err := kubernetes.NewForConfig(plane.Admin())

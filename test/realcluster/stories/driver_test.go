@@ -1,6 +1,7 @@
 package stories
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,20 +22,25 @@ func wrong(t *testing.T, faults string) {
 	set(faults)
 }
 
-// A driver that is out of space for a while holds an upload up. Its mover's pod waits for its claim, and starts when that is
-// there: nothing fails, and nothing is tried twice.
+// A driver that creates or attaches no volume for a while holds an upload up. Its mover's pod waits for its claim, and starts
+// when that is there: nothing fails, and nothing is tried twice.
 func TestAnUploadWaitsForADriverThatFails(t *testing.T) {
-	a := newUploadApp(t, "full")
-	a.backup("full-first", "--snapshot-move-data")
-	wrong(t, `{"CreateVolume":{"error":"the array is full"}}`)
-	velero(t, "backup", "create", "full", "--include-namespaces=full", "--snapshot-move-data")
-	upload := first(t, "datauploads", "velero.io/backup-name=full")
-	until(t, "{.involvedObject.name} {.message}", func(line string) bool {
-		return strings.HasPrefix(line, upload+" ") && strings.Contains(line, "the array is full")
-	}, "events")
-	wrong(t, "{}")
-	h := held{app: a, backup: "full", kind: "datauploads"}
-	h.ends(t)
+	for call, fault := range map[string]string{"CreateVolume": "the array is full", "ControllerPublishVolume": "the node has no free slot"} {
+		t.Run(call, func(t *testing.T) {
+			name := strings.ToLower(call)
+			a := newUploadApp(t, name)
+			a.backup(name+"-first", "--snapshot-move-data")
+			wrong(t, fmt.Sprintf(`{%q:{"error":%q}}`, call, fault))
+			velero(t, "backup", "create", name, "--include-namespaces="+name, "--snapshot-move-data")
+			upload := first(t, "datauploads", "velero.io/backup-name="+name)
+			until(t, "{.involvedObject.name} {.message}", func(line string) bool {
+				return strings.HasPrefix(line, upload+" ") && strings.Contains(line, fault)
+			}, "events")
+			wrong(t, "{}")
+			h := held{app: a, backup: name, kind: "datauploads"}
+			h.ends(t)
+		})
+	}
 }
 
 // A driver that has lost a snapshot never makes it ready. The upload waits, and can be canceled. Nothing is left, although

@@ -141,7 +141,7 @@ func wrapCreate(what string, err error) error {
 }
 
 // adopt takes an existing pod. Either the response to its creation was lost, or Velero's own agent created it; the
-// latter gets Lateen's labels.
+// latter gets Lateen's labels, or is deleted if it cannot work. Then the error has the caller create it again.
 func (e *Exposer) adopt(ctx context.Context, want *corev1.Pod) error {
 	pods := e.Client.CoreV1().Pods(want.Namespace)
 	pod, err := pods.Get(ctx, want.Name, metav1.GetOptions{})
@@ -152,10 +152,22 @@ func (e *Exposer) adopt(ctx context.Context, want *corev1.Pod) error {
 	if err != nil || patch == nil {
 		return err
 	}
+	if image := pod.Spec.Containers[0].Image; image != want.Spec.Containers[0].Image && !hasRun(pod) {
+		if err := e.DeleteMover(ctx, Existing{Pod: pod}); err != nil {
+			return err
+		}
+		return fmt.Errorf("mover pod %s of Velero's agent had image %s of the agents, and was deleted", want.Name, image)
+	}
 	if _, err := pods.Patch(ctx, want.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("label mover pod %s: %w", want.Name, err)
 	}
 	return nil
+}
+
+// hasRun reports whether a pod runs or has succeeded. Velero's agents give their movers the image of their DaemonSet
+// (getInheritedPodInfo), which is Lateen's as soon as they are exchanged. Such a pod is pending, or fails at once.
+func hasRun(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodRunning || pod.Status.Phase == corev1.PodSucceeded
 }
 
 // adoption returns the patch that labels an existing object of the same custom resource as Lateen's. It is nil if

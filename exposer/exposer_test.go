@@ -140,14 +140,19 @@ func TestAnExistingPod(t *testing.T) {
 	veleros.Labels = map[string]string{velerov1.PVBLabel: "b1"}
 	foreign := ours.DeepCopy()
 	foreign.OwnerReferences[0].UID = "of-an-older-one"
+	exchanged := veleros.DeepCopy()
+	exchanged.Spec.Containers = []corev1.Container{{Image: "lateen:v1"}}
+	exchanged.Status.Phase = corev1.PodPending
 	tests := map[string]struct {
-		pod    *corev1.Pod
-		taken  bool
-		writes int
+		pod     *corev1.Pod
+		taken   bool
+		deleted bool
+		writes  int
 	}{
-		"with this owner is used unchanged":                   {pod: ours, taken: true},
-		"of Velero's agent for the same transfer is labelled": {pod: veleros, taken: true, writes: 1},
-		"of another owner is not changed":                     {pod: foreign},
+		"of Velero's agent with the image of its successor is deleted": {pod: exchanged, deleted: true, writes: 1},
+		"with this owner is used unchanged":                            {pod: ours, taken: true},
+		"of Velero's agent for the same transfer is labelled":          {pod: veleros, taken: true, writes: 1},
+		"of another owner is not changed":                              {pod: foreign},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -162,7 +167,7 @@ func TestAnExistingPod(t *testing.T) {
 			}
 			require.Equal(t, test.writes, writes)
 			pod, err := client.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
-			require.NoError(t, err)
+			require.Equal(t, test.deleted, apierrors.IsNotFound(err), "%v", err)
 			if test.taken {
 				require.Equal(t, "n1", pod.Labels[api.LabelAcceptor])
 			}

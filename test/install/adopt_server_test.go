@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -92,6 +93,31 @@ func (s *env) startAdopted(ctx context.Context) *corev1.Pod {
 	require.NoError(s, err)
 	s.startAgent(agent)
 	return agent
+}
+
+// Velero's agents give new movers the image of their DaemonSet, which is Lateen's then. So none may wait for the roll-out.
+func TestAnAdoptionStopsTheAgentsOfAllNodesAtOnce(t *testing.T) {
+	s := newEnv(t)
+	mover, err := node.NewStandIn(plane.Admin(), 50*time.Millisecond)
+	require.NoError(t, err)
+	s.installVelero()
+	w, err := testenv.Open(soon(t), plane.Admin(), s.namespace)
+	require.NoError(t, err)
+	isLateens := func(pod *corev1.Pod) bool { return pod.Spec.ServiceAccountName == deploy.ServiceAccountName }
+	nodes := []string{"first-" + s.namespace, "second-" + s.namespace}
+	for _, name := range nodes {
+		kubelet := s.node(name, filepath.Join(t.TempDir(), "kubelet"), mover)
+		kubelet.Faults.Add(node.Fault{Match: isLateens, NeverStarts: true}) // a roll-out would stop at the first node
+	}
+	for _, name := range nodes {
+		_, err := w.NodeAgentPod(soon(t), name, testenv.Ready)
+		require.NoError(t, err)
+	}
+	s.adopt("--lateen-image=example.test/lateen:v1")
+	require.NoError(t, testenv.WaitGone(soon(t), s.kube.CoreV1().Pods(s.namespace), metav1.ListOptions{LabelSelector: "name=node-agent"}, func(object runtime.Object) bool {
+		pod, ok := object.(*corev1.Pod)
+		return ok && !isLateens(pod)
+	}))
 }
 
 // Whoever owns Velero's manifests, such as Helm or Argo CD, only overrides the image of the DaemonSet.

@@ -46,13 +46,14 @@ func TestWhatIsInstalledBacksUp(t *testing.T) {
 }
 
 // node adds a simulated node until the end of the test.
-func (s *env) node(name, root string, mover *node.StandIn) {
+func (s *env) node(name, root string, mover *node.StandIn) *node.Node {
 	kubelet, err := node.Start(soon(s.T), plane.Admin(), node.Options{Name: name, Root: root, Runner: node.Movers{Runner: mover}})
 	require.NoError(s, err)
 	s.Cleanup(func() { // a node without a kubelet would keep every DaemonSet from being ready
 		kubelet.Stop()
 		require.NoError(s, s.kube.CoreV1().Nodes().Delete(context.WithoutCancel(s.Context()), name, metav1.DeleteOptions{}))
 	})
+	return kubelet
 }
 
 // backUp starts the backup of a volume on a node, and returns its name and its mover, which is Ready.

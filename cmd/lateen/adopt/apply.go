@@ -10,11 +10,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 
 	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // apply installs Lateen's RBAC objects, then updates the agents.
@@ -28,7 +30,35 @@ func (a *adoption) apply(ctx context.Context, changes []replacement) error {
 			return err
 		}
 	}
-	return a.update(ctx, changes)
+	if err := a.update(ctx, changes); err != nil {
+		return err
+	}
+	for _, change := range changes {
+		if err := a.stopVelerosAgents(ctx, change.before.GetUID()); err != nil {
+			return fmt.Errorf("stop Velero's agents: %w; until they are replaced, their new movers fail: delete their pods", err)
+		}
+	}
+	return nil
+}
+
+// stopVelerosAgents deletes the pods of Velero's agents without waiting for the roll-out. Each would give its next movers
+// Lateen's image, which it reads from the DaemonSet (Velero's getInheritedPodInfo).
+func (a *adoption) stopVelerosAgents(ctx context.Context, owner types.UID) error {
+	pods := a.Kube.CoreV1().Pods(a.Namespace)
+	list, err := pods.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, pod := range list.Items {
+		if !objects.OwnedBy(&pod, owner) || pod.Spec.ServiceAccountName == deploy.ServiceAccountName || pod.DeletionTimestamp != nil {
+			continue
+		}
+		err := pods.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+	return nil
 }
 
 // revert restores Velero's agents. It removes Lateen's RBAC objects after the last agent of Lateen has stopped.

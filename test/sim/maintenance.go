@@ -32,9 +32,9 @@ func drawMaintenance(plan *Plan) {
 
 // jobRuns is what became of the maintenance jobs of a repository.
 type jobRuns struct {
-	pods   int // that ended
-	jobs   map[string]bool
-	failed map[string]bool // since the last success
+	pods   int             // that ended
+	jobs   map[string]bool // by UID; true once it ended
+	failed int             // since the last success
 	since  time.Time       // of the newest failure
 	memory bool            // the newest job was OOMKilled
 	factor float64         // of its memory
@@ -43,7 +43,7 @@ type jobRuns struct {
 func (s *Simulation) runsOf(job *apiserver.Object) *jobRuns {
 	name := job.GetLabels()[api.LabelRepository]
 	if s.maintenance[name] == nil {
-		s.maintenance[name] = &jobRuns{jobs: map[string]bool{}, failed: map[string]bool{}}
+		s.maintenance[name] = &jobRuns{jobs: map[string]bool{}}
 	}
 	return s.maintenance[name]
 }
@@ -125,27 +125,29 @@ func (s *Simulation) recall(object *apiserver.Object) []velerov1.BackupRepositor
 func (s *Simulation) checkRun(object *apiserver.Object) error {
 	of, job := s.runsOf(object), apiserver.As[batchv1.Job](object)
 	factor, _ := strconv.ParseFloat(job.Annotations[api.AnnotationFactor], 64)
-	if uid := string(job.UID); !of.jobs[uid] {
-		of.jobs[uid] = true
+	uid := string(job.UID)
+	if _, known := of.jobs[uid]; !known {
+		of.jobs[uid] = false
 		policy, undisturbed := maintenance.DefaultPolicy(), !slices.ContainsFunc(s.faults.met, func(what string) bool { return slices.Contains(losesRuns(), what) })
-		wait := policy.MinBackoff << max(0, len(of.failed)-1)
+		wait := policy.MinBackoff << max(0, of.failed-1)
 		switch {
 		case !undisturbed:
-		case len(of.failed) > 0 && len(s.plan.Skew) == 0 && s.api.Now().Before(of.since.Add(wait-time.Second)):
-			return fmt.Errorf("job %s starts %s after failure %d, and not after %s", object.Key(), s.api.Now().Sub(of.since), len(of.failed), wait)
+		case of.failed > 0 && len(s.plan.Skew) == 0 && s.api.Now().Before(of.since.Add(wait-time.Second)):
+			return fmt.Errorf("job %s starts %s after failure %d, and not after %s", object.Key(), s.api.Now().Sub(of.since), of.failed, wait)
 		case factor < of.factor || of.memory && factor == of.factor && factor < 4:
 			return fmt.Errorf("job %s has %v times the memory, and the one before had %v", object.Key(), factor, of.factor)
 		}
 		of.memory, of.factor = false, factor
 	}
+	if of.jobs[uid] {
+		return nil // its end was observed; a later write changes a label, or deletes it
+	}
 	for _, condition := range job.Status.Conditions {
 		switch condition.Type {
 		case batchv1.JobFailureTarget:
-			if !of.failed[string(job.UID)] {
-				of.failed[string(job.UID)], of.since, of.memory = true, condition.LastTransitionTime.Time, outOfMemory(s.podOf(job.UID))
-			}
+			of.jobs[uid], of.failed, of.since, of.memory = true, of.failed+1, condition.LastTransitionTime.Time, outOfMemory(s.podOf(job.UID))
 		case batchv1.JobComplete:
-			clear(of.failed)
+			of.jobs[uid], of.failed = true, 0
 		default:
 		}
 	}

@@ -80,9 +80,8 @@ func (p *assembly) coordinate(ctx context.Context, candidate *leader.Coordinator
 	})
 }
 
-// runTerm runs one term. It first syncs the caches that only a coordinator has. It then acts for resources without a
-// node, until the term ends. If its caches do not sync in time, it gives the term up: another agent may be able to
-// list these resources.
+// runTerm runs one term. It first syncs the caches that only a coordinator has. If they do not sync in time, it gives the
+// term up: another agent may be able to list these resources.
 func (p *assembly) runTerm(ctx context.Context, kinds []kind) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -114,6 +113,11 @@ func (p *assembly) runTerm(ctx context.Context, kinds []kind) error {
 		}
 		return nil
 	}
+	return p.lead(ctx, end, kinds, term, agents)
+}
+
+// lead acts for resources without a node until the term ends. The caches of the term are synced. end ends the term.
+func (p *assembly) lead(ctx context.Context, end func(), kinds []kind, term *informers.CoordinatorCaches, agents *leader.AgentTracker) error {
 	agents.Start()
 	p.preparing.SetNodes(agents.Nodes())
 	p.caches.SetCoordinator(term)

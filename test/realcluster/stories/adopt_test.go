@@ -2,7 +2,11 @@ package stories
 
 import (
 	"context"
+	"os"
+	"regexp"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -51,6 +55,34 @@ func TestAdoptAndItsUndoLeaveTransfersInFlightAlone(t *testing.T) {
 	agentsRun(t, "velero/velero")
 	h.undisturbed(t)
 	h.ends(t)
+}
+
+// The commands of docs/adopt.md lead from Velero's agents to a backup with Lateen's, and back.
+func TestThreeCommandsLeadToABackup(t *testing.T) {
+	uninstalled(t)
+	require.NoError(t, installWith("velero", "--image=velero/velero:v1.18.3", "--use-node-agent"))
+	t.Cleanup(func() { velero(t, "uninstall", "--force", "--wait") })
+	agentsRun(t, "velero/velero")
+	newUploadApp(t, "my-app")
+	page, err := os.ReadFile("../../../docs/adopt.md")
+	require.NoError(t, err)
+	blocks := regexp.MustCompile("(?s)make cluster-test runs and times them -->\n```console\n(.*?)\n```").FindAllStringSubmatch(string(page), -1)
+	require.Len(t, blocks, 2, "there and back")
+	for i, agent := range []string{"lateen:cluster", "velero/velero"} {
+		begun := time.Now()
+		commands := strings.Split(strings.ReplaceAll(blocks[i][1], "registry.example/lateen:v1", "lateen:cluster"), "\n")
+		require.Len(t, commands, 3-i)
+		for _, command := range commands {
+			words := strings.Fields(command)
+			feed(t, "y\n", words[0], words[1:]...)
+		}
+		took := time.Since(begun)
+		t.Logf("to %s: %s", agent, took.Round(time.Second))
+		require.Less(t, took, 2*time.Minute)
+		agentsRun(t, agent)
+	}
+	completed(t, "backup", "first")
+	require.Equal(t, []string{"Completed"}, phases(t, "datauploads", "velero.io/backup-name=first"))
 }
 
 // The agents of two nodes are exchanged one after the other. One upload has its mover on the second node meanwhile. The other is

@@ -166,6 +166,21 @@ func TestAQueuedDownloadIsObservedAgainBeforeItsTimeout(t *testing.T) {
 	require.Equal(t, transfer.Accepted, s.state().Phase)
 }
 
+func TestOnlyATransferThatCanBeAcceptedHoldsAPlaceInTheQueue(t *testing.T) {
+	for name, change := range map[string]func(*velerov2alpha1.DataDownload){
+		"canceled": func(d *velerov2alpha1.DataDownload) { d.Spec.Cancel = true },
+		"terminal": func(d *velerov2alpha1.DataDownload) { d.Status.Phase = velerov2alpha1.DataDownloadPhaseCompleted },
+		"deleting": func(d *velerov2alpha1.DataDownload) { d.DeletionTimestamp = new(metav1.Now()) },
+	} {
+		s := newDownload("")
+		s.Admission = capacity.NewAdmission(1, 1, time.Hour, s.clock)
+		change(s.object)
+		s.Observe(s.object)
+		s.Admission.Observe(capacity.Entry{UID: "next", Key: "datadownload/velero/next", Version: "1", Created: s.clock.Now().Add(time.Hour), Restore: true, Phase: capacity.Waiting})
+		require.True(t, s.Admission.TryAdmit("next", func() {}), name)
+	}
+}
+
 func TestANewCoordinatorFailsNothingThatItHasNotObserved(t *testing.T) {
 	s := newDownload("")
 	s.listed = false

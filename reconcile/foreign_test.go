@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -34,6 +35,14 @@ func TestAForeignTransferWithItsDataMoverIsNotReported(t *testing.T) {
 		require.Zero(t, s.step(t))
 		require.Empty(t, s.events.Events, phase)
 	}
+}
+
+func TestNothingIsReadOfAForeignTransfer(t *testing.T) {
+	s := newForeign(velerov2alpha1.DataDownloadPhaseInProgress)
+	s.failing = errors.New("its mover must not be read")
+	_, err := s.Reconcile(t.Context(), testKey)
+	require.NoError(t, err)
+	require.Empty(t, s.kube.Actions())
 }
 
 func TestOnlyTheCoordinatorReportsAndCountsForeignTransfers(t *testing.T) {

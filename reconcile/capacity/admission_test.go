@@ -105,6 +105,19 @@ func TestTheAdmitTimeoutCountsOnlyWhileAdmissible(t *testing.T) {
 	})
 }
 
+func TestATimerThatFiresEarlyIsSetAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newRecordedAdmission(1, 0)
+		q.observeAll("lost", "b1")
+		require.False(t, q.tryAdmit("b1"))
+		q.timer.Stop()
+		q.skipExpired()
+		require.Empty(t, q.takeEnqueued())
+		letPass(testTimeout)
+		require.Equal(t, []types.UID{"b1"}, q.takeEnqueued())
+	})
+}
+
 func TestASkippedTransferIsAdmittedOnRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newRecordedAdmission(1, 0)

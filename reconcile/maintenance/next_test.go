@@ -112,6 +112,13 @@ func TestNext(t *testing.T) {
 	}
 }
 
+func TestNextLeavesTheOrderOfTheJobsToItsCaller(t *testing.T) {
+	jobs := []objects.JobStatus{job(ago(time.Hour), objects.JobSucceeded), job(ago(2*time.Hour), objects.JobSucceeded)}
+	before := slices.Clone(jobs)
+	Next(Repository{Kopia: true, Ready: true}, jobs, existing(), DefaultPolicy(), now())
+	require.Equal(t, before, jobs)
+}
+
 func TestOnlyTheNewestJobsAreKept(t *testing.T) {
 	r := ready()
 	var jobs []objects.JobStatus

@@ -67,12 +67,10 @@ func (o *Sweeper) Run(ctx context.Context) {
 		if err := o.Sweep(ctx); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Failed to sweep orphans", "retryAfter", o.interval())
 		}
-		timer := o.Clock.NewTimer(o.interval())
 		select {
 		case <-ctx.Done():
-		case <-timer.C():
+		case <-o.Clock.After(o.interval()):
 		}
-		timer.Stop()
 	}
 }
 

@@ -18,8 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patience bounds each wait; every one of them ends at once when what it waits for is there.
-const patience = 3 * time.Minute
+// patience bounds each wait; every one of them ends at once when what it waits for is there. The longest is six minutes: so long
+// Kubernetes leaves a volume attached to a node that is dead.
+const patience = 10 * time.Minute
 
 func TestMain(m *testing.M) {
 	if err := install(); err != nil {

@@ -33,7 +33,8 @@ type fixture struct {
 	clock        *testclock.FakePassiveClock
 	repositories map[string]*velerov1.BackupRepository // by key
 	enqueued     map[string]bool
-	patches      int // number of writes to BackupRepositories
+	patches      int   // number of writes to BackupRepositories
+	rejection    error // of the next write to a BackupRepository
 }
 
 type fixtureRepositories struct{ *fixture }
@@ -52,6 +53,10 @@ func (r fixtureRepositories) List() (all []*velerov1.BackupRepository) {
 
 // Patch implements Patcher.
 func (r fixtureRepositories) Patch(_ context.Context, name string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*velerov1.BackupRepository, error) {
+	if err := r.rejection; err != nil {
+		r.rejection = nil
+		return nil, err
+	}
 	changed := r.repositories["velero/"+name].DeepCopy()
 	fields := struct {
 		Status map[string]json.RawMessage `json:"status"`

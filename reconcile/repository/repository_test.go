@@ -2,6 +2,7 @@ package repository
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"testing"
@@ -98,6 +99,24 @@ func TestAnEndedJobIsCountedOnceDespiteAShortHistory(t *testing.T) {
 			require.InDelta(t, 5, counted(t, registry, "velero_repo_maintenance_failure_total"), 0)
 			require.Equal(t, 80*time.Minute, next.settle(key), "the back-off continues")
 		})
+	}
+}
+
+func TestARejectedRecordOfAChangedRepositoryIsNoError(t *testing.T) {
+	for _, reject := range []func(schema.GroupResource, string) error{
+		func(resource schema.GroupResource, name string) error {
+			return apierrors.NewConflict(resource, name, errors.New("it has changed"))
+		},
+		func(resource schema.GroupResource, name string) error { return apierrors.NewNotFound(resource, name) },
+	} {
+		m := newFixture(t)
+		key := m.repository("r1")
+		m.rejection = reject(velerov1.SchemeGroupVersion.WithResource("backuprepositories").GroupResource(), "r1")
+		m.run(key, m.end(batchv1.JobComplete))
+		require.NoError(t, m.rejection, "it was not written")
+		require.Zero(t, m.patches)
+		m.settle(key) // the event of the change
+		require.Equal(t, 1, m.patches)
 	}
 }
 

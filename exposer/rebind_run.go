@@ -19,39 +19,49 @@ import (
 // maxRebindSteps bounds the steps of one call; a rebind takes fewer.
 const maxRebindSteps = 12
 
-// Rebind binds the restored volume to the target claim, as far as possible now. If it must wait, it returns a
-// message; an event of the object waited for triggers the next reconcile. It returns a TerminalError if the rebind
+// Rebound is how far a rebind got.
+type Rebound struct {
+	Done     bool
+	Waits    string    // what it waits for; an event of that object triggers the next reconcile
+	Reserved types.UID // of the target claim, if it waits only until Kubernetes has bound that
+}
+
+// Rebind binds the restored volume to the target claim, as far as possible now. It returns a TerminalError if the rebind
 // can never succeed. AbandonRebind must follow then, or the volume is deleted with the restore claim.
-func (e *Exposer) Rebind(ctx context.Context, move objects.MoverSpec, found Existing) (done bool, waits string, err error) {
+func (e *Exposer) Rebind(ctx context.Context, move objects.MoverSpec, found Existing) (Rebound, error) {
 	d := rebindRun{client: e, State: rebind.State{Move: move, Pod: found.Pod, Claim: restored(move, found)}}
 	if err := d.observe(ctx); err != nil {
-		return false, "", err
+		return Rebound{}, err
 	}
 	if d.stray != nil {
 		if err := e.removeClaim(ctx, d.stray); err != nil {
-			return false, "", err
+			return Rebound{}, err
 		}
 	}
 	for range maxRebindSteps {
 		step, description := d.Next()
 		switch step {
 		case rebind.Done:
-			return true, "", nil
+			return Rebound{Done: true}, nil
 		case rebind.Wait:
-			return false, description, nil
+			rebound := Rebound{Waits: description}
+			if d.Reserved() {
+				rebound.Reserved = d.Target.UID
+			}
+			return rebound, nil
 		case rebind.Fail:
-			return false, "", &TerminalError{errors.New(description)}
+			return Rebound{}, &TerminalError{errors.New(description)}
 		default:
 			err := d.execute(ctx, step)
 			if apierrors.IsConflict(err) { // another agent, or Kubernetes, was faster
 				err = d.observe(ctx)
 			}
 			if err != nil {
-				return false, "", fmt.Errorf("run step %s of rebind %s/%s: %w", step, move.Namespace, move.Name, err)
+				return Rebound{}, fmt.Errorf("run step %s of rebind %s/%s: %w", step, move.Namespace, move.Name, err)
 			}
 		}
 	}
-	return false, "", fmt.Errorf("rebind %s/%s: too many steps", move.Namespace, move.Name)
+	return Rebound{}, fmt.Errorf("rebind %s/%s: too many steps", move.Namespace, move.Name)
 }
 
 // AbandonRebind gives up a rebind and keeps the restored volume for a person, who finds it by the message. The

@@ -100,7 +100,8 @@ func TestAStaleClaimDoesNotStopTheRebindOfAnotherAgent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(test.target, test.volume)
-			done, waits, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), test.found)
+			rebound, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), test.found)
+			done, waits := rebound.Done, rebound.Waits
 			require.NoError(t, err)
 			require.Equal(t, test.waits, waits)
 			require.Equal(t, test.waits == "", done)
@@ -124,7 +125,7 @@ func TestAClaimCachedAsUnboundIsFetchedBeforeItsVolumeCountsAsMissing(t *testing
 	stale.Claims[0].Spec.VolumeName = ""
 	client := fake.NewClientset(freeTarget(), volume, bound)
 
-	_, _, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), stale)
+	_, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), stale)
 
 	require.NoError(t, err)
 	require.Equal(t, string(download().UID), volumeNow(t, client).Labels[api.LabelRebind])
@@ -137,7 +138,8 @@ func TestRebindRestoresTheReclaimPolicy(t *testing.T) {
 			volume := boundVolume()
 			volume.Annotations[api.AnnotationReclaimPolicy] = string(policy)
 			client := fake.NewClientset(boundTarget(), volume)
-			done, _, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), Existing{})
+			rebound, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), Existing{})
+			done := rebound.Done
 			require.NoError(t, err)
 			require.True(t, done)
 			require.Equal(t, policy, volumeNow(t, client).Spec.PersistentVolumeReclaimPolicy)
@@ -162,7 +164,8 @@ func TestAReboundVolumeStaysRebound(t *testing.T) {
 			if target != nil {
 				require.NoError(t, client.Tracker().Add(target))
 			}
-			done, waits, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), Existing{})
+			rebound, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), Existing{})
+			done, waits := rebound.Done, rebound.Waits
 			require.NoError(t, err)
 			require.Empty(t, waits)
 			require.True(t, done)
@@ -201,7 +204,7 @@ func TestAVolumeOfAnotherClaimIsNotRebound(t *testing.T) {
 	elsewhere := restoredVolume()
 	elsewhere.Spec.ClaimRef, elsewhere.Status.Phase = &corev1.ObjectReference{Namespace: "app", Name: "rescued", UID: "rescued-uid"}, corev1.VolumeBound
 	client := fake.NewClientset(freeClaim(), elsewhere)
-	_, _, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), Existing{})
+	_, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), Existing{})
 	terminal := (*TerminalError)(nil)
 	require.ErrorAs(t, err, &terminal)
 	require.ErrorContains(t, err, "PersistentVolume restored is bound to claim app/rescued")
@@ -223,7 +226,8 @@ func TestAClaimRecreatedDuringARebindIsNotRebound(t *testing.T) {
 			}
 			client := fake.NewClientset(freeClaim(), stray, empty, restoredVolume())
 			found := Existing{Claims: []*corev1.PersistentVolumeClaim{stray}}
-			done, waits, err := exposed(client, objects.Settings{}).Rebind(t.Context(), move, found)
+			rebound, err := exposed(client, objects.Settings{}).Rebind(t.Context(), move, found)
+			done, waits := rebound.Done, rebound.Waits
 			require.NoError(t, err)
 			require.False(t, done)
 			require.Equal(t, "target claim app/claim is not yet bound to PersistentVolume restored", waits)
@@ -245,7 +249,8 @@ func TestAStaleAgentDoesNotUndoABinding(t *testing.T) {
 		return false, nil, nil
 	})
 
-	done, _, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), Existing{})
+	rebound, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), Existing{})
+	done := rebound.Done
 
 	require.NoError(t, err)
 	require.True(t, done)
@@ -268,7 +273,8 @@ func TestAStaleAgentDoesNotRetainAReboundVolume(t *testing.T) {
 		return true, nil, apierrors.NewConflict(corev1.Resource("persistentvolumes"), after.Name, errors.New("the object has been modified"))
 	})
 
-	done, _, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), found)
+	rebound, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), found)
+	done := rebound.Done
 
 	require.NoError(t, err)
 	require.True(t, done)

@@ -158,7 +158,7 @@ func TestDeletesHaveUIDPreconditions(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, deletedUIDs(t, client.Actions()), 1, "pod and claim have one name")
 	client = clientset.NewClientset(found.Pod, found.Claims[0], freeTarget(), restoredVolume())
-	_, _, err = exposed(client, objects.Settings{}).Rebind(t.Context(), download(), found)
+	_, err = exposed(client, objects.Settings{}).Rebind(t.Context(), download(), found)
 	require.NoError(t, err)
 	require.Len(t, deletedUIDs(t, client.Actions()), 1)
 }

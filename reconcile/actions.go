@@ -122,27 +122,27 @@ func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T], last 
 	}
 	found := t.found(s)
 	found.Claims = slices.DeleteFunc(found.Claims, func(claim *corev1.PersistentVolumeClaim) bool { return claim.Name != s.move.Name })
-	if !last && (t.local.isDeleting(s.key, found) || deleting(found) || t.local.read(s.key).reserved && t.binds(s)) {
+	if !last && (t.local.isDeleting(s.key, found) || deleting(found) || t.binds(s)) {
 		return nil // an event reports the end of this; no request is needed before
 	}
 	t.keepLog(ctx, s)
-	done, waits, err := t.Exposer.Rebind(ctx, s.move, found)
+	rebound, err := t.Exposer.Rebind(ctx, s.move, found)
 	if terminal := (*exposer.TerminalError)(nil); errors.As(err, &terminal) {
 		return t.keep(ctx, s, terminal.Error())
 	}
-	t.local.setBlocker(s.key, waits, err)
+	t.local.setBlocker(s.key, rebound.Waits, err)
 	switch {
 	case err != nil:
 		return err
-	case done:
+	case rebound.Done:
 		t.local.update(s.key, func(kept *entry) { kept.rebound = true })
 		t.Enqueue(s.key)
 		return nil
 	case last:
 		return t.keep(ctx, s, "restored volume was not rebound in time")
 	}
-	t.local.rebinds(s.key, found)
-	klog.FromContext(ctx).V(2).Info("Rebind is waiting", "waitsFor", waits)
+	t.local.rebinds(s.key, found, rebound.Reserved)
+	klog.FromContext(ctx).V(2).Info("Rebind is waiting", "waitsFor", rebound.Waits)
 	return nil
 }
 
@@ -151,10 +151,11 @@ func deleting(found exposer.Existing) bool {
 	return found.Pod != nil && found.Pod.DeletionTimestamp != nil && len(found.Claims) == 0
 }
 
-// binds reports whether Kubernetes has yet to bind a target claim that names its volume.
+// binds reports whether Kubernetes has yet to bind the target claim for which the volume is reserved. The cached claim may
+// lack the name of its volume, which the reservation wrote.
 func (t *TransferReconciler[T]) binds(s *request[T]) bool {
 	claim, _ := t.Targets.Claim(s.object.GetUID())
-	return claim != nil && claim.DeletionTimestamp == nil && claim.Spec.VolumeName != "" && claim.Status.Phase != corev1.ClaimBound
+	return claim != nil && claim.UID == t.local.read(s.key).reserved && claim.DeletionTimestamp == nil && claim.Status.Phase == corev1.ClaimPending
 }
 
 // keep abandons a rebind and keeps the restored volume.

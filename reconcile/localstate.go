@@ -40,7 +40,7 @@ type entry struct {
 	followed   bool      // the target pod was watched
 	localPod   bool      // the pod whose volume is moved was observed on this node
 	rebound    bool
-	reserved   bool      // a rebind only waits for the target claim to be bound
+	reserved   types.UID // the target claim that a rebind only waits for to be bound
 	rebinds    time.Time // when this agent first tried to rebind
 	alone      time.Time // since when no other restore to its pod runs; zero if one does
 	clean      bool      // its snapshots are deleted
@@ -183,9 +183,9 @@ func (m *localState) isDeleting(key string, found exposer.Existing) bool {
 }
 
 // rebinds records the progress of an unfinished rebind, which deleted the objects in found.
-func (m *localState) rebinds(key string, found exposer.Existing) {
+func (m *localState) rebinds(key string, found exposer.Existing, reserved types.UID) {
 	m.markDeleted(key, found, true)
-	m.update(key, func(kept *entry) { kept.reserved = found.Pod == nil && len(found.Claims) == 0 })
+	m.update(key, func(kept *entry) { kept.reserved = reserved })
 }
 
 // toReport reports whether the one-time Event of a resource is still to be sent, and records that it is. Transfers of

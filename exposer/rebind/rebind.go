@@ -74,7 +74,7 @@ func (d State) Next() (Step, string) {
 		return DeleteClaim, ""
 	case d.Pod != nil || d.Claim != nil:
 		return Wait, d.leftovers()
-	case !d.reserved():
+	case !d.Reserved():
 		return SetClaimRef, ""
 	case d.Target.Spec.VolumeName == "":
 		return SetVolumeName, ""
@@ -159,8 +159,8 @@ func (d State) holds(claim *corev1.PersistentVolumeClaim) bool {
 	return ref != nil && ref.UID == claim.UID
 }
 
-// reserved reports whether the volume's claimRef names the target and no other claim of that name.
-func (d State) reserved() bool {
+// Reserved reports whether the volume's claimRef names the target and no other claim of that name.
+func (d State) Reserved() bool {
 	ref := d.Volume.Spec.ClaimRef
 	return ref != nil && ref.Namespace == d.Target.Namespace && ref.Name == d.Target.Name && (ref.UID == "" || ref.UID == d.Target.UID)
 }

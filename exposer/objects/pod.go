@@ -13,7 +13,8 @@ import (
 )
 
 // terminationGrace is the grace period of movers in seconds. With 0 the pod object would vanish before the process
-// ends, and a second mover could start beside the first.
+// ends, and a second mover could start beside the first. Velero's movers end at SIGTERM, but wait for the requests to the
+// object store that are under way (its datapath Close): while the store does not answer, they take the whole grace.
 const terminationGrace = 5
 
 // spcType is the SELinux type that reads files without relabelling (Velero's spcNoRelabeling).

@@ -288,7 +288,7 @@ cluster-sample cluster-test:
 	cd test/image && $(TEST) ./...
 	cd test/csidriver && $(TEST) ./...
 	@dir=$$(mktemp -u -d /tmp/lateen-cluster-test-XXXXXX); bin/realcluster start --bin=$(BIN) --dir=$$dir; \
-	result=0; (cd test/realcluster && LATEEN_CLUSTER=$$dir $(TEST) -timeout 60m -v -run '$(RUN)' -skip '$(SKIP)' ./stories) || result=$$?; \
+	result=0; (cd test/realcluster && LATEEN_CLUSTER=$$dir $(TEST) -timeout 90m -v -run '$(RUN)' -skip '$(SKIP)' ./stories) || result=$$?; \
 	bin/realcluster stop --bin=$(BIN) --dir=$$dir; exit $$result
 
 manifests: ## Write deploy/base, the files of the chart and the golden files of deploy, as package deploy makes them now

@@ -5,6 +5,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/klog/v2"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/fixture"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // agentRun is an agent of an environment.
@@ -69,10 +71,20 @@ func (r *agentRun) metric(name string, labels ...string) int {
 	return sum
 }
 
-// finished is how many backups the agent has observed to end like this.
-func (r *agentRun) finished(phase, reason string) int {
+// counts waits until a counter is one, and no more: an agent counts a transfer after it has written its phase.
+func (r *agentRun) counts(name string, labels ...string) {
 	r.env.Helper()
-	return r.metric("lateen_transfers_finished_total", "kind", "podvolumebackup", "phase", phase, "reason", reason)
+	require.Eventually(r.env, func() bool {
+		sum, err := r.Metric(name, labels...)
+		return err == nil && sum > 0
+	}, testenv.Patience, 10*time.Millisecond, "%s %v", name, labels)
+	require.Equal(r.env, 1, r.metric(name, labels...))
+}
+
+// finished waits until the agent has counted the one backup that ended like this.
+func (r *agentRun) finished(phase, reason string) {
+	r.env.Helper()
+	r.counts("lateen_transfers_finished_total", "kind", "podvolumebackup", "phase", phase, "reason", reason)
 }
 
 // safeBuffer is a buffer that several goroutines may use.

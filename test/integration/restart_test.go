@@ -29,7 +29,7 @@ func TestTwoAgentsOfOneNode(t *testing.T) {
 		require.Equal(t, []testenv.Phase{"", "Accepted", "Prepared", "InProgress", "Completed"}, s.path(history, name, "Completed"))
 		require.Equal(t, 1, s.moversMade(name))
 	}
-	require.Equal(t, len(names), one.finished("Completed", "completed")+other.finished("Completed", "completed"), "each has one end")
+	require.Equal(t, len(names), one.metric("lateen_transfers_finished_total", "kind", "podvolumebackup", "phase", "Completed")+other.metric("lateen_transfers_finished_total", "kind", "podvolumebackup", "phase", "Completed"), "each has one end")
 	for _, record := range s.requests(cluster.Query{}) {
 		// Whose mover's log is gone, or not there yet, goes on without; who sees another coordinator drops its own request.
 		if record.Code >= 400 && record.Subresource != "log" && record.Resource != "leases" {
@@ -69,7 +69,7 @@ func TestAPodOfAnotherOwnerIsLeftAlone(t *testing.T) {
 				s.moverIs("taken", func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
 				require.Empty(t, s.requests(cluster.Query{Verbs: []string{"delete"}, Name: "taken"}))
 			}
-			require.Equal(t, 1, r.finished(string(test.phase), test.reason))
+			r.finished(string(test.phase), test.reason)
 		})
 	}
 }
@@ -107,6 +107,6 @@ func TestABackupThatVelerosAgentLeftInProgressIsContinued(t *testing.T) {
 	finish()
 	s.ends(name, testenv.Completed)
 	require.Zero(t, s.moversMade(name))
-	require.Equal(t, 1, r.finished("Completed", "completed"))
+	r.finished("Completed", "completed")
 	require.Zero(t, r.metric("lateen_slots_in_use"))
 }

@@ -71,8 +71,10 @@ func (r *agentRun) metric(name string, labels ...string) int {
 	return sum
 }
 
-// counts waits until a counter is one, and no more: an agent counts a transfer after it has written its phase.
-func (r *agentRun) counts(name string, labels ...string) {
+// countsEnd waits until the agent has counted one transfer that ended like this, and no more: it counts a transfer after
+// it has written the phase.
+func (r *agentRun) countsEnd(labels ...string) {
+	const name = "lateen_transfers_finished_total"
 	r.env.Helper()
 	require.Eventually(r.env, func() bool {
 		sum, err := r.Metric(name, labels...)
@@ -84,7 +86,7 @@ func (r *agentRun) counts(name string, labels ...string) {
 // finished waits until the agent has counted the one backup that ended like this.
 func (r *agentRun) finished(phase, reason string) {
 	r.env.Helper()
-	r.counts("lateen_transfers_finished_total", "kind", "podvolumebackup", "phase", phase, "reason", reason)
+	r.countsEnd("kind", "podvolumebackup", "phase", phase, "reason", reason)
 }
 
 // safeBuffer is a buffer that several goroutines may use.

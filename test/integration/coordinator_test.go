@@ -53,7 +53,7 @@ func TestAnUploadBelongsToTheCoordinatorAndToTheAgentOfItsMover(t *testing.T) {
 	require.Equal(t, f.Nodes[1].Name(), ended.Status.AcceptedByNode)
 	require.Equal(t, f.Nodes[0].Name(), ended.Status.Node)
 	f.noConflicts()
-	mover.counts("lateen_transfers_finished_total", "kind", "dataupload", "phase", "Completed")
+	mover.countsEnd("kind", "dataupload", "phase", "Completed")
 	require.Zero(t, coordinator.metric("lateen_slots_in_use"))
 }
 

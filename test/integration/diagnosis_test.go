@@ -83,7 +83,7 @@ func TestAnUploadThatIsNotPreparedInTimeSaysWhatWasInTheWay(t *testing.T) {
 			finished.Store(true) // a driver tries again until it can
 			v.settles(testenv.DataUpload, upload, testenv.Failed)
 			v.noSnapshots()
-			r.counts("lateen_transfers_finished_total", "kind", "dataupload", "phase", "Failed", "reason", "prepare_timeout")
+			r.countsEnd("kind", "dataupload", "phase", "Failed", "reason", "prepare_timeout")
 		})
 	}
 }

@@ -64,7 +64,7 @@ func TestARestoredVolumeIsDelivered(t *testing.T) {
 	name := v.download(v.target())
 	v.delivered(name)
 	require.Equal(t, []testenv.Phase{"", "Accepted", "Prepared", "InProgress", "Completed"}, v.path(history, name, "Completed"))
-	r.counts("lateen_transfers_finished_total", "kind", "datadownload", "phase", "Completed", "reason", "completed")
+	r.countsEnd("kind", "datadownload", "phase", "Completed", "reason", "completed")
 	require.Len(t, v.Driver.Volumes(), 1)
 	require.NoError(t, v.Kube.CoreV1().PersistentVolumeClaims(v.Apps).Delete(v.soon(), "restored", metav1.DeleteOptions{}))
 	volume := v.Driver.Volumes()[0] // the name of the PersistentVolume too

@@ -130,7 +130,7 @@ func TestATransferThatTheClusterRefuses(t *testing.T) {
 				ended := around.ends(created, testenv.Failed)
 				require.Contains(t, ended.Status.Message, "not prepared within")
 				require.Contains(t, ended.Status.Message, test.says)
-				r.counts("lateen_transfers_finished_total", "phase", "Failed", "reason", "prepare_timeout")
+				r.countsEnd("phase", "Failed", "reason", "prepare_timeout")
 				s.says("Failed", test.says)
 			})
 		}
@@ -157,7 +157,7 @@ func TestATransferThatAPolicyCallsInvalidFailsAtOnce(t *testing.T) {
 			r := s.start(fixture.Through(around.watch))
 			ended := around.ends(around.create(), testenv.Failed)
 			require.Contains(t, ended.Status.Message, "movers have to be small")
-			r.counts("lateen_transfers_finished_total", "phase", "Failed", "reason", "cannot_run")
+			r.countsEnd("phase", "Failed", "reason", "cannot_run")
 			s.says("Failed", "movers have to be small")
 		})
 	}

@@ -66,7 +66,7 @@ func TestARestoreWhosePodNeverStartsFailsInTime(t *testing.T) {
 	name := s.restoreOf(waiting, func(pvr *velerov1.PodVolumeRestore) { pvr.Spec.Pod.Name, pvr.Spec.Pod.UID = "never-made", "" })
 	ended := s.restored(name, testenv.Failed)
 	require.Contains(t, ended.Status.Message, "pod "+s.Apps+"/never-made does not exist")
-	r.counts("lateen_transfers_finished_total", "kind", "podvolumerestore", "phase", "Failed", "reason", "not_eligible")
+	r.countsEnd("kind", "podvolumerestore", "phase", "Failed", "reason", "not_eligible")
 }
 
 // TestARestoreFailsAtOnceWhenItsPodIsDeletedWhereNoAgentIs has a pod of which only the coordinator can know that it is gone.
@@ -79,7 +79,7 @@ func TestARestoreFailsAtOnceWhenItsPodIsDeletedWhereNoAgentIs(t *testing.T) {
 	require.NoError(t, s.Kube.CoreV1().Pods(s.Apps).Delete(s.soon(), waiting.target.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
 	ended := s.restored(name, testenv.Failed)
 	require.Contains(t, ended.Status.Message, "does not exist any more")
-	r.counts("lateen_transfers_finished_total", "kind", "podvolumerestore", "phase", "Failed", "reason", "source_gone")
+	r.countsEnd("kind", "podvolumerestore", "phase", "Failed", "reason", "source_gone")
 }
 
 func TestAVolumeWhosePodHasStartedIsNotRestoredAgain(t *testing.T) {
@@ -95,7 +95,7 @@ func TestAVolumeWhosePodHasStartedIsNotRestoredAgain(t *testing.T) {
 	require.Contains(t, ended.Status.Message, "restore-wait of pod "+s.Apps+"/"+waiting.target.Name+" has ended")
 	require.Contains(t, ended.Status.Message, "may have been restored completely: check its data")
 	require.Equal(t, 1, s.moversMade(name))
-	r.counts("lateen_transfers_finished_total", "kind", "podvolumerestore", "phase", "Failed", "reason", "restore_unconfirmed")
+	r.countsEnd("kind", "podvolumerestore", "phase", "Failed", "reason", "restore_unconfirmed")
 }
 
 // TestASecondMoverOfAPodWorksAlone is a pod with two volumes: the mark of the first mover may still be in one when the

@@ -59,7 +59,7 @@ func TestAnUploadThatCanNeverBeginFailsAtOnceAndSaysWhy(t *testing.T) {
 			ended := v.settles(testenv.DataUpload, upload, testenv.Failed)
 			require.Contains(t, ended.Status.Message, test.message)
 			require.Zero(t, v.moversMade(upload))
-			r.counts("lateen_transfers_finished_total", "kind", "dataupload", "phase", "Failed", "reason", test.reason)
+			r.countsEnd("kind", "dataupload", "phase", "Failed", "reason", test.reason)
 			v.says("Failed", test.message)
 			require.Equal(t, test.deletions, v.Driver.Deletions(handle), "of the snapshot by the driver")
 		})

@@ -25,7 +25,7 @@ var errConflict = errors.New("another client changed the object first")
 // write patches the custom resource to the state of the step. The patch fails if the resource changed since it was
 // read.
 func (t *TransferReconciler[T]) write(ctx context.Context, s *request[T], step transfer.Step) error {
-	starts := step.State.Phase == transfer.InProgress && s.state.Phase != transfer.InProgress
+	starts := step.State.Phase.IsMoving() && !s.state.Phase.IsMoving()
 	uid := s.object.GetUID()
 	if starts && t.sharesPod(s) {
 		pod := s.move.Source.PodVolume.Pod
@@ -46,7 +46,7 @@ func (t *TransferReconciler[T]) write(ctx context.Context, s *request[T], step t
 	}
 	changed := t.Kind.Copy(s.object)
 	t.Kind.Set(changed, step.State)
-	if step.State.Phase == transfer.Failed && s.state.Phase != transfer.Failed {
+	if step.State.Phase.HasFailed() && !s.state.Phase.HasFailed() {
 		transfer.SetFailure(changed, step.Reason)
 	}
 	patch, err := writes.MergePatch(s.object, changed)
@@ -69,7 +69,7 @@ func (t *TransferReconciler[T]) write(ctx context.Context, s *request[T], step t
 	t.written.Record(s.key, written)
 	t.Observe(written)
 	after := t.Kind.Get(written)
-	if !after.TakesSlot() && after.Phase != transfer.Prepared {
+	if !after.TakesSlot() && !after.Phase.NeedsSlot() {
 		t.NodeSlots.Release(uid)
 	}
 	t.report(ctx, s.key, written, s.state, after, step)

@@ -110,7 +110,7 @@ func (t *TransferReconciler[T]) pastDeadline(s *request[T]) bool {
 // progress Event.
 func (t *TransferReconciler[T]) source(ctx context.Context, s *request[T]) error {
 	lost := s.seen.Exposure.Condition == objects.Absent || s.seen.Exposure.Condition == objects.Lost
-	works := s.state.Phase == transfer.InProgress && !lost
+	works := s.state.Phase.IsMoving() && !lost
 	if s.move.Source.PodVolume == nil || !s.state.Phase.NeedsSource() || works {
 		return nil
 	}

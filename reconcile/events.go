@@ -85,7 +85,7 @@ func (t *TransferReconciler[T]) reportObserved(ctx context.Context, s *request[T
 // reportForeign sends one Event for a new resource that belongs to another data mover.
 func (t *TransferReconciler[T]) reportForeign(s *request[T]) {
 	acts := s.seen.Exposes || s.seen.OwnsMover
-	if !s.state.Foreign || !acts || s.state.Phase != transfer.New || !t.local.toReport(s.key) {
+	if !s.state.Foreign || !acts || !s.state.Phase.IsNew() || !t.local.toReport(s.key) {
 		return
 	}
 	t.event(s.move, corev1.EventTypeNormal, EventForeign,
@@ -129,7 +129,7 @@ func (t *TransferReconciler[T]) keepLog(ctx context.Context, s *request[T]) {
 	if ended != objects.Succeeded && ended != objects.Failed || !t.local.toLog(s.key, s.pod.UID) {
 		return
 	}
-	if s.state.Phase == transfer.Failed {
+	if s.state.Phase.HasFailed() {
 		t.reportLog(ctx, s)
 	}
 	text, err := t.Exposer.Log(ctx, s.pod)
@@ -161,7 +161,7 @@ func (t *TransferReconciler[T]) recordMetrics(key string, object T, before, afte
 	if after.Phase.Terminal() {
 		t.Metrics.Finished(t.Kind.Name, string(after.Phase), string(step.Reason))
 	}
-	if after.Phase == transfer.Completed {
+	if after.Phase.HasSucceeded() {
 		t.Metrics.BytesMoved(t.Kind.Name, after.Progress.Done)
 	}
 	t.OnUpdate(object, before, after)

@@ -29,7 +29,7 @@ func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) erro
 		t.local.clearWait(s.key)
 		return nil
 	}
-	if s.state.Phase != transfer.New && t.decided(s) {
+	if !s.state.Phase.IsNew() && t.decided(s) {
 		return nil
 	}
 	if err := t.tolerate(s, t.confirmMover(ctx, s)); err != nil {
@@ -84,7 +84,7 @@ func (t *TransferReconciler[T]) localPod(s *request[T]) *corev1.Pod {
 // exposure reads the state of the mover pod and of the objects created with it.
 func (t *TransferReconciler[T]) exposure(s *request[T]) {
 	s.seen.Exposure = objects.ReadPod(s.pod)
-	if s.pod == nil && s.state.Phase == transfer.Accepted {
+	if s.pod == nil && s.state.Phase.NeedsMover() {
 		s.seen.Loss = t.local.loss(s.key, s.state.Restarts)
 	}
 	if s.seen.Exposure.Condition == objects.Terminating {
@@ -154,7 +154,7 @@ func (t *TransferReconciler[T]) mover(s *request[T]) *corev1.Pod {
 // confirmMover fetches the mover pod where its absence would cause a replacement. The caches may lag, and an agent
 // that is stopping may have created it.
 func (t *TransferReconciler[T]) confirmMover(ctx context.Context, s *request[T]) error {
-	exposed := s.state.Phase == transfer.Accepted && t.local.loss(s.key, s.state.Restarts) != (transfer.Loss{})
+	exposed := s.state.Phase.NeedsMover() && t.local.loss(s.key, s.state.Restarts) != (transfer.Loss{})
 	current := s.pod != nil && (s.state.Restarting || objects.ReadPod(s.pod).Attempt == s.state.Restarts)
 	if current || !s.state.MoverSucceededAt.IsZero() || !s.state.Phase.HasMover() && !exposed {
 		return nil
@@ -199,7 +199,7 @@ func (t *TransferReconciler[T]) readResult(s *request[T]) {
 
 // unprepared reports whether the prepare timeout has passed.
 func (t *TransferReconciler[T]) unprepared(s *request[T]) bool {
-	return s.state.Phase == transfer.Accepted && !s.seen.Now.Before(s.state.PrepareDeadline(t.Limits))
+	return s.state.Phase.NeedsMover() && !s.seen.Now.Before(s.state.PrepareDeadline(t.Limits))
 }
 
 // tolerate returns the error of an observation, but nil after the prepare timeout: the next step is the same then. It

@@ -2,8 +2,6 @@ package reconcile
 
 import (
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 // needs is what a transfer needs beyond its own objects, as one reconcile observes it.
@@ -18,7 +16,7 @@ type needs struct {
 // It releases all else, so none can leak. It runs even after a failed observation, which has no needs.
 func (t *TransferReconciler[T]) reserve(s *request[T]) {
 	uid, enqueue := s.object.GetUID(), func() { t.Enqueue(s.key) }
-	takes, prepared := s.state.TakesSlot(), s.seen.OwnsMover && s.state.Phase == transfer.Prepared
+	takes, prepared := s.state.TakesSlot(), s.seen.OwnsMover && s.state.Phase.NeedsSlot()
 	switch {
 	case takes:
 		t.NodeSlots.ForceAcquire(s.state.Node, uid)
@@ -51,7 +49,7 @@ func (t *TransferReconciler[T]) reserve(s *request[T]) {
 	}
 	s.seen.Admitted = s.seen.Eligible && t.Admission.TryAdmit(uid, enqueue)
 	switch {
-	case s.state.Phase != "" && s.state.Phase != transfer.New:
+	case s.state.Phase != "" && !s.state.Phase.IsNew():
 		if left := t.countPrepared(s.object, s.state); s.seen.Exposes {
 			s.within = left
 		}

@@ -4,8 +4,6 @@ import (
 	"time"
 
 	"k8s.io/client-go/tools/cache"
-
-	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 // startDelay reports whether another restore to the same pod blocks this one, and for how long if that is known. Once
@@ -48,7 +46,7 @@ func (t *TransferReconciler[T]) SharePod(a, b T) bool {
 
 // AwaitsSibling reports whether a change of another restore to the same pod may allow this one to start.
 func (t *TransferReconciler[T]) AwaitsSibling(object T) bool {
-	return t.Kind.Get(object).Phase == transfer.Prepared
+	return t.Kind.Get(object).Phase.NeedsSlot()
 }
 
 // aloneSince returns since when no other restore to the same pod runs, as observed by this agent; zero if one runs.

@@ -207,7 +207,7 @@ func (t *TransferReconciler[T]) Observe(object T) {
 	state := t.Kind.Get(object)
 	switch uid := object.GetUID(); {
 	case t.written.IsStale(cache.MetaObjectToName(object).String(), object): // its reconcile counts it
-	case state.Node == t.Agent.Node || state.Phase == transfer.Prepared:
+	case state.Node == t.Agent.Node || state.Phase.NeedsSlot():
 	case state.TakesSlot():
 		t.NodeSlots.ForceAcquire(state.Node, uid)
 	default:
@@ -220,9 +220,9 @@ func (t *TransferReconciler[T]) Observe(object T) {
 	}
 	switch {
 	case state.Foreign:
-	case state.Phase == transfer.Accepted || state.Phase == transfer.Prepared:
+	case state.Phase.IsPreparing():
 		entry.Phase = capacity.Admitted
-	case state.Phase == transfer.New && !state.Cancel && !state.Deleting && state.UnsupportedReason == "":
+	case state.Phase.IsNew() && !state.Cancel && !state.Deleting && state.UnsupportedReason == "":
 		entry.Phase = capacity.Waiting
 	}
 	if state.NodeBound {
@@ -236,15 +236,15 @@ func (t *TransferReconciler[T]) Observe(object T) {
 // from running; countPrepared returns how long that is from now, or 0.
 func (t *TransferReconciler[T]) countPrepared(object T, state transfer.State) (left time.Duration) {
 	uid, ours := object.GetUID(), !state.Foreign && state.Exposer != ""
-	if state.Phase == transfer.Accepted {
+	if state.Phase.NeedsMover() {
 		left = max(state.AcceptedAt.Add(t.Limits.PlaceTimeout).Sub(t.Clock.Now()), 0)
 	}
 	switch {
-	case state.Phase == transfer.New:
+	case state.Phase.IsNew():
 	case state.NodeBound && state.Node != t.Agent.Node:
 	case ours && left > 0:
 		t.Preparing.Count(state.NodeBound, uid)
-	case ours && state.Phase == transfer.Prepared:
+	case ours && state.Phase.NeedsSlot():
 		t.Preparing.CountReady(state.NodeBound, state.Node, uid, state.CreatedAt, func() { t.Enqueue(cache.MetaObjectToName(object).String()) })
 	default:
 		t.Preparing.Release(uid)

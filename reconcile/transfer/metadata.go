@@ -63,7 +63,7 @@ func setCommon(object metav1.Object, state State, finalizer string) {
 		object.SetAnnotations(setKey(object.GetAnnotations(), api.AnnotationMoved, state.MoverSucceededAt.UTC().Format(time.RFC3339)))
 	}
 	labels := object.GetLabels()
-	if state.Phase == Accepted || state.Phase == Prepared {
+	if state.Phase.IsPreparing() {
 		labels = setKey(labels, api.LabelExposing, "true")
 	} else {
 		delete(labels, api.LabelExposing)

@@ -53,7 +53,7 @@ func (r Ownership) Acts() bool { return r.Exposes || r.OwnsMover || r.MayMarkPre
 //
 // Home is the node of the transfer, as far as this agent knows; mover is the node of its mover. Both may be empty.
 func (a Agent) OwnershipOf(s State, home, mover string) Ownership {
-	role := Ownership{MayMarkPrepared: s.Phase == Accepted && a.serves(mover)}
+	role := Ownership{MayMarkPrepared: s.Phase.NeedsMover() && a.serves(mover)}
 	switch {
 	case home != "" && home == a.Node && (s.NodeBound || !s.Phase.Terminal()):
 		role.Exposes, role.OwnsMover = s.NodeBound, true
@@ -74,7 +74,7 @@ func (a Agent) OwnershipOf(s State, home, mover string) Ownership {
 // runsVelero reports whether an agent of Velero prepares the transfer. Two agents that expose the same snapshot
 // destroy it.
 func (a Agent) runsVelero(s State) bool {
-	return !s.NodeBound && s.Phase == Accepted && s.Exposer == "" && s.Acceptor != "" && a.RunsVelero(s.Acceptor)
+	return !s.NodeBound && s.Phase.NeedsMover() && s.Exposer == "" && s.Acceptor != "" && a.RunsVelero(s.Acceptor)
 }
 
 // Nodes returns the nodes whose agents decide which agent acts on the transfer. It is the mover's node if that is
@@ -86,7 +86,7 @@ func (s State) Nodes() []string {
 		return nil
 	case s.Node != "":
 		return []string{s.Node}
-	case s.NodeBound || s.Phase == Accepted:
+	case s.NodeBound || s.Phase.NeedsMover():
 		return []string{""}
 	}
 	return nil

@@ -28,8 +28,32 @@ func Phases() []Phase {
 	return []Phase{New, Accepted, Prepared, InProgress, Canceling, Completed, Failed, Canceled}
 }
 
+// The methods of Phase are the only comparisons of phases: elsewhere a switch lists them all. So a new phase is decided
+// about here and in every switch.
+
 // Terminal reports whether the phase is final.
 func (p Phase) Terminal() bool { return p == Completed || p == Failed || p == Canceled }
+
+// IsNew reports whether no agent has accepted the transfer.
+func (p Phase) IsNew() bool { return p == New }
+
+// NeedsMover reports whether a mover is being created in this phase.
+func (p Phase) NeedsMover() bool { return p == Accepted }
+
+// NeedsSlot reports whether the mover waits for its start in this phase.
+func (p Phase) NeedsSlot() bool { return p == Prepared }
+
+// IsPreparing reports whether the phase counts as being prepared.
+func (p Phase) IsPreparing() bool { return p == Accepted || p == Prepared }
+
+// IsMoving reports whether the mover works in this phase and nobody has stopped it.
+func (p Phase) IsMoving() bool { return p == InProgress }
+
+// HasSucceeded reports whether the phase is final and the data was moved.
+func (p Phase) HasSucceeded() bool { return p == Completed }
+
+// HasFailed reports whether the phase is final because of an error.
+func (p Phase) HasFailed() bool { return p == Failed }
 
 // HasStarted reports whether a mover was started in this phase.
 func (p Phase) HasStarted() bool { return p == InProgress || p == Canceling }

@@ -86,7 +86,7 @@ func restart(s State, observed Observed, lim Limits) Step {
 		return failed(s, observed, ReasonMoverLost, loss.Message)
 	case s.Restarts >= lim.Retries:
 		return failed(s, observed, ReasonMoverLost, fmt.Sprintf("%s; given up after %d restarts", loss.Message, s.Restarts))
-	case s.Phase == Accepted && !deleted:
+	case s.Phase.NeedsMover() && !deleted:
 		step := deleteMover(observed, ReasonStale, remaining(s.PrepareDeadline(lim), observed))
 		step.Loss = loss
 		return step

@@ -6,6 +6,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"iter"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -40,19 +41,9 @@ func standard() []string {
 // TestIdentifiersAreStandardTerms keeps homely words out of the identifiers of the product.
 func TestIdentifiersAreStandardTerms(t *testing.T) {
 	word := regexp.MustCompile(`[A-Z]+[a-z]*|[a-z]+`)
-	files, banned := token.NewFileSet(), terms()
+	banned := terms()
 	var found []string
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && slices.Contains([]string{"test", "bin", ".git"}, entry.Name()):
-			return fs.SkipDir
-		case entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
-			return nil
-		}
-		file, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
-		require.NoError(t, err)
+	for file, positions := range productFiles(t) {
 		for node := range ast.Preorder(file) {
 			name, is := node.(*ast.Ident)
 			if !is || slices.Contains(standard(), name.Name) {
@@ -60,12 +51,34 @@ func TestIdentifiersAreStandardTerms(t *testing.T) {
 			}
 			for _, part := range word.FindAllString(name.Name, -1) {
 				if term := banned[strings.ToLower(part)]; term != "" {
-					found = append(found, fmt.Sprintf("%s: %s: use %s", files.Position(name.Pos()), name.Name, term))
+					found = append(found, fmt.Sprintf("%s: %s: use %s", positions.Position(name.Pos()), name.Name, term))
 				}
 			}
 		}
-		return nil
-	})
-	require.NoError(t, err)
+	}
 	require.Empty(t, found)
+}
+
+// productFiles parses the files of the product, without tests.
+func productFiles(t *testing.T) iter.Seq2[*ast.File, *token.FileSet] {
+	t.Helper()
+	return func(yield func(*ast.File, *token.FileSet) bool) {
+		files := token.NewFileSet()
+		require.NoError(t, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case entry.IsDir() && slices.Contains([]string{"test", "bin", ".git"}, entry.Name()):
+				return fs.SkipDir
+			case entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+				return nil
+			}
+			file, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
+			require.NoError(t, err)
+			if !yield(file, files) {
+				return fs.SkipAll
+			}
+			return nil
+		}))
+	}
 }

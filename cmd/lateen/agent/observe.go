@@ -41,9 +41,9 @@ func countFromZero(meter *metrics.Metrics) {
 // backupChanged updates the metrics that Velero itself has for PodVolumeBackups.
 func (p *assembly) backupChanged(backup *velerov1.PodVolumeBackup, before, after transfer.State) {
 	switch {
-	case before.Phase == transfer.Prepared && after.Phase == transfer.InProgress:
+	case before.Phase.NeedsSlot() && after.Phase.IsMoving():
 		p.Metrics.BackupStarted()
-	case after.Phase == transfer.Completed:
+	case after.Phase.HasSucceeded():
 		names := transfer.VeleroMetricNames(backup)
 		p.Metrics.BackupCompleted(names.Operation, names.Backup, backup.Name, after.CompletedAt.Sub(after.StartedAt))
 	}

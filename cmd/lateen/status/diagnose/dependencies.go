@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
-	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 // Dependency is a resource in a namespace that is read only because a transfer may wait for it, or for one reference.
@@ -40,11 +39,11 @@ func (s *Snapshot) Dependencies() []Dependency {
 func (s *subject) dependencies() []Dependency {
 	source := s.move.Source
 	switch {
-	case s.state.Phase == transfer.New && source.PodVolume != nil && s.move.Restores:
+	case s.state.Phase.IsNew() && source.PodVolume != nil && s.move.Restores:
 		return []Dependency{{Resource: view.ResourcePods, Namespace: source.PodVolume.Pod.Namespace}}
-	case s.state.Phase == transfer.New && source.Target != nil:
+	case s.state.Phase.IsNew() && source.Target != nil:
 		return []Dependency{{Resource: view.ResourceClaims, Namespace: source.Target.Namespace}, {Resource: view.ResourceStorageClasses}}
-	case source.Snapshot != nil && (s.state.Phase == transfer.Accepted || s.state.Phase.Terminal() && s.state.Finalizer):
+	case source.Snapshot != nil && (s.state.Phase.NeedsMover() || s.state.Phase.Terminal() && s.state.Finalizer):
 		return []Dependency{{Resource: view.ResourceSnapshots, Namespace: source.Snapshot.Namespace}, {Resource: view.ResourceSnapshots, Namespace: s.meta.GetNamespace()}, {Resource: view.ResourceContents}}
 	}
 	return nil

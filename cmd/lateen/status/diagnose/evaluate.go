@@ -25,11 +25,11 @@ type evaluator struct {
 func (s *Snapshot) evaluator() *evaluator {
 	j := &evaluator{Snapshot: s, settings: s.readSettings(), agents: s.readAgents(), inUse: map[string]int{}, prepared: map[string]int{}}
 	for _, one := range s.transfers {
-		switch phase := one.state.Phase; {
+		switch {
 		case one.state.TakesSlot():
 			j.inUse[one.state.Node]++
 		case one.state.Foreign:
-		case phase == transfer.Accepted || phase == transfer.Prepared:
+		case one.state.Phase.IsPreparing():
 			j.prepared[""]++
 			switch {
 			case !one.state.NodeBound:
@@ -40,7 +40,7 @@ func (s *Snapshot) evaluator() *evaluator {
 		}
 	}
 	for _, one := range s.transfers {
-		j.restores = j.restores || one.move.Restores && one.state.Phase == transfer.New && j.eligible(one) == nil
+		j.restores = j.restores || one.move.Restores && one.state.Phase.IsNew() && j.eligible(one) == nil
 	}
 	return j
 }

@@ -80,7 +80,7 @@ func (s *Snapshot) steps(of *subject) []view.TimelineEvent {
 	}
 	s.moverSteps(of, add)
 	// otherwise, it ended before its start
-	if !state.StartedAt.Equal(state.CompletedAt) || of.state.Phase == transfer.Completed {
+	if !state.StartedAt.Equal(state.CompletedAt) || of.state.Phase.HasSucceeded() {
 		add(state.StartedAt, false, "mover started")
 	}
 	add(state.MoverSucceededAt, false, "mover succeeded: restored volume is to be bound to the target claim")
@@ -149,8 +149,10 @@ func (s *Snapshot) reported(of *subject) []view.TimelineEvent {
 		}
 	}
 	recorded := map[string]time.Time{reconcile.EventRestarted: of.state.AcceptedAt}
-	for _, phase := range []transfer.Phase{transfer.Completed, transfer.Failed, transfer.Canceled} {
-		recorded[string(phase)] = of.state.CompletedAt
+	for _, phase := range transfer.Phases() {
+		if phase.Terminal() {
+			recorded[string(phase)] = of.state.CompletedAt
+		}
 	}
 	reported := map[types.UID]bool{}
 	var steps []view.TimelineEvent
@@ -201,10 +203,10 @@ func (j *evaluator) currentState(of *subject, row view.Transfer) (now, remedy st
 	switch phase := of.state.Phase; {
 	case state.Foreign:
 		return fmt.Sprintf("Ignored by Lateen: it is for data mover %q, not Velero's own.", state.DataMover), ""
-	case phase == transfer.Failed && row.WaitsFor != nil:
+	case phase.HasFailed() && row.WaitsFor != nil:
 		waits := strings.TrimSuffix(row.WaitsFor.Message, ".")
 		return "Failed: " + strings.TrimSuffix(view.OneLine(state.Message), ".") + ". Clean-up is waiting: " + waits, j.remedyOfWait(of, *row.WaitsFor) + " " + j.remedyOfFailure(of)
-	case phase == transfer.Failed:
+	case phase.HasFailed():
 		return "Failed: " + view.OneLine(state.Message), j.remedyOfFailure(of)
 	case row.WaitsFor != nil:
 		return "Waiting: " + strings.TrimSuffix(row.WaitsFor.Message, ".") + j.deadline(of), j.remedyOfWait(of, *row.WaitsFor)
@@ -220,11 +222,11 @@ func (j *evaluator) deadline(of *subject) string {
 	switch phase := of.state.Phase; {
 	case j.missingActor(of) != nil:
 		return "" // no agent enforces the limit
-	case phase == transfer.New && j.podMayStart(of):
+	case phase.IsNew() && j.podMayStart(of):
 		return ""
-	case phase == transfer.New && j.eligible(of) != nil:
+	case phase.IsNew() && j.eligible(of) != nil:
 		begun = of.state.CreatedAt
-	case phase != transfer.Accepted || of.state.Cancel || of.state.Deleting:
+	case !phase.NeedsMover() || of.state.Cancel || of.state.Deleting:
 		return ""
 	}
 	ends := begun.Add(limit)

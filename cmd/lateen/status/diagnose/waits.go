@@ -24,28 +24,37 @@ func waitFor(reason, format string, description ...any) *view.Wait {
 // the same order as an agent.
 func (j *evaluator) waits(of *subject) *view.Wait {
 	state := of.state
-	switch phase := of.state.Phase; {
-	case state.Foreign && phase == transfer.New:
+	stop := (state.Cancel || state.Deleting) && !state.Phase.Terminal()
+	switch {
+	case state.Foreign && state.Phase.IsNew():
 		return waitFor(view.WaitDataMover, "data mover %q, not Velero's own, has not accepted it", state.DataMover)
 	case state.Foreign:
 		return nil
-	case phase.Terminal():
-		return j.cleanUp(of)
-	case phase == transfer.Canceling, phase == transfer.InProgress && (state.Cancel || state.Deleting):
-		return cmp.Or(j.missingActor(of), waitFor(view.WaitCancel, "its mover has not stopped since the cancel"))
-	case state.Cancel || state.Deleting:
+	case stop && state.Phase.HasStarted():
+		return j.stopping(of)
+	case stop:
 		return cmp.Or(j.missingActor(of), waitFor(view.WaitAgent, "its agent has not canceled it yet"))
-	case phase == transfer.New:
-		return j.newTransfer(of)
-	case phase == transfer.Accepted:
-		return j.accepted(of)
-	case phase == transfer.Prepared:
-		return j.slot(of)
-	case phase == transfer.InProgress:
-		return j.moving(of)
-	default:
-		return waitFor(view.WaitAgent, "phase %s is unknown to Lateen", phase)
 	}
+	switch state.Phase {
+	case transfer.New:
+		return j.newTransfer(of)
+	case transfer.Accepted:
+		return j.accepted(of)
+	case transfer.Prepared:
+		return j.slot(of)
+	case transfer.InProgress:
+		return j.moving(of)
+	case transfer.Canceling:
+		return j.stopping(of)
+	case transfer.Completed, transfer.Failed, transfer.Canceled:
+		return j.cleanUp(of)
+	}
+	return waitFor(view.WaitAgent, "phase %s is unknown to Lateen", state.Phase)
+}
+
+// stopping returns what a canceled transfer waits for while its mover works.
+func (j *evaluator) stopping(of *subject) *view.Wait {
+	return cmp.Or(j.missingActor(of), waitFor(view.WaitCancel, "its mover has not stopped since the cancel"))
 }
 
 func (j *evaluator) cleanUp(of *subject) *view.Wait {

@@ -90,18 +90,24 @@ func (j Jobs) Release(ctx context.Context, namespace string, job objects.JobStat
 	return released, nil
 }
 
-// Record writes the result of a job into its annotations. It needs permission to patch jobs/status, and returns a
-// Forbidden error without it. A missing job is no error.
-func (j Jobs) Record(ctx context.Context, namespace string, job objects.JobStatus, record objects.JobRecord) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": job.UID, "annotations": record.Annotations()}})
+// Record writes the result of a job into its annotations. It reports false if the job has changed since it was read,
+// or is deleted: its result may be recorded already. It needs permission to patch jobs/status, and returns a Forbidden
+// error without it.
+func (j Jobs) Record(ctx context.Context, namespace string, job objects.JobStatus, record objects.JobRecord) (bool, error) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": job.UID, "resourceVersion": job.Version, "annotations": record.Annotations(),
+	}})
 	if err != nil {
-		return fmt.Errorf("encode record of maintenance job %s: %w", job.Name, err)
+		return false, fmt.Errorf("encode record of maintenance job %s: %w", job.Name, err)
 	}
 	_, err = j.Client.BatchV1().Jobs(namespace).Patch(ctx, job.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("record maintenance job %s: %w", job.Name, err)
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return false, nil
 	}
-	return nil
+	if err != nil {
+		return false, fmt.Errorf("record maintenance job %s: %w", job.Name, err)
+	}
+	return true, nil
 }
 
 // Exists reports whether the API server has this job, not a recreated one.

@@ -59,6 +59,7 @@ type JobStatus struct {
 
 	Name        string
 	UID         types.UID
+	Version     string // resourceVersion
 	Created     time.Time
 	Finished    time.Time // zero while it is unfinished
 	Terminating time.Time // since when it has condition FailureTarget: it fails as soon as its pod terminates; else zero
@@ -125,7 +126,7 @@ func (j JobStatus) Stage() JobStage {
 func ReadJob(job *batchv1.Job) JobStatus {
 	status := job.Status
 	observed := JobStatus{
-		Name: job.Name, UID: job.UID, Created: job.CreationTimestamp.Time,
+		Name: job.Name, UID: job.UID, Version: job.ResourceVersion, Created: job.CreationTimestamp.Time,
 		HasPod:    status.Active+status.Succeeded+status.Failed+ptr.Deref(status.Terminating, 0) > 0 || hasUncounted(status.UncountedTerminatedPods),
 		Counted:   status.Succeeded+status.Failed > 0,
 		Pending:   status.Active > 0 && status.Ready != nil && *status.Ready == 0,

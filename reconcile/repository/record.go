@@ -62,21 +62,23 @@ func (m *Reconciler) abandon(ctx context.Context, key string, object *velerov1.B
 }
 
 // recordRuns writes the run of a job to the repository's history, then to the job itself, and then counts it. A
-// recorded job is never counted twice, whatever happens to the history. A job that could not be created has no UID.
+// recorded job is never counted twice, whatever happens to the history: the coordinator whose record the API server
+// accepts counts it. A job that could not be created has no UID.
 func (m *Reconciler) recordRuns(ctx context.Context, key string, object *velerov1.BackupRepository, job objects.JobStatus, record objects.JobRecord, why string) error {
 	written, err := m.writeHistory(ctx, key, object, maintenance.RunOf(job, why))
 	if err != nil || !written {
 		return err
 	}
 	if job.UID != "" {
-		err := m.JobClient.Record(ctx, object.Namespace, job, record)
-		if apierrors.IsForbidden(err) { // this process still remembers it
+		recorded, err := m.JobClient.Record(ctx, object.Namespace, job, record)
+		switch {
+		case apierrors.IsForbidden(err): // this process still remembers it
 			klog.FromContext(ctx).Error(err, "Failed to record result of maintenance job", "repository", key, "job", job.Name)
-		} else if err != nil {
+		case err != nil:
 			return err
+		case !recorded:
+			return nil // the event of its change enqueues the repository
 		}
-	}
-	if job.UID != "" {
 		state := m.observed[job.UID]
 		state.record = record
 		m.observed[job.UID] = state

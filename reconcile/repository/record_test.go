@@ -71,6 +71,46 @@ func TestARejectedRecordOfAChangedRepositoryIsNoError(t *testing.T) {
 	}
 }
 
+// staleJobs is a cache that is behind the API server.
+type staleJobs []*batchv1.Job
+
+func (j staleJobs) List() []*batchv1.Job { return j }
+
+// TestAJobIsCountedOnceByACoordinatorWithAStaleCache has the next coordinator observe a job before its record.
+func TestAJobIsCountedOnceByACoordinatorWithAStaleCache(t *testing.T) {
+	rejections := map[string]func(schema.GroupResource, string) error{
+		"recorded": func(resource schema.GroupResource, name string) error {
+			return apierrors.NewConflict(resource, name, errors.New("it has changed"))
+		},
+		"deleted": func(resource schema.GroupResource, name string) error { return apierrors.NewNotFound(resource, name) },
+	}
+	for name, rejection := range rejections {
+		t.Run(name, func(t *testing.T) {
+			m, registry := newFixture(t), prometheus.NewRegistry()
+			m.Metrics = metrics.New(registry, "test", "node-1").Maintenance()
+			key := m.repository("r1")
+			var stale staleJobs
+			m.run(key, func(job *batchv1.Job) {
+				m.end(batchv1.JobComplete)(job)
+				job.ResourceVersion = "1"
+				stale = staleJobs{job.DeepCopy()}
+			})
+			next := m.successor()
+			next.Jobs = stale
+			next.client.PrependReactor("patch", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
+				patch := action.(clienttesting.PatchAction)
+				require.Contains(t, string(patch.GetPatch()), `"resourceVersion":"1"`)
+				return true, nil, rejection(schema.GroupResource{Group: "batch", Resource: "jobs"}, patch.GetName())
+			})
+			next.settle(key)
+			require.InDelta(t, 1, counted(t, registry, "velero_repo_maintenance_success_total"), 0)
+			next.Jobs = m.Jobs
+			next.settle(key)
+			require.InDelta(t, 1, counted(t, registry, "velero_repo_maintenance_success_total"), 0)
+		})
+	}
+}
+
 // TestWithoutTheRightToRecordAJobItIsCountedOnceByAProcess forbids patch on jobs/status.
 func TestWithoutTheRightToRecordAJobItIsCountedOnceByAProcess(t *testing.T) {
 	m, registry := newFixture(t), prometheus.NewRegistry()

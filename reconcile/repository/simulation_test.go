@@ -16,6 +16,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -142,6 +143,17 @@ func newSimulation(t *testing.T, random *rand.Rand, count int) *simulation {
 		s.writeJob(job)
 		return true, job, nil
 	})
+	s.client.PrependReactor("patch", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		patch := action.(clienttesting.PatchAction)
+		before := s.jobs[patch.GetName()]
+		job := before.DeepCopy()
+		require.NoError(t, json.Unmarshal(patch.GetPatch(), job))
+		if job.ResourceVersion != before.ResourceVersion {
+			return true, nil, apierrors.NewConflict(batchv1.Resource("jobs"), job.Name, errors.New("it has changed"))
+		}
+		s.writeJob(job)
+		return true, job, nil
+	})
 	s.client.PrependReactor("delete", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		name := action.(clienttesting.DeleteAction).GetName()
 		deleted := s.jobs[name]
@@ -219,11 +231,9 @@ func (s *simulation) reconcile(key string) {
 
 // end ends a job. At most two runs of each repository fail.
 func (s *simulation) end(name string) {
-	job := s.jobs[name].DeepCopy()
-	condition := batchv1.JobComplete
+	job, condition := s.jobs[name].DeepCopy(), batchv1.JobComplete
 	job.Status.Succeeded = 1
-	repository := s.repositories["velero/"+job.Labels[api.LabelRepository]]
-	if len(repository.Status.RecentMaintenance) < 2 && s.random.IntN(3) == 0 {
+	if repository := s.repositories["velero/"+job.Labels[api.LabelRepository]]; len(repository.Status.RecentMaintenance) < 2 && s.random.IntN(3) == 0 {
 		condition, job.Status.Succeeded, job.Status.Failed = batchv1.JobFailed, 0, 1
 	}
 	job.Status.Conditions = []batchv1.JobCondition{{Type: condition, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(s.clock.Now())}}
@@ -266,9 +276,8 @@ func TestEveryDueRepositoryIsMaintained(t *testing.T) {
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
 		for range 10 {
-			s := newSimulation(t, random, 20)
+			s, toggles := newSimulation(t, random, 20), 4
 			began := s.clock.Now()
-			toggles := 4
 			for range 20000 {
 				if len(s.overdue(began)) == 0 {
 					break

@@ -176,10 +176,10 @@ func (m *localState) toLog(key string, mover types.UID) bool {
 	return first
 }
 
-// isDeleting reports whether this agent already deleted some of the objects in found.
+// isDeleting reports whether this agent already deleted all objects in found. It reports false if there is none.
 func (m *localState) isDeleting(key string, found exposer.Existing) bool {
 	left := m.toRemove(key, found)
-	return left.Pod != found.Pod || len(left.Claims) < len(found.Claims)
+	return left.Pod == nil && len(left.Claims) == 0 && (found.Pod != nil || len(found.Claims) > 0)
 }
 
 // rebinds records the progress of an unfinished rebind, which deleted the objects in found.

@@ -49,7 +49,7 @@ func (t *TransferReconciler[T]) reserve(s *request[T]) {
 	}
 	s.seen.Admitted = s.seen.Eligible && t.Admission.TryAdmit(uid, enqueue)
 	switch {
-	case s.state.Phase != "" && !s.state.Phase.IsNew():
+	case !s.state.Phase.IsNew():
 		if left := t.countPrepared(s.object, s.state); s.seen.Exposes {
 			s.within = left
 		}

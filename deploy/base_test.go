@@ -1,6 +1,7 @@
 package deploy_test
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +20,16 @@ func TestTheBaseMatchesThePackage(t *testing.T) {
 	requireFiles(t, "base", base(t))
 }
 
+// The components of kustomize equal the objects of the package, and give agents the same arguments.
+func TestTheComponentsMatchThePackage(t *testing.T) {
+	movers := files(t, deploy.MoverAccess("velero", deploy.Movers{Account: true}))
+	movers["kustomization.yaml"] = kustomization(t, "v1alpha1", "Component", movers, map[string]any{
+		"target": map[string]string{"kind": "DaemonSet"},
+		"patch":  "- {op: add, path: /spec/template/spec/containers/0/args/-, value: " + deploy.MoverAccountFlag + "=" + deploy.MoverAccountName + "}\n",
+	})
+	requireFiles(t, "components/movers", movers)
+}
+
 // The chart reads what it shares with the package and with deploy/monitoring from files.
 func TestTheFilesOfTheChartMatchThePackage(t *testing.T) {
 	dashboard, err := os.ReadFile("monitoring/lateen.json")
@@ -26,6 +37,7 @@ func TestTheFilesOfTheChartMatchThePackage(t *testing.T) {
 	requireFiles(t, "chart/files", map[string]string{
 		"role.yaml":           document(t, deploy.NamespaceRules()),
 		"clusterrole.yaml":    document(t, deploy.ClusterRules()),
+		"mover-role.yaml":     document(t, deploy.MoverRules()),
 		"podmonitor.yaml":     document(t, spec(t, "monitoring/podmonitor.yaml")),
 		"prometheusrule.yaml": document(t, spec(t, "monitoring/prometheusrule.yaml")),
 		"lateen.json":         string(dashboard),
@@ -75,20 +87,33 @@ func spec(t *testing.T, file string) any {
 // base returns the files of the kustomize base by name.
 func base(t *testing.T) map[string]string {
 	t.Helper()
-	files := map[string]string{}
-	var names []string
-	for _, object := range deploy.Objects(deploy.Options{Namespace: "velero", Image: "lateen"}) {
+	all := files(t, deploy.Objects(deploy.Options{Namespace: "velero", Image: "lateen"}))
+	all["kustomization.yaml"] = kustomization(t, "v1beta1", "Kustomization", all)
+	return all
+}
+
+// files returns a file of each object, by name.
+func files(t *testing.T, objects []runtime.Object) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for _, object := range objects {
 		name := strings.ToLower(object.GetObjectKind().GroupVersionKind().Kind) + ".yaml"
-		if files[name] != "" { // a second object of the kind
+		if all[name] != "" { // a second object of the kind
 			name = "lease-" + name
 		}
-		require.NotContains(t, files, name, "a third object of a kind needs a name of its own")
-		files[name] = string(render(t, []runtime.Object{object}))
-		names = append(names, name)
+		require.NotContains(t, all, name, "a third object of a kind needs a name of its own")
+		all[name] = string(render(t, []runtime.Object{object}))
 	}
-	slices.Sort(names)
-	files["kustomization.yaml"] = "# Written by: make manifests\n" + document(t, map[string]any{
-		"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": names,
-	})
-	return files
+	return all
+}
+
+func kustomization(t *testing.T, version, kind string, resources map[string]string, patches ...map[string]any) string {
+	t.Helper()
+	content := map[string]any{
+		"apiVersion": "kustomize.config.k8s.io/" + version, "kind": kind, "resources": slices.Sorted(maps.Keys(resources)),
+	}
+	if len(patches) > 0 {
+		content["patches"] = patches
+	}
+	return "# Written by: make manifests\n" + document(t, content)
 }

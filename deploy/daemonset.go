@@ -1,7 +1,6 @@
 package deploy
 
 import (
-	"cmp"
 	"path"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -78,7 +77,7 @@ func podSpec(o Options) corev1.PodSpec {
 // volumes returns no volume if the agent derives every path from the default root. The Pod Security levels
 // "restricted" and "baseline" forbid a hostPath volume even if no container mounts it.
 func volumes(o Options) []corev1.Volume {
-	root := cmp.Or(o.KubeletRoot, DefaultKubeletRoot)
+	root := o.kubeletRoot()
 	if root == DefaultKubeletRoot && !o.HostPath {
 		return nil
 	}
@@ -128,6 +127,9 @@ func args(o Options) []string {
 	}
 	if o.HostPath {
 		list = append(list, "--host-path")
+	}
+	if o.Movers.Account {
+		list = append(list, MoverAccountFlag+"="+MoverAccountName)
 	}
 	if o.Features != "" {
 		list = append(list, "--features="+o.Features)

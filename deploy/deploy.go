@@ -3,6 +3,7 @@
 package deploy
 
 import (
+	"cmp"
 	"maps"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 )
 
 const (
-	// ServiceAccountName is the ServiceAccount of the agents only. Movers use Velero's.
+	// ServiceAccountName is the ServiceAccount of the agents only. Movers use Velero's, or MoverAccountName.
 	ServiceAccountName = "lateen"
 	// DaemonSetName lets Velero's server detect a node-agent before it creates pod volume backups: its pkg/nodeagent
 	// gets the DaemonSet by this name and lists its pods by api.LabelRole.
@@ -42,11 +43,13 @@ type Options struct {
 	Features            string                       // Velero's feature flags, separated by commas
 	Labels, Annotations map[string]string            // of the agent's pods, besides the required ones
 	Resources           *corev1.ResourceRequirements // of the agent's container; nil: DefaultResources
+	Movers              Movers
 }
 
 // Objects returns all objects of Lateen's agent in the order of their creation.
 func Objects(o Options) []runtime.Object {
-	all := append(RBAC(o.Namespace), flowControl(o.Namespace)...)
+	all := append(RBAC(o.Namespace), MoverAccess(o.Namespace, o.Movers)...)
+	all = append(all, flowControl(o.Namespace)...)
 	all = append(all, networkPolicy(o.Namespace), daemonSet(o))
 	if o.Windows {
 		all = append(all, windowsDaemonSet(o))
@@ -98,3 +101,6 @@ func scraped() map[string]string {
 		"prometheus.io/scrape": "true", "prometheus.io/port": "8085", "prometheus.io/path": "/metrics",
 	}
 }
+
+// kubeletRoot returns the root directory of the kubelet.
+func (o Options) kubeletRoot() string { return cmp.Or(o.KubeletRoot, DefaultKubeletRoot) }

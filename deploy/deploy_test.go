@@ -51,6 +51,12 @@ func TestInstallation(t *testing.T) {
 			},
 			golden: "hostpath.yaml",
 		},
+		"with a ServiceAccount of movers, agents use it and it has only their rights": {
+			options: deploy.Options{Namespace: "velero", Image: "example.test/lateen:v1", Movers: deploy.Movers{
+				Account: true, Secrets: []string{"second-location"}, Annotations: map[string]string{"eks.amazonaws.com/role-arn": "arn:of-the-bucket"},
+			}},
+			golden: "movers.yaml",
+		},
 		"with agents on Windows nodes, these have a DaemonSet of their own, without what only Linux has": {
 			options: deploy.Options{Namespace: "velero", Image: "example.test/lateen:v1", Windows: true},
 			golden:  "windows.yaml",

@@ -104,6 +104,15 @@ nodeAgent:
 				Resources:   &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}},
 			},
 		},
+		"with a ServiceAccount of movers": {
+			values: `
+image: {repository: example.test/lateen, tag: v1}
+moverServiceAccount: {create: true, annotations: {eks.amazonaws.com/role-arn: of-the-bucket}, secrets: [second-location]}
+`,
+			options: deploy.Options{Namespace: "velero", Image: "example.test/lateen:v1", Movers: deploy.Movers{
+				Account: true, Annotations: map[string]string{"eks.amazonaws.com/role-arn": "of-the-bucket"}, Secrets: []string{"second-location"},
+			}},
+		},
 		"with agents on Windows nodes": {
 			values:  "{image: {repository: example.test/lateen, tag: v1}, nodeAgentWindows: {enabled: true}}",
 			options: deploy.Options{Namespace: "velero", Image: "example.test/lateen:v1", Windows: true},

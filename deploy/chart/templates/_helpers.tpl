@@ -45,6 +45,9 @@ lateen-{{ .Release.Namespace }}
 {{- if not .Values.nodeAgent.disableHostPath }}
 - --host-path
 {{- end }}
+{{- if .Values.moverServiceAccount.create }}
+- --mover-service-account=lateen-mover
+{{- end }}
 {{- with .Values.configuration.features }}
 - --features={{ . }}
 {{- end }}

@@ -168,10 +168,7 @@ func (j *evaluator) lost(of *subject) *view.Wait {
 // missingActor returns a wait if no agent can take the next step; nil if one can, or if that is unknown.
 func (j *evaluator) missingActor(of *subject) *view.Wait {
 	if node := of.state.Node; node != "" {
-		if j.ready(node) {
-			return nil
-		}
-		return j.noAgent(node)
+		return agentUnless(j.ready(node), j.noAgent(node))
 	}
 	if holder := j.coordinator(); !of.state.NodeBound && j.sees(view.ResourceLeases, j.namespace) && (holder.Node == "" || holder.Expired) {
 		return waitFor(view.WaitCoordinator, "no coordinator: no agent holds Lease %s", deploy.CoordinatorLease)

@@ -73,6 +73,7 @@ type layout struct {
 	slots  int           // of each node
 	movers time.Duration // what each takes
 	jobs   time.Duration // what the pod of each maintenance job takes
+	floor  bool          // package floor is the only agent, in place of Lateen's
 }
 
 // installation is one of Velero with its nodes.
@@ -98,6 +99,9 @@ func (s *env) install(ctx context.Context, as layout) (*installation, error) {
 
 // agent runs Lateen's agent of a node until it is killed, at the latest at the end of the scenario.
 func (s *installation) agent(ctx context.Context, on *node.Node, flags ...string) (*fixture.Program, error) {
+	if s.floor {
+		return s.ProgramOf(ctx, "bench", on, "floor", "--selector=bench="+s.name, fmt.Sprint("--nodes=", len(s.Nodes)), fmt.Sprint("--slots=", s.slots))
+	}
 	return s.Program(ctx, on, slices.Concat(flags, s.env.flags)...)
 }
 

@@ -29,9 +29,10 @@ type hundred struct {
 	cpu         time.Duration
 }
 
-// runHundred has the agent do them all; movers take that long.
-func (s *env) runHundred(ctx context.Context, name string, movers time.Duration, flags ...string) (*hundred, error) {
-	installed, err := s.install(ctx, layout{name: name, slots: slots, movers: movers})
+// runHundred has the agent do them all.
+func (s *env) runHundred(ctx context.Context, as layout, flags ...string) (*hundred, error) {
+	as.slots = slots
+	installed, err := s.install(ctx, as)
 	if err != nil {
 		return nil, err
 	}

@@ -20,6 +20,13 @@ import (
 const deadline = 20 * time.Minute
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "floor" {
+		if err := runFloor(context.Background(), os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	asJSON := flag.Bool("json", false, "print the figures as JSON")
 	only := flag.String("only", "", "play one scenario: "+names())
 	into := flag.String("record", "", "keep the figures of a run without an error in this file, which the plot of the documentation is drawn from")

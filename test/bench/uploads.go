@@ -87,6 +87,11 @@ func (f *uploads) storage(ctx context.Context) error {
 
 // launch starts the agents, and returns when one of them coordinates and the pods that stand for them are Ready.
 func (f *uploads) launch(ctx context.Context) error {
+	if f.floor {
+		agent, err := f.agent(ctx, f.Nodes[0])
+		f.agents = append(f.agents, agent)
+		return err
+	}
 	f.agents = make([]*fixture.Program, len(f.Nodes))
 	const atOnce = 4 // of processes that start
 	err := fixture.InParallel(len(f.agents), atOnce, func(i int) error {

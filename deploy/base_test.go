@@ -28,6 +28,13 @@ func TestTheComponentsMatchThePackage(t *testing.T) {
 		"patch":  "- {op: add, path: /spec/template/spec/containers/0/args/-, value: " + deploy.MoverAccountFlag + "=" + deploy.MoverAccountName + "}\n",
 	})
 	requireFiles(t, "components/movers", movers)
+	policies := deploy.PodPolicies(deploy.PodPolicy{
+		Namespace: "velero", Deployment: deploy.VeleroDeployment, PodsDir: "/var/lib/kubelet/pods",
+		Account: "'" + deploy.MoverAccountName + "'", Privileged: "false",
+	})
+	policy := map[string]string{"policies.yaml": string(render(t, policies))}
+	policy["kustomization.yaml"] = kustomization(t, "v1alpha1", "Component", policy)
+	requireFiles(t, "components/pod-policy", policy)
 }
 
 // The chart reads what it shares with the package and with deploy/monitoring from files.
@@ -35,9 +42,14 @@ func TestTheFilesOfTheChartMatchThePackage(t *testing.T) {
 	dashboard, err := os.ReadFile("monitoring/lateen.json")
 	require.NoError(t, err)
 	requireFiles(t, "chart/files", map[string]string{
-		"role.yaml":           document(t, deploy.NamespaceRules()),
-		"clusterrole.yaml":    document(t, deploy.ClusterRules()),
-		"mover-role.yaml":     document(t, deploy.MoverRules()),
+		"role.yaml":        document(t, deploy.NamespaceRules()),
+		"clusterrole.yaml": document(t, deploy.ClusterRules()),
+		"mover-role.yaml":  document(t, deploy.MoverRules()),
+		"podpolicies.yaml": string(render(t, deploy.PodPolicies(deploy.PodPolicy{
+			Namespace: "{{ .Release.Namespace }}", Deployment: "{{ .Values.veleroDeployment }}", PodsDir: "{{ .Values.nodeAgent.podVolumePath }}",
+			Account:    `{{ ternary "'` + deploy.MoverAccountName + `'" "` + deploy.ServerAccount + `" .Values.moverServiceAccount.create }}`,
+			Privileged: `{{ eq .Values.podPolicy "` + deploy.PodPolicyPrivileged + `" }}`,
+		}))),
 		"podmonitor.yaml":     document(t, spec(t, "monitoring/podmonitor.yaml")),
 		"prometheusrule.yaml": document(t, spec(t, "monitoring/prometheusrule.yaml")),
 		"lateen.json":         string(dashboard),

@@ -44,11 +44,13 @@ type Options struct {
 	Labels, Annotations map[string]string            // of the agent's pods, besides the required ones
 	Resources           *corev1.ResourceRequirements // of the agent's container; nil: DefaultResources
 	Movers              Movers
+	PodPolicy           string // restricts what agents create: empty (not), PodPolicyRestricted or PodPolicyPrivileged
 }
 
 // Objects returns all objects of Lateen's agent in the order of their creation.
 func Objects(o Options) []runtime.Object {
 	all := append(RBAC(o.Namespace), MoverAccess(o.Namespace, o.Movers)...)
+	all = append(all, podPolicy(o)...)
 	all = append(all, flowControl(o.Namespace)...)
 	all = append(all, networkPolicy(o.Namespace), daemonSet(o))
 	if o.Windows {

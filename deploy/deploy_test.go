@@ -57,6 +57,10 @@ func TestInstallation(t *testing.T) {
 			}},
 			golden: "movers.yaml",
 		},
+		"with a policy on pods, agents may create only what movers and jobs are": {
+			options: deploy.Options{Namespace: "velero", Image: "example.test/lateen:v1", PodPolicy: deploy.PodPolicyPrivileged},
+			golden:  "podpolicy.yaml",
+		},
 		"with agents on Windows nodes, these have a DaemonSet of their own, without what only Linux has": {
 			options: deploy.Options{Namespace: "velero", Image: "example.test/lateen:v1", Windows: true},
 			golden:  "windows.yaml",

@@ -1,12 +1,18 @@
 package e2e
 
 import (
+	"context"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/deploy"
@@ -16,6 +22,7 @@ import (
 )
 
 // Real movers of each kind and a real maintenance job use every right of ServiceAccount lateen-mover, and need no other.
+// The policies on what agents may create admit them all.
 func TestMoversHaveExactlyTheRightsThatTheyNeed(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"velero", "velero-1.17"} {
@@ -29,6 +36,11 @@ func TestMoversHaveExactlyTheRightsThatTheyNeed(t *testing.T) {
 func moveWithOwnAccount(t *testing.T, s *env) {
 	t.Helper()
 	require.NoError(t, testenv.Apply(s.ctx, s.Plane.Admin(), deploy.MoverAccess(s.Namespace, deploy.Movers{Account: true})...))
+	require.NoError(t, testenv.Apply(s.ctx, s.Plane.Admin(), deploy.PodPolicies(deploy.PodPolicy{
+		Namespace: s.Namespace, Deployment: deploy.VeleroDeployment, PodsDir: filepath.Join(s.Dir, "kubelet", "pods"),
+		Account: "'" + deploy.MoverAccountName + "'", Privileged: "false",
+	})...))
+	s.policiesAreInForce(t)
 	jobs := s.followJobs(t)
 	s.startAgent(t, hourly, func(options *agent.Options) { options.Flags.MoverServiceAccount = deploy.MoverAccountName })
 	s.overdue(t, s.repository)
@@ -48,6 +60,22 @@ func moveWithOwnAccount(t *testing.T, s *env) {
 		unused = append(unused, grant.String())
 	}
 	require.Empty(t, unused)
+}
+
+// policiesAreInForce waits until the agents may not create a pod of their own choice.
+func (s *env) policiesAreInForce(t *testing.T) {
+	t.Helper()
+	own, err := s.Account(s.ctx)
+	require.NoError(t, err)
+	agents, err := kubernetes.NewForConfig(own)
+	require.NoError(t, err)
+	other := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "other"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "other", Image: "other"}}},
+	}
+	require.NoError(t, wait.PollUntilContextCancel(s.ctx, lookInterval, true, func(ctx context.Context) (bool, error) {
+		_, err := agents.CoreV1().Pods(s.Namespace).Create(ctx, other, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return apierrors.IsInvalid(err), nil
+	}))
 }
 
 // deleteBackup deletes what backUpAndRestore has created, so that uploadAndDownload can use its names.

@@ -104,6 +104,17 @@ nodeAgent:
 				Resources:   &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}},
 			},
 		},
+		"with a policy on pods": {
+			values:  "{image: {repository: example.test/lateen, tag: v1}, podPolicy: privileged}",
+			options: deploy.Options{Namespace: "backups", Image: "example.test/lateen:v1", PodPolicy: deploy.PodPolicyPrivileged},
+		},
+		"with a policy on pods, and a ServiceAccount of movers": {
+			values: "{image: {repository: example.test/lateen, tag: v1}, podPolicy: restricted, moverServiceAccount: {create: true}, nodeAgent: {podVolumePath: /data/kubelet/pods}}",
+			options: deploy.Options{
+				Namespace: "velero", Image: "example.test/lateen:v1", PodPolicy: deploy.PodPolicyRestricted, Movers: deploy.Movers{Account: true},
+				KubeletRoot: "/data/kubelet",
+			},
+		},
 		"with a ServiceAccount of movers": {
 			values: `
 image: {repository: example.test/lateen, tag: v1}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -81,6 +82,7 @@ func (o *options) addPodFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.server.Account, "service-account-name", "", "existing ServiceAccount for server and movers, with RBAC rules; agents have their own")
 	flags.BoolVar(&o.agent.Movers.Account, "restrict-movers", false, "create ServiceAccount "+deploy.MoverAccountName+", which has only the rights of movers and maintenance jobs, and use it for them")
 	flags.StringSliceVar(&o.agent.Movers.Secrets, "mover-secrets", nil, "with --restrict-movers: Secrets that backup storage locations name in credential or caCertRef: name1,name2")
+	flags.StringVar(&o.agent.PodPolicy, "pod-policy", "", "create ValidatingAdmissionPolicies on the pods that agents may create (Kubernetes 1.30): restricted, or privileged for privilegedFsBackup")
 	o.serverPod.addFlags(flags, "velero-pod", "the server's pod", quantities{cpuRequest: "500m", cpuLimit: "1000m", memRequest: "128Mi", memLimit: "512Mi"})
 	o.agentPod.addFlags(flags, "node-agent-pod", "an agent's pod", quantities{cpuRequest: "20m", cpuLimit: "0", memRequest: "64Mi", memLimit: "512Mi"})
 	flags.StringVar(&o.server.PriorityClass, "server-priority-class-name", "", "priority class of the server's Deployment")
@@ -143,6 +145,10 @@ func (o *options) validate() error {
 		return errors.New("--mover-secrets has no effect on movers with Velero's rights: add --restrict-movers")
 	case o.agent.Movers.Account && !o.useNodeAgent:
 		return errors.New("--restrict-movers requires agents: remove --use-node-agent=false")
+	case !slices.Contains([]string{"", deploy.PodPolicyRestricted, deploy.PodPolicyPrivileged}, o.agent.PodPolicy):
+		return fmt.Errorf("--pod-policy=%s is unknown: use %s or %s", o.agent.PodPolicy, deploy.PodPolicyRestricted, deploy.PodPolicyPrivileged)
+	case o.agent.PodPolicy != "" && !o.useNodeAgent:
+		return errors.New("--pod-policy requires agents: remove --use-node-agent=false")
 	case o.agent.Windows && !o.useNodeAgent:
 		return errors.New("--use-node-agent-windows requires agents on Linux nodes: remove --use-node-agent=false")
 	case cluster.ValidateCopies(o.copies) != nil:

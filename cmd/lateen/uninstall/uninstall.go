@@ -65,6 +65,8 @@ func installedResources() []schema.GroupVersionResource {
 		{Group: rbacGroup, Version: "v1", Resource: "roles"},
 		{Group: rbacGroup, Version: "v1", Resource: "clusterrolebindings"},
 		{Group: rbacGroup, Version: "v1", Resource: "clusterroles"},
+		{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingadmissionpolicybindings"},
+		{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingadmissionpolicies"},
 		{Group: "flowcontrol.apiserver.k8s.io", Version: "v1", Resource: "flowschemas"},
 		{Group: "flowcontrol.apiserver.k8s.io", Version: "v1", Resource: "prioritylevelconfigurations"},
 		{Version: "v1", Resource: "serviceaccounts"},

@@ -1,0 +1,110 @@
+package deploy
+
+import (
+	"fmt"
+	"path"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// PodPolicy are the parts of the admission policies that depend on the installation. All are texts, so that the chart
+// can fill them in.
+type PodPolicy struct {
+	Namespace  string
+	Deployment string // of Velero's server, with the image of movers and the Secrets that they may have
+	PodsDir    string // the kubelet's pods directory
+	Account    string // CEL: the ServiceAccount of movers and jobs
+	Privileged string // CEL: whether movers of pod volumes may be privileged
+}
+
+// ServerAccount is PodPolicy.Account for movers that run as Velero's server does.
+const ServerAccount = "variables.serverAccount"
+
+// Values of Options.PodPolicy.
+const (
+	PodPolicyRestricted = "restricted" // no privileged containers
+	PodPolicyPrivileged = "privileged" // privileged movers of pod volumes, for privilegedFsBackup
+)
+
+// podPolicy returns the policies of an installation; nil if it has none.
+func podPolicy(o Options) []runtime.Object {
+	if o.PodPolicy == "" {
+		return nil
+	}
+	account := ServerAccount
+	if o.Movers.Account {
+		account = "'" + MoverAccountName + "'"
+	}
+	return PodPolicies(PodPolicy{
+		Namespace: o.Namespace, Deployment: VeleroDeployment, PodsDir: path.Join(o.kubeletRoot(), "pods"),
+		Account: account, Privileged: fmt.Sprint(o.PodPolicy == PodPolicyPrivileged),
+	})
+}
+
+// PodPolicies returns ValidatingAdmissionPolicies with their bindings. They refuse the agents' ServiceAccount every
+// pod and job that agents do not create, and changes of existing pods. Kubernetes has them from 1.30.
+func PodPolicies(p PodPolicy) []runtime.Object {
+	created := admissionv1.ValidatingAdmissionPolicySpec{
+		// The policy follows an upgrade of Velero: it reads image, ServiceAccount and Secrets from the server.
+		ParamKind: &admissionv1.ParamKind{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "Deployment"},
+	}
+	movers, jobs, patches := created, created, admissionv1.ValidatingAdmissionPolicySpec{}
+	movers.MatchConstraints = matching(admissionv1.Create, "", "pods")
+	movers.Variables = p.variables("object.spec",
+		"has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, o.kind.startsWith('PodVolume'))")
+	movers.Validations = append(moverValidations(), podValidations()...)
+	jobs.MatchConstraints = matching(admissionv1.Create, "batch", "jobs")
+	jobs.Variables = p.variables("object.spec.template.spec", "false")
+	jobs.Validations = append(jobValidations(), podValidations()...)
+	patches.MatchConstraints = matching(admissionv1.Update, "", "pods")
+	patches.Validations = patchValidations()
+	var all []runtime.Object
+	for _, policy := range []struct {
+		suffix string
+		spec   admissionv1.ValidatingAdmissionPolicySpec
+	}{{"-movers", movers}, {"-jobs", jobs}, {"-patches", patches}} {
+		all = append(all, p.policy(policy.suffix, policy.spec)...)
+	}
+	return all
+}
+
+// policy returns a policy for requests of the agents, and its binding.
+func (p PodPolicy) policy(suffix string, spec admissionv1.ValidatingAdmissionPolicySpec) []runtime.Object {
+	name := clusterName(p.Namespace) + suffix
+	spec.FailurePolicy = new(admissionv1.Fail)
+	spec.MatchConditions = []admissionv1.MatchCondition{{
+		Name:       "agents",
+		Expression: fmt.Sprintf("request.userInfo.username == 'system:serviceaccount:%s:%s'", p.Namespace, ServiceAccountName),
+	}}
+	binding := admissionv1.ValidatingAdmissionPolicyBindingSpec{
+		PolicyName: name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+	}
+	if spec.ParamKind != nil {
+		binding.ParamRef = &admissionv1.ParamRef{
+			Name: p.Deployment, Namespace: p.Namespace, ParameterNotFoundAction: new(admissionv1.DenyAction),
+		}
+	}
+	version := admissionv1.SchemeGroupVersion.String()
+	return []runtime.Object{
+		&admissionv1.ValidatingAdmissionPolicy{
+			TypeMeta:   metav1.TypeMeta{APIVersion: version, Kind: "ValidatingAdmissionPolicy"},
+			ObjectMeta: meta("", name), Spec: spec,
+		},
+		&admissionv1.ValidatingAdmissionPolicyBinding{
+			TypeMeta:   metav1.TypeMeta{APIVersion: version, Kind: "ValidatingAdmissionPolicyBinding"},
+			ObjectMeta: meta("", name), Spec: binding,
+		},
+	}
+}
+
+func matching(operation admissionv1.OperationType, group, resource string) *admissionv1.MatchResources {
+	return &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
+		RuleWithOperations: admissionv1.RuleWithOperations{
+			Operations: []admissionv1.OperationType{operation},
+			Rule:       admissionv1.Rule{APIGroups: []string{group}, APIVersions: []string{"v1"}, Resources: []string{resource}},
+		},
+	}}}
+}

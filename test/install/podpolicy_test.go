@@ -1,0 +1,247 @@
+package install
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/exposer/api"
+)
+
+// volumePath is the directory of a volume of another pod, on the host.
+const volumePath = "/var/lib/kubelet/pods/7d1c3d2e-0000-4000-8000-000000000000/volumes/kubernetes.io~csi/data/mount"
+
+// dryRun asks the API server without changing anything.
+var dryRun = metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+
+// moverOf returns a pod as an agent creates it for a kind, with a volume.
+func moverOf(kind api.Kind, command string, volume corev1.VolumeSource) *corev1.Pod {
+	version, name := kind.GVK.ToAPIVersionAndKind()
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            "nightly-1",
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: version, Kind: name, Name: "nightly-1", UID: "uid", Controller: new(true)}},
+		},
+		Spec: corev1.PodSpec{
+			ServiceAccountName: deploy.MoverAccountName,
+			Containers: []corev1.Container{{
+				Name: "mover", Image: "velero/velero:v1.17.0", Command: []string{"/velero"}, Args: []string{command, "backup"},
+				Env:          []corev1.EnvVar{{Name: "AWS_SHARED_CREDENTIALS_FILE", Value: "/credentials/cloud"}},
+				VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}, {Name: "cloud", MountPath: "/credentials"}},
+			}},
+			Volumes: []corev1.Volume{
+				{Name: "data", VolumeSource: volume},
+				{Name: "cloud", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "cloud-credentials"}}},
+			},
+		},
+	}
+}
+
+func podVolumeMover() *corev1.Pod {
+	return moverOf(api.PodVolumeBackup(), "pod-volume", corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: volumePath}})
+}
+
+func snapshotMover() *corev1.Pod {
+	return moverOf(api.DataUpload(), "data-mover", corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "nightly-1"},
+	})
+}
+
+func maintenanceJob() *batchv1.Job {
+	spec := snapshotMover().Spec
+	spec.RestartPolicy, spec.Containers[0].Args[0] = corev1.RestartPolicyNever, "repo-maintenance"
+	return &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Name: "repository-1", Labels: map[string]string{api.LabelRepository: "repository"}},
+		Spec:       batchv1.JobSpec{Template: corev1.PodTemplateSpec{Spec: spec}},
+	}
+}
+
+// policyEnv is an installation with policies, and a client with the agents' token, which they already restrict.
+func policyEnv(t *testing.T, policy string) (*env, kubernetes.Interface) {
+	t.Helper()
+	s := newEnv(t)
+	s.install("--restrict-movers", "--pod-policy="+policy)
+	own, err := plane.ServiceAccount(soon(t), s.namespace, deploy.ServiceAccountName)
+	require.NoError(t, err)
+	agent, err := kubernetes.NewForConfig(own)
+	require.NoError(t, err)
+	restricts := func(ctx context.Context) (bool, error) { // the API server hears of policies by a watch
+		_, pod := agent.CoreV1().Pods(s.namespace).Create(ctx, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "none"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "none", Image: "none"}}},
+		}, dryRun)
+		_, job := agent.BatchV1().Jobs(s.namespace).Create(ctx, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "none"}, Spec: batchv1.JobSpec{
+			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+				RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "none", Image: "none"}},
+			}},
+		}}, dryRun)
+		return apierrors.IsInvalid(pod) && apierrors.IsInvalid(job), nil
+	}
+	require.NoError(t, wait.PollUntilContextCancel(soon(t), 100*time.Millisecond, true, restricts))
+	return s, agent
+}
+
+func TestThePodPolicyAdmitsWhatAgentsCreate(t *testing.T) {
+	s, agent := policyEnv(t, deploy.PodPolicyRestricted)
+	for _, pod := range []*corev1.Pod{podVolumeMover(), snapshotMover()} {
+		_, err := agent.CoreV1().Pods(s.namespace).Create(soon(t), pod, dryRun)
+		require.NoError(t, err)
+	}
+	_, err := agent.BatchV1().Jobs(s.namespace).Create(soon(t), maintenanceJob(), dryRun)
+	require.NoError(t, err)
+	identity := podVolumeMover()
+	identity.Spec.Volumes = append(identity.Spec.Volumes, corev1.Volume{Name: "identity", VolumeSource: corev1.VolumeSource{
+		Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
+			Audience: "sts.amazonaws.com", Path: "token",
+		}}}},
+	}})
+	_, err = agent.CoreV1().Pods(s.namespace).Create(soon(t), identity, dryRun)
+	require.NoError(t, err, "webhooks of clouds add a token")
+
+	for _, object := range deploy.PodPolicies(deploy.PodPolicy{Namespace: s.namespace, Account: deploy.ServerAccount, Privileged: "false"}) {
+		policy, ok := object.(*admissionv1.ValidatingAdmissionPolicy)
+		if !ok {
+			continue
+		}
+		checked := func(ctx context.Context) (bool, error) {
+			var err error
+			policy, err = s.kube.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(ctx, policy.Name, metav1.GetOptions{})
+			return err == nil && policy.Status.TypeChecking != nil, err
+		}
+		require.NoError(t, wait.PollUntilContextCancel(soon(t), 100*time.Millisecond, true, checked))
+		require.Empty(t, policy.Status.TypeChecking.ExpressionWarnings, policy.Name)
+	}
+}
+
+// What somebody with the token of an agent may not do.
+func TestThePodPolicyRefusesOtherPods(t *testing.T) {
+	s, agent := policyEnv(t, deploy.PodPolicyRestricted)
+	hostPath := func(path string) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) { pod.Spec.Volumes[0].HostPath.Path = path }
+	}
+	secret := corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "other"}, Key: "key"}
+	container := func(change func(*corev1.Container)) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) { change(&pod.Spec.Containers[0]) }
+	}
+	volume := func(source corev1.VolumeSource) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) {
+			pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "other", VolumeSource: source})
+		}
+	}
+	tests := map[string]struct {
+		change func(*corev1.Pod)
+		says   string
+	}{
+		"the rights of Velero's server": {func(pod *corev1.Pod) { pod.Spec.ServiceAccountName = "velero" }, "ServiceAccount of movers"},
+		"another image":                 {container(func(c *corev1.Container) { c.Image = "velero/velero-tools:v1" }), "image of Velero's server"},
+		"another registry":              {container(func(c *corev1.Container) { c.Image = "evil.test:5000/velero/velero:v1.18.3" }), "image of Velero's server"},
+		"a shell":                       {container(func(c *corev1.Container) { c.Command = []string{"/bin/sh"} }), "/velero data-mover"},
+		"another command of Velero":     {container(func(c *corev1.Container) { c.Args = []string{"server"} }), "/velero data-mover"},
+		"a privileged container":        {container(func(c *corev1.Container) { c.SecurityContext = &corev1.SecurityContext{Privileged: new(true)} }), "are not privileged"},
+		"a capability": {container(func(c *corev1.Container) {
+			c.SecurityContext = &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"SYS_ADMIN"}}}
+		}), "add no capabilities"},
+		"the root of the host":            {hostPath("/"), "host path"},
+		"the kubelet's directory":         {hostPath("/var/lib/kubelet/pki"), "host path"},
+		"all volumes of a pod":            {hostPath("/var/lib/kubelet/pods/7d1c3d2e-0000-4000-8000-000000000000/volumes"), "host path"},
+		"the token of another pod":        {hostPath("/var/lib/kubelet/pods/7d1c3d2e-0000-4000-8000-000000000000/volumes/kubernetes.io~projected/kube-api-access"), "host path"},
+		"a Secret of another pod":         {hostPath("/var/lib/kubelet/pods/7d1c3d2e-0000-4000-8000-000000000000/volumes/kubernetes.io~secret/key"), "host path"},
+		"a host path of a data mover":     {func(pod *corev1.Pod) { pod.OwnerReferences = snapshotMover().OwnerReferences }, "host path"},
+		"the network of the host":         {func(pod *corev1.Pod) { pod.Spec.HostNetwork = true }, "namespaces of the host"},
+		"the processes of the host":       {func(pod *corev1.Pod) { pod.Spec.HostPID = true }, "namespaces of the host"},
+		"the IPC of the host":             {func(pod *corev1.Pod) { pod.Spec.HostIPC = true }, "namespaces of the host"},
+		"no owner":                        {func(pod *corev1.Pod) { pod.OwnerReferences = nil }, "DataUpload"},
+		"an owner that is not a transfer": {func(pod *corev1.Pod) { pod.OwnerReferences[0].Kind = "Backup" }, "DataUpload"},
+		"a second container": {func(pod *corev1.Pod) {
+			second := pod.Spec.Containers[0]
+			second.Name = "second"
+			pod.Spec.Containers = append(pod.Spec.Containers, second)
+		}, "one container"},
+		"an init container": {func(pod *corev1.Pod) {
+			pod.Spec.InitContainers = []corev1.Container{{Name: "b", Image: "velero/velero:v1"}}
+		}, "one container"},
+		"a Secret as a volume":             {volume(corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "other"}}), "those Secrets"},
+		"a Secret in a projected volume":   {volume(corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{Secret: &corev1.SecretProjection{LocalObjectReference: secret.LocalObjectReference}}}}}), "those Secrets"},
+		"a share of the network":           {volume(corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{Server: "nfs.test", Path: "/"}}), "those Secrets"},
+		"an inline volume of a CSI driver": {volume(corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "other.test"}}), "those Secrets"},
+		"a Secret in a variable": {container(func(c *corev1.Container) {
+			c.Env = append(c.Env, corev1.EnvVar{Name: "KEY", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &secret}})
+		}), "variables of agents' pods"},
+		"a Secret as variables": {container(func(c *corev1.Container) {
+			c.EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: secret.LocalObjectReference}}}
+		}), "variables of agents' pods"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := podVolumeMover()
+			test.change(pod)
+			_, err := agent.CoreV1().Pods(s.namespace).Create(soon(t), pod, dryRun)
+			require.True(t, apierrors.IsInvalid(err), "%v", err)
+			require.ErrorContains(t, err, test.says)
+		})
+	}
+	jobs := map[string]struct {
+		change func(*batchv1.Job)
+		says   string
+	}{
+		"the rights of Velero's server": {func(job *batchv1.Job) { job.Spec.Template.Spec.ServiceAccountName = "velero" }, "ServiceAccount of movers"},
+		"a shell":                       {func(job *batchv1.Job) { job.Spec.Template.Spec.Containers[0].Command = []string{"/bin/sh"} }, "/velero repo-maintenance"},
+		"a volume of a pod":             {func(job *batchv1.Job) { job.Spec.Template.Spec.Volumes = podVolumeMover().Spec.Volumes }, "host path"},
+		"no repository":                 {func(job *batchv1.Job) { job.Labels = nil }, api.LabelRepository},
+	}
+	for name, test := range jobs {
+		t.Run("a job with "+name, func(t *testing.T) {
+			job := maintenanceJob()
+			test.change(job)
+			_, err := agent.BatchV1().Jobs(s.namespace).Create(soon(t), job, dryRun)
+			require.True(t, apierrors.IsInvalid(err), "%v", err)
+			require.ErrorContains(t, err, test.says)
+		})
+	}
+}
+
+// A patch could give Velero's server another image, and so its rights to somebody else.
+func TestThePodPolicyRefusesChangesOfAPodsSpec(t *testing.T) {
+	s, agent := policyEnv(t, deploy.PodPolicyRestricted)
+	server := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "server"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "velero", Image: "velero/velero:v1.18.3"}}},
+	}
+	_, err := s.kube.CoreV1().Pods(s.namespace).Create(soon(t), server, metav1.CreateOptions{})
+	require.NoError(t, err, "the policy is for agents only")
+	patch := func(text string) error {
+		_, err := agent.CoreV1().Pods(s.namespace).Patch(soon(t), "server", types.StrategicMergePatchType, []byte(text), metav1.PatchOptions{DryRun: dryRun.DryRun})
+		return err
+	}
+	image := func(context.Context) (bool, error) {
+		err := patch(`{"spec":{"containers":[{"name":"velero","image":"evil.test/velero:v1"}]}}`)
+		return apierrors.IsInvalid(err), nil
+	}
+	require.NoError(t, wait.PollUntilContextCancel(soon(t), 100*time.Millisecond, true, image))
+	require.NoError(t, patch(`{"metadata":{"labels":{"lateen.dev/owner":"uid"}}}`), "agents label movers of Velero's agents")
+}
+
+func TestThePrivilegedPodPolicyAdmitsPrivilegedMoversOfPodVolumes(t *testing.T) {
+	s, agent := policyEnv(t, deploy.PodPolicyPrivileged)
+	for name, test := range map[string]struct {
+		pod     *corev1.Pod
+		refused bool
+	}{
+		"a pod volume": {pod: podVolumeMover()},
+		"a snapshot":   {pod: snapshotMover(), refused: true},
+	} {
+		test.pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)}
+		_, err := agent.CoreV1().Pods(s.namespace).Create(soon(t), test.pod, dryRun)
+		require.Equal(t, test.refused, apierrors.IsInvalid(err), "%s: %v", name, err)
+	}
+}

@@ -72,7 +72,7 @@ func (s *env) policiesAreInForce(t *testing.T) {
 	other := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "other"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "other", Image: "other"}}},
 	}
-	require.NoError(t, wait.PollUntilContextCancel(s.ctx, lookInterval, true, func(ctx context.Context) (bool, error) {
+	require.NoError(t, wait.PollUntilContextCancel(s.ctx, lookInterval, true, func(ctx context.Context) (bool, error) { //nolint:forbidigo // no watch shows when admission has a policy
 		_, err := agents.CoreV1().Pods(s.Namespace).Create(ctx, other, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return apierrors.IsInvalid(err), nil
 	}))

@@ -17,6 +17,7 @@ import (
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // volumePath is the directory of a volume of another pod, on the host.
@@ -87,7 +88,7 @@ func policyEnv(t *testing.T, policy string) (*env, kubernetes.Interface) {
 		}}, dryRun)
 		return apierrors.IsInvalid(pod) && apierrors.IsInvalid(job), nil
 	}
-	require.NoError(t, wait.PollUntilContextCancel(soon(t), 100*time.Millisecond, true, restricts))
+	require.NoError(t, wait.PollUntilContextCancel(soon(t), 100*time.Millisecond, true, restricts)) //nolint:forbidigo // no watch shows when admission has a policy
 	return s, agent
 }
 
@@ -113,12 +114,9 @@ func TestThePodPolicyAdmitsWhatAgentsCreate(t *testing.T) {
 		if !ok {
 			continue
 		}
-		checked := func(ctx context.Context) (bool, error) {
-			var err error
-			policy, err = s.kube.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(ctx, policy.Name, metav1.GetOptions{})
-			return err == nil && policy.Status.TypeChecking != nil, err
-		}
-		require.NoError(t, wait.PollUntilContextCancel(soon(t), 100*time.Millisecond, true, checked))
+		policy, err := testenv.Wait(soon(t), s.kube.AdmissionregistrationV1().ValidatingAdmissionPolicies(), testenv.Named(policy.Name),
+			func(p *admissionv1.ValidatingAdmissionPolicy) bool { return p.Status.TypeChecking != nil })
+		require.NoError(t, err)
 		require.Empty(t, policy.Status.TypeChecking.ExpressionWarnings, policy.Name)
 	}
 }
@@ -227,7 +225,7 @@ func TestThePodPolicyRefusesChangesOfAPodsSpec(t *testing.T) {
 		err := patch(`{"spec":{"containers":[{"name":"velero","image":"evil.test/velero:v1"}]}}`)
 		return apierrors.IsInvalid(err), nil
 	}
-	require.NoError(t, wait.PollUntilContextCancel(soon(t), 100*time.Millisecond, true, image))
+	require.NoError(t, wait.PollUntilContextCancel(soon(t), 100*time.Millisecond, true, image)) //nolint:forbidigo // no watch shows when admission has a policy
 	require.NoError(t, patch(`{"metadata":{"labels":{"lateen.dev/owner":"uid"}}}`), "agents label movers of Velero's agents")
 }
 

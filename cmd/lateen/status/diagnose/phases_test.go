@@ -11,7 +11,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// TestEveryPhaseIsExplained covers the switches without a value, which the linter cannot check.
+// TestEveryPhaseIsExplained looks for a phase that status describes as unknown.
 func TestEveryPhaseIsExplained(t *testing.T) {
 	for _, phase := range transfer.Phases() {
 		backup := &velerov1.PodVolumeBackup{}

@@ -80,3 +80,11 @@ func terminalIfGone(err error) error {
 	}
 	return err
 }
+
+// TerminalError is an error that no retry can cure.
+type TerminalError struct{ Err error }
+
+func (h *TerminalError) Error() string { return h.Err.Error() }
+
+// Unwrap returns the cause.
+func (h *TerminalError) Unwrap() error { return h.Err }

@@ -50,14 +50,6 @@ type Existing struct {
 	HandedOver bool
 }
 
-// TerminalError is an error that no retry can cure.
-type TerminalError struct{ Err error }
-
-func (h *TerminalError) Error() string { return h.Err.Error() }
-
-// Unwrap returns the cause.
-func (h *TerminalError) Unwrap() error { return h.Err }
-
 // Ensure creates missing objects, the mover pod last. If it must wait, it returns a message; an event of the object
 // waited for triggers the next reconcile. It adopts existing objects of the same custom resource. It returns a
 // TerminalError if the API server calls an object invalid (422), or if the source does not exist. Most other errors

@@ -40,14 +40,6 @@ type Caches struct {
 	coordinator atomic.Pointer[CoordinatorCaches] // nil while this agent does not coordinate
 }
 
-// Indexes.
-const (
-	ByUID      = "uid"      // every informer
-	BySnapshot = "snapshot" // DataUploads, by namespace/name of the VolumeSnapshot that they read
-	ByNode     = "node"     // transfers, by the nodes whose agents may own them
-	ByPod      = "pod"      // PodVolumeRestores, by namespace/name of the pod that they restore to
-)
-
 // NewCaches returns the informers; Run starts them.
 func NewCaches(kube kubernetes.Interface, velero *Clientset, want Selectors) (*Caches, error) {
 	for _, selector := range []string{want.OwnedLabels, want.CreatedLabels, want.AgentLabels} {

@@ -19,9 +19,6 @@ import (
 	"github.com/lateen-project/lateen/reconcile/writes"
 )
 
-// errConflict means that another client changed the resource since it was read.
-var errConflict = errors.New("another client changed the object first")
-
 // write patches the custom resource to the state of the step. The patch fails if the resource changed since it was
 // read.
 func (t *TransferReconciler[T]) write(ctx context.Context, s *request[T], step transfer.Step) error {

@@ -186,6 +186,9 @@ func (t *TransferReconciler[T]) movement(object T) objects.MoverSpec {
 	return move
 }
 
+// errConflict means that another client changed the resource since it was read.
+var errConflict = errors.New("another client changed the object first")
+
 // Owned returns the resources whose status names the node of this agent. It modifies the given slice.
 func (t *TransferReconciler[T]) Owned(objects []T) []T {
 	return slices.DeleteFunc(objects, func(object T) bool { return t.Kind.Get(object).Node != t.Agent.Node })

@@ -18,9 +18,6 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/uninstall"
 )
 
-// version is the release or commit that the binary was built from.
-var version = "unknown" // set by the linker
-
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -55,9 +52,6 @@ func exitCode(err error) int {
 
 // oneLine formats an error as one line, even if it joins several.
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
-
-// userAgent names the program and its version in requests to the API server.
-func userAgent() string { return "lateen/" + version }
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{

@@ -16,6 +16,12 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 )
 
+// version is the release or commit that the binary was built from.
+var version = "unknown" // set by the linker
+
+// userAgent names the program and its version in requests to the API server.
+func userAgent() string { return "lateen/" + version }
+
 // versions is what `lateen version` prints.
 type versions struct {
 	Client string          `json:"client"`

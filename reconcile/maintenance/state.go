@@ -160,3 +160,12 @@ const (
 	Deleting       Reason = "deleting"
 	AlreadyRunning Reason = "running"
 )
+
+// IntervalOf returns the regular time between two runs of a repository. With a window, it is a number of whole days.
+func (p Policy) IntervalOf(r Repository) time.Duration {
+	frequency := p.FrequencyOf(r)
+	if p.Window == (Window{}) {
+		return frequency
+	}
+	return (frequency + day - 1) / day * day
+}

@@ -30,12 +30,3 @@ func (w Window) next(t time.Time) time.Time {
 	}
 	return midnight.Add(day + w.Start)
 }
-
-// IntervalOf returns the regular time between two runs of a repository. With a window, it is a number of whole days.
-func (p Policy) IntervalOf(r Repository) time.Duration {
-	frequency := p.FrequencyOf(r)
-	if p.Window == (Window{}) {
-		return frequency
-	}
-	return (frequency + day - 1) / day * day
-}

@@ -7,12 +7,6 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// Loss is why a mover was lost; zero if none was.
-type Loss struct {
-	Reason  objects.LossReason
-	Message string
-}
-
 // Vanished returns the loss of a mover whose pod was deleted by another client.
 func Vanished() Loss { return Loss{Reason: objects.LostVanished, Message: "mover pod vanished"} }
 

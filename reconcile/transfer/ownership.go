@@ -16,17 +16,6 @@ type Fleet interface {
 	Lost(node string) bool        // Unavailable, and the Node has not been Ready for the grace period or does not exist
 }
 
-// Ownership is the part of an agent in a transfer.
-type Ownership struct {
-	Exposes         bool // it accepts and exposes the transfer
-	OwnsMover       bool // it follows the mover, as its own agent or instead of an unavailable one
-	MayMarkPrepared bool // it writes Prepared once the mover runs, as the agent of the mover's node
-	NodeLost        bool // the mover is lost with its node: no agent is Ready there, and its Node is not Ready or does not exist
-}
-
-// Acts reports whether the agent has any part in the transfer.
-func (r Ownership) Acts() bool { return r.Exposes || r.OwnsMover || r.MayMarkPrepared }
-
 // OwnershipOf returns what this agent does with a transfer. At any time exactly one agent acts on a transfer. The rule
 // uses only what every agent can observe, not which agent began. An agent counts as Ready until it has not been Ready
 // for the grace period, whether it is Lateen's or Velero's. Velero's agents follow the same rule by their own code.

@@ -155,6 +155,23 @@ type Observed struct {
 	RebindingSince time.Time
 }
 
+// Loss is why a mover was lost; zero if none was.
+type Loss struct {
+	Reason  objects.LossReason
+	Message string
+}
+
+// Ownership is the part of an agent in a transfer.
+type Ownership struct {
+	Exposes         bool // it accepts and exposes the transfer
+	OwnsMover       bool // it follows the mover, as its own agent or instead of an unavailable one
+	MayMarkPrepared bool // it writes Prepared once the mover runs, as the agent of the mover's node
+	NodeLost        bool // the mover is lost with its node: no agent is Ready there, and its Node is not Ready or does not exist
+}
+
+// Acts reports whether the agent has any part in the transfer.
+func (r Ownership) Acts() bool { return r.Exposes || r.OwnsMover || r.MayMarkPrepared }
+
 // Limits are the bounds of the protocol.
 type Limits struct {
 	PrepareTimeout   time.Duration // from accepting to a running mover (Velero's --data-mover-prepare-timeout)
@@ -195,4 +212,9 @@ func DefaultLimits() Limits {
 // continue while a mover still writes.
 func (s State) MustNotRunBeside(other State) bool {
 	return other.Phase.HasStarted() && (s.Restarts > 0 || other.Restarts > 0)
+}
+
+// remaining returns the time left before a deadline.
+func remaining(deadline time.Time, observed Observed) time.Duration {
+	return deadline.Sub(observed.Now)
 }

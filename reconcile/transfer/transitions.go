@@ -158,11 +158,6 @@ func joined(messages ...string) string {
 	return strings.Join(messages, "; ")
 }
 
-// remaining returns the time left before a deadline.
-func remaining(deadline time.Time, observed Observed) time.Duration {
-	return deadline.Sub(observed.Now)
-}
-
 // FailRebind fails a transfer whose data is moved but whose volume cannot be rebound. The message says where the
 // volume is kept.
 func FailRebind(s State, observed Observed, message string) Step {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // options are the flags of `lateen adopt`.
@@ -205,4 +206,8 @@ func (a *adoption) show(change replacement) error {
 		fmt.Fprintln(a.Out, line)
 	}
 	return nil
+}
+
+func isAdopted(agents *unstructured.Unstructured) bool {
+	return agents.GetAnnotations()[api.AnnotationAdopted] != ""
 }

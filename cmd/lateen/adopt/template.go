@@ -40,10 +40,6 @@ func Reject(ctx context.Context, client *cluster.Client) error {
 	return nil
 }
 
-func isAdopted(agents *unstructured.Unstructured) bool {
-	return agents.GetAnnotations()[api.AnnotationAdopted] != ""
-}
-
 // runAs returns the ServiceAccount of agents.
 func runAs(agents *unstructured.Unstructured) string {
 	account, _, _ := unstructured.NestedString(agents.Object, "spec", "template", "spec", "serviceAccountName")

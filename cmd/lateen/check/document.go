@@ -3,6 +3,7 @@
 package check
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
@@ -103,3 +104,9 @@ func (v *Result) fallBack(problems ...configmap.Problem) {
 func (v *Result) wholeDefault() int {
 	return max(v.Defaults[configmap.SectionConfigMap], v.Defaults[configmap.SectionBackupRepository])
 }
+
+func sortedNames[T any](all map[string]T) []string { return slices.Sorted(maps.Keys(all)) }
+
+// globalKey is the ConfigMap key of the maintenance settings for all repositories (velero-protocol 4.5). The key of
+// one repository ends with its type.
+const globalKey = "global"

@@ -276,5 +276,3 @@ func orNone(description []string) []string {
 	}
 	return description
 }
-
-func sortedNames[T any](all map[string]T) []string { return slices.Sorted(maps.Keys(all)) }

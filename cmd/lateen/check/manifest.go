@@ -63,10 +63,6 @@ func keyOf(kind Kind, name string) string {
 // repositoryKey is the ConfigMap key of the settings of backup repositories (velero-protocol 4.2).
 const repositoryKey = "kopia"
 
-// globalKey is the ConfigMap key of the maintenance settings for all repositories (velero-protocol 4.5). The key of
-// one repository ends with its type.
-const globalKey = "global"
-
 // kindOf derives the kind of a ConfigMap from its keys.
 func kindOf(keys []string) Kind {
 	for _, key := range keys {

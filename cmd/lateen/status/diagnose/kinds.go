@@ -3,10 +3,22 @@ package diagnose
 import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
+
+// subject is a custom resource of any kind.
+type subject struct {
+	kind  string // as in the API
+	meta  metav1.Object
+	state transfer.State
+	move  objects.MoverSpec
+}
+
+func (s *subject) key() string { return s.meta.GetNamespace() + "/" + s.meta.GetName() }
 
 // asTransfer returns a custom resource of any kind of transfer; nil for other objects.
 func asTransfer(object runtime.Object) *subject {

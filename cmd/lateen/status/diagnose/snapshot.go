@@ -23,7 +23,6 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/exposer/handover"
 	"github.com/lateen-project/lateen/exposer/objects"
-	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 // Snapshot is the state of a cluster at one time, as far as it could be read.
@@ -49,16 +48,6 @@ type Snapshot struct {
 	classes      map[string]*storagev1.StorageClass
 	priorities   map[string]*schedulingv1.PriorityClass
 }
-
-// subject is a custom resource of any of the four kinds.
-type subject struct {
-	kind  string // as in the API
-	meta  metav1.Object
-	state transfer.State
-	move  objects.MoverSpec
-}
-
-func (s *subject) key() string { return s.meta.GetNamespace() + "/" + s.meta.GetName() }
 
 // Gather builds a Snapshot from the objects that were read. It ignores objects of other types.
 func Gather(namespace string, now time.Time, objects []runtime.Object, unreadable []view.Unreadable) *Snapshot {

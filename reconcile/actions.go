@@ -111,7 +111,8 @@ func (t *TransferReconciler[T]) expose(ctx context.Context, s *request[T]) error
 // claim of the mover stays until the clean-up.
 //
 // Without last, rebind sends no request while an event is still due. With last, it always sends one, and abandons the
-// rebind if it is unfinished.
+// rebind if it is unfinished. But if only this attempt has reserved the volume for its target, it waits for another
+// grace: Kubernetes is about to bind them, and a Failed restore would be in use.
 func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T], last bool) error {
 	t.local.update(s.key, func(kept *entry) { kept.rebinds = cmp.Or(kept.rebinds, s.seen.Now) })
 	if _, known := t.moverClaim(s); !known && !last {
@@ -128,6 +129,7 @@ func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T], last 
 		return t.keep(ctx, s, terminal.Error())
 	}
 	t.local.setBlocker(s.key, rebound.Waits, err)
+	reserves := rebound.Reserved != "" && rebound.Reserved != t.local.read(s.key).reserved
 	switch {
 	case err != nil:
 		return err
@@ -135,8 +137,11 @@ func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T], last 
 		t.local.update(s.key, func(kept *entry) { kept.rebound = true })
 		t.Enqueue(s.key)
 		return nil
-	case last:
+	case last && !reserves:
 		return t.keep(ctx, s, "restored volume was not rebound in time")
+	case last:
+		t.local.update(s.key, func(kept *entry) { kept.rebinds = s.seen.Now })
+		t.Enqueue(s.key)
 	}
 	t.local.rebinds(s.key, found, rebound.Reserved)
 	klog.FromContext(ctx).V(2).Info("Rebind is waiting", "waitsFor", rebound.Waits)

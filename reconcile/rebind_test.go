@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 	testingclock "k8s.io/utils/clock/testing"
 
@@ -136,6 +138,48 @@ func TestARebindPastItsDeadlineIsTriedOnceMore(t *testing.T) {
 			volume, err := l.kube.CoreV1().PersistentVolumes().Get(t.Context(), "pv", metav1.GetOptions{})
 			require.NoError(t, err)
 			require.Equal(t, test.policy, volume.Spec.PersistentVolumeReclaimPolicy)
+		})
+	}
+}
+
+// TestALastAttemptThatReservesTheVolumeWaitsForItsBinding lets all attempts but the last one fail, as those of an agent
+// that is cut off do. An earlier version reserved the volume and gave up: Kubernetes then bound a Failed restore.
+func TestALastAttemptThatReservesTheVolumeWaitsForItsBinding(t *testing.T) {
+	target := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "restored", UID: "target-uid"}}
+	for phase, binds := range map[velerov2alpha1.DataDownloadPhase]bool{"Completed": true, "Failed": false} {
+		t.Run(string(phase), func(t *testing.T) {
+			l := newLateDelivery(target, &corev1.PersistentVolume{
+				ObjectMeta: metav1.ObjectMeta{
+					Name: "pv", UID: "pv-uid", Labels: map[string]string{api.LabelRebind: "d1-uid"}, Annotations: map[string]string{api.AnnotationReclaimPolicy: "Delete"},
+				},
+				Spec: corev1.PersistentVolumeSpec{
+					PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain, ClaimRef: &corev1.ObjectReference{Namespace: "velero", Name: "d1", UID: "gone-uid"},
+				},
+			})
+			cut := true
+			l.kube.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return cut, nil, errors.New("connection refused")
+			})
+			_, err := l.Reconcile(t.Context(), "velero/d1")
+			require.ErrorContains(t, err, "connection refused")
+			cut = false
+			l.clock.SetTime(l.clock.Now().Add(l.Limits.RebindGrace))
+			for range 2 {
+				_, err = l.Reconcile(t.Context(), "velero/d1")
+				require.NoError(t, err)
+				require.Equal(t, velerov2alpha1.DataDownloadPhaseInProgress, l.download.Status.Phase)
+			}
+			if binds {
+				bound := target.DeepCopy()
+				bound.Spec.VolumeName, bound.Status.Phase = "pv", corev1.ClaimBound
+				require.NoError(t, l.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), bound, "app"))
+			}
+			l.clock.SetTime(l.clock.Now().Add(l.Limits.RebindGrace))
+			for range 2 {
+				_, err = l.Reconcile(t.Context(), "velero/d1")
+				require.NoError(t, err)
+			}
+			require.Equal(t, phase, l.download.Status.Phase)
 		})
 	}
 }

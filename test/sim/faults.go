@@ -139,8 +139,8 @@ func (s *Simulation) apply(fault Fault) bool {
 	switch fault.What {
 	case killAgent, cutAgent, oldLists, killCoordinator, cutCoordinator:
 		return s.harmAgent(fault)
-	case stallWatches:
-		return s.stall(fault)
+	case stallWatches, stallCache, stopVolumes, stopAgent, killRebinder, overlapRebind:
+		return s.takeOver(fault)
 	case killAgents:
 		return s.rebinds(fault.Pick) && s.killAll()
 	case breakWatch, expireWatch:
@@ -192,7 +192,7 @@ func (f *faults) last(fault Fault) {
 		longest = 25
 	}
 	until := time.Now().Add(time.Duration(fault.Pick%longest) * time.Minute)
-	if (fault.Pick%2 == 0 || fault.What == killAgents) && until.After(f.lasts) {
+	if (fault.Pick%2 == 0 || fault.What == killAgents || fault.What == killRebinder) && until.After(f.lasts) {
 		f.lasts = until
 	}
 }

@@ -17,7 +17,7 @@ func (s *Simulation) healing() (all []choice) {
 	}
 	for _, node := range s.nodes {
 		all = append(all, s.returning(node)...)
-		if p := s.last(node); !p.alive() && !s.faults.silent[node] {
+		if p := s.last(node); !p.alive() && !p.stopping && !s.faults.silent[node] {
 			all = append(all, choice{node + ": restarts the agent", seldom, func() {
 				s.setAgent(s.start(node, p.pod), corev1.ConditionTrue)
 			}})

@@ -151,9 +151,6 @@ func (s *Simulation) unmaintained() string {
 
 // checkJobs checks that a repository has one unfinished Job at most, and the cluster as many as it may have.
 func (s *Simulation) checkJobs() error {
-	if !s.calm() {
-		s.hindered = s.api.Now()
-	}
 	unfinished := map[string]int{}
 	total := 0
 	for _, object := range s.api.List("jobs") {

@@ -45,9 +45,15 @@ func drawLag(plan *Plan) {
 
 // lag is what is delayed.
 type lag struct {
-	watches map[*apiserver.Watch]bool
-	until   time.Time // of the watches
+	watches map[*apiserver.Watch]stalled
 	writes  []lateWrite
+	volumes time.Time // until when no controller of volumes or snapshots acts
+}
+
+// stalled is how long the events of a watch are delayed. One that expires then never gets them: its client lists again.
+type stalled struct {
+	until   time.Time
+	expires bool
 }
 
 type lateWrite struct {
@@ -68,21 +74,34 @@ func (s *Simulation) stall(fault Fault) bool {
 	}
 	for _, w := range s.api.Watches() {
 		if w.Client != spared.name {
-			s.lag.watches[w] = true
+			s.lag.watches[w] = stalled{until: stallEnd(fault.Pick)}
 		}
 	}
-	const longest = 180
-	s.lag.until = time.Now().Add(time.Duration(1+fault.Pick%longest) * time.Second)
 	return true
+}
+
+// stallEnd returns when a delay ends that begins now: within 3 minutes.
+func stallEnd(pick int) time.Time {
+	const longest = 180
+	return time.Now().Add(time.Duration(1+pick%longest) * time.Second)
 }
 
 // stalled reports whether the events of a watch are delayed.
 func (s *Simulation) stalled(w *apiserver.Watch) bool {
-	return s.lag.watches[w] && time.Now().Before(s.lag.until)
+	stall := s.lag.watches[w]
+	return stall.expires || time.Now().Before(stall.until)
 }
 
-// late returns the writes that arrive now.
+// late returns the delayed watches that expire now, and the writes that arrive now.
 func (s *Simulation) late() (all []choice) {
+	for _, w := range s.api.Watches() {
+		if stall := s.lag.watches[w]; stall.expires && !time.Now().Before(stall.until) {
+			all = append(all, choice{w.Client + ": the late watch of " + w.Name + " expires", often, func() {
+				delete(s.lag.watches, w)
+				w.Expire()
+			}})
+		}
+	}
 	for i, write := range s.lag.writes {
 		if !time.Now().Before(write.at) {
 			all = append(all, choice{"late from " + write.from.name + ": " + write.name, often, func() {
@@ -96,13 +115,21 @@ func (s *Simulation) late() (all []choice) {
 
 // isLate reports whether anything is delayed, and until when.
 func (s *Simulation) isLate() (until time.Time, late bool) {
-	if until = s.lag.until; len(s.lag.watches) == 0 || !time.Now().Before(until) {
-		until = time.Time{}
+	sooner := func(at time.Time) {
+		if until.IsZero() || at.Before(until) {
+			until = at
+		}
+	}
+	for _, stall := range s.lag.watches {
+		if time.Now().Before(stall.until) {
+			sooner(stall.until)
+		}
+	}
+	if time.Now().Before(s.lag.volumes) {
+		sooner(s.lag.volumes)
 	}
 	for _, write := range s.lag.writes {
-		if until.IsZero() || write.at.Before(until) {
-			until = write.at
-		}
+		sooner(write.at)
 	}
 	return until, !until.IsZero()
 }

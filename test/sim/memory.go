@@ -77,7 +77,7 @@ func (s *Simulation) quiesce() {
 		<-time.After(time.Microsecond)
 		synctest.Wait()
 		s.tidy()
-		all := append(s.requests(), s.deliveries()...)
+		all := append(append(s.requests(), s.late()...), s.deliveries()...)
 		for _, p := range s.processes {
 			if p.alive() {
 				all = append(all, p.reconciles()...)

@@ -154,6 +154,9 @@ func (s *Simulation) overlap(node string) bool {
 // leaving returns the choices that end the old agents of overlaps.
 func (s *Simulation) leaving() (all []choice) {
 	for _, p := range s.processes {
+		if p.stopping && !p.alive() && s.last(p.node) == p && !s.faults.silent[p.node] {
+			all = append(all, choice{p.node + ": the next agent follows " + p.name, often, func() { s.replace(p) }})
+		}
 		if p.leaving && p.alive() {
 			all = append(all, choice{p.node + ": ends the old agent " + p.name, seldom, func() {
 				s.kill(p)

@@ -104,6 +104,7 @@ func Draw(seed uint64) Plan {
 	drawClasses(&plan)
 	drawMaintenance(&plan)
 	drawLag(&plan)
+	drawTakeover(&plan)
 	return plan
 }
 
@@ -138,4 +139,5 @@ const (
 	classStream       = 7
 	maintenanceStream = 8
 	lagStream         = 9
+	takeoverStream    = 10
 )

@@ -31,6 +31,8 @@ type process struct {
 	dead     atomic.Bool // it was killed: nothing of it gets through
 	cut      bool        // it does not reach the API server
 	leaving  bool        // another agent of its node has replaced it
+	stopping bool        // it got SIGTERM; another pod replaces its pod once it has ended
+	resigned bool        // it released the Lease after that
 	cancel   context.CancelFunc
 	ended    chan struct{}
 	err      error // readable once ended is closed

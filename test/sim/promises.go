@@ -17,12 +17,13 @@ import (
 
 // promises collects what single events break.
 type promises struct {
-	broken   []string
-	requests int // of agents about transfers
-	checked  int64
+	broken    []string
+	requests  int // of agents about transfers
+	checked   int64
+	deletions map[string]bool // of jobs, of which agents have the answer
 }
 
-func newPromises() *promises { return &promises{} }
+func newPromises() *promises { return &promises{deletions: map[string]bool{}} }
 
 func (p *promises) fail(format string, args ...any) {
 	p.broken = append(p.broken, fmt.Sprintf(format, args...))
@@ -71,6 +72,9 @@ func (p *promises) deleteVolume(s *Simulation, volume *apiserver.Object, handle 
 func (s *Simulation) check() error {
 	if len(s.promises.broken) > 0 {
 		return errors.New(s.promises.broken[0])
+	}
+	if !s.calm() {
+		s.hindered = s.api.Now()
 	}
 	if s.promises.checked == s.api.Revision() {
 		return nil

@@ -70,7 +70,7 @@ func newSimulation(plan Plan) *Simulation {
 	const digits = 5
 	s := &Simulation{
 		plan: plan, random: rand.New(rand.NewPCG(plan.Seed, choiceStream)), gate: newGate(), trace: newTrace(), begin: time.Now(),
-		movers: map[types.UID]*mover{}, storage: newStorage(), maintenance: map[string]*jobRuns{}, lag: lag{watches: map[*apiserver.Watch]bool{}},
+		movers: map[types.UID]*mover{}, storage: newStorage(), maintenance: map[string]*jobRuns{}, lag: lag{watches: map[*apiserver.Watch]stalled{}},
 	}
 	s.api = apiserver.New(time.Now, func() string {
 		const letters = "bcdfghjklmnpqrstvwxz2456789"
@@ -170,8 +170,10 @@ func (s *Simulation) choices() []choice {
 	all = append(all, s.scheduling()...)
 	all = append(all, s.kubelets()...)
 	all = append(all, s.moving()...)
-	all = append(all, s.binding()...)
-	all = append(all, s.snapshotting()...)
+	if !time.Now().Before(s.lag.volumes) {
+		all = append(all, s.binding()...)
+		all = append(all, s.snapshotting()...)
+	}
 	all = append(all, s.collecting()...)
 	all = append(all, s.server()...)
 	all = append(all, s.working()...)
@@ -201,7 +203,9 @@ func (s *Simulation) answer(p *parked) {
 		s.gate.release(p, end)
 		return
 	}
-	s.gate.release(p, outcome{response: s.handle(p).Response(p.http)})
+	reply := s.handle(p)
+	s.promises.answered(p, reply)
+	s.gate.release(p, outcome{response: reply.Response(p.http)})
 }
 
 // handle lets the API server handle a request.
@@ -211,8 +215,10 @@ func (s *Simulation) handle(p *parked) apiserver.Reply {
 			s.promises.jobDeleted(p.from.name, object)
 		}
 	}
+	finalized := s.finalized(p)
 	reply := s.api.Handle(p.request)
 	s.promises.request(p, reply)
+	s.checkWrite(p, reply, finalized)
 	if reply.Code >= 300 {
 		s.trace.note(fmt.Sprintf("  → %d", reply.Code))
 	}

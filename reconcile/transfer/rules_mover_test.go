@@ -110,8 +110,8 @@ func (m *situation) lacks() bool {
 	return m.in(Accepted, Prepared) || m.replaces() || m.in(InProgress) && m.works() && m.lostOrAbsent()
 }
 
-// beginAgain is the expected write once the previous mover is deleted.
-func beginAgain(s *State) {
+// requeued is the expected write once the previous mover is deleted.
+func requeued(s *State) {
 	s.Phase, s.StartedAt, s.Progress, s.Restarting = Accepted, time.Time{}, Progress{}, false
 	if !s.NodeBound {
 		s.Node = ""
@@ -140,7 +140,7 @@ func restartRules() []rule {
 					s.Exposer = here
 				}
 				if s.Restarting = !m.is(objects.Absent) && !m.unconfirmed(); !s.Restarting {
-					beginAgain(s)
+					requeued(s)
 				}
 			}))
 		},
@@ -171,7 +171,7 @@ func restartRules() []rule {
 		},
 		output(func(step *Step, _ State, _ Observed) {
 			if step.State.Restarting {
-				beginAgain(&step.State)
+				requeued(&step.State)
 			}
 		}),
 	}, {
@@ -183,7 +183,7 @@ func restartRules() []rule {
 			left := m.left(m.State.AcceptedAt, m.Limits.TerminationGrace)
 			switch {
 			case m.is(objects.Absent) || left <= 0:
-				return m.changes(beginAgain)
+				return m.changes(requeued)
 			case m.is(objects.Terminating):
 				return m.waits(left)
 			}

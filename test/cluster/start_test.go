@@ -62,7 +62,7 @@ func TestStopSaysWhatEndedBefore(t *testing.T) {
 	require.ErrorContains(t, c.Stop(), "program ended by itself (exit status 3); it says:\nout of luck")
 }
 
-func TestFindBinaryLooksWhereItIsTold(t *testing.T) {
+func TestFindBinaryUsesTheGivenDirectory(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("LATEEN_BIN", dir)
 	_, err := FindBinary("tool")

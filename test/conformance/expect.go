@@ -45,16 +45,16 @@ func (s *caseRun) ended() error {
 		return err
 	}
 	if len(s.testCase.Ends) == 0 {
-		return fmt.Errorf("is not gone but still %s", inWords(transfer.Status.Phase))
+		return fmt.Errorf("is not gone but still %s", formatPhase(transfer.Status.Phase))
 	}
 	if wanted, ok := s.wantedPhase(); ok && wanted != string(transfer.Status.Phase) {
-		return fmt.Errorf("is still %s, want %s", inWords(transfer.Status.Phase), wanted)
+		return fmt.Errorf("is still %s, want %s", formatPhase(transfer.Status.Phase), wanted)
 	}
 	return s.plane.History.now(s.resource(), s.Namespace)
 }
 
-// inWords is a phase as a reader may expect it.
-func inWords(phase testenv.Phase) string {
+// formatPhase is a phase as a reader may expect it.
+func formatPhase(phase testenv.Phase) string {
 	if phase == "" {
 		return "new"
 	}
@@ -96,7 +96,7 @@ func (s *caseRun) check() error {
 	}
 	if s.testCase.Ends != nil {
 		if err := history.now(s.resource(), s.Namespace); err != nil {
-			return s.orHopeless(err)
+			return s.orTerminal(err)
 		}
 	}
 	for _, want := range s.testCase.Made {
@@ -106,7 +106,7 @@ func (s *caseRun) check() error {
 	}
 	for _, want := range s.testCase.Never {
 		if wanted := s.expand(want); history.once(wanted, s.Namespace, s.Apps) == nil {
-			return hopelessError{fmt.Errorf("was made: %s", brief(wanted))}
+			return terminalError{fmt.Errorf("was made: %s", brief(wanted))}
 		}
 	}
 	for _, want := range s.testCase.Left {
@@ -121,7 +121,7 @@ func (s *caseRun) check() error {
 	}
 	for _, sort := range s.testCase.AtOnce {
 		if most := history.most(s.expand(sort.Of), s.Namespace, s.Apps); most > sort.Most {
-			return hopelessError{fmt.Errorf("at once: %d, want at most %d: %s", most, sort.Most, brief(sort.Of))}
+			return terminalError{fmt.Errorf("at once: %d, want at most %d: %s", most, sort.Most, brief(sort.Of))}
 		}
 	}
 	if phases := s.phases(); len(s.testCase.Phases) > 0 && !slices.Equal(phases, s.testCase.Phases) {
@@ -141,7 +141,7 @@ func (s *caseRun) clean() error {
 		return err
 	}
 	if wanted, ok := s.wantedPhase(); ok && wanted != string(transfer.Status.Phase) {
-		return hopelessError{fmt.Errorf("ended %s, want %s%s", transfer.Status.Phase, wanted, reason(transfer))}
+		return terminalError{fmt.Errorf("ended %s, want %s%s", transfer.Status.Phase, wanted, reason(transfer))}
 	}
 	if len(transfer.Finalizers) > 0 {
 		return fmt.Errorf("finalizers are left: %v", transfer.Finalizers)
@@ -155,10 +155,10 @@ func (s *caseRun) clean() error {
 	return nil
 }
 
-// orHopeless has nobody wait for a resource to change once it has ended.
-func (s *caseRun) orHopeless(err error) error {
+// orTerminal makes the error of a terminal resource final: it does not change any more.
+func (s *caseRun) orTerminal(err error) error {
 	if transfer, unread := s.transfer(s.placeholders.of("NAME")); unread == nil && testenv.Ended(transfer) {
-		return hopelessError{err}
+		return terminalError{err}
 	}
 	return err
 }

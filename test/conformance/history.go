@@ -137,16 +137,16 @@ func (h *History) see(kind string, object any, deleted bool) {
 	h.changed = make(chan struct{})
 }
 
-// hopelessError is something wrong that no change can mend.
-type hopelessError struct{ error }
+// terminalError is something wrong that no change can mend.
+type terminalError struct{ error }
 
-// Until returns once check finds nothing wrong any more, or something hopeless; the error is the last that it found.
+// Until returns once check finds nothing wrong any more, or a terminal error; the error is the last that it found.
 func (h *History) Until(ctx context.Context, check func() error) error {
 	for {
 		h.lock.Lock()
 		wrong, changed := check(), h.changed
 		h.lock.Unlock()
-		if wrong == nil || errors.As(wrong, &hopelessError{}) {
+		if wrong == nil || errors.As(wrong, &terminalError{}) {
 			return wrong
 		}
 		select {

@@ -107,7 +107,7 @@ func (s *caseRun) until(ctx context.Context, name string, phase testenv.Phase) e
 		if unread != nil || last.Status.Phase == phase || testenv.Ended(last) {
 			return nil //nolint:nilerr // it is no use waiting for what cannot be read
 		}
-		return fmt.Errorf("is still %s, want %s", inWords(last.Status.Phase), phase)
+		return fmt.Errorf("is still %s, want %s", formatPhase(last.Status.Phase), phase)
 	})
 	if err = errors.Join(err, unread); err != nil {
 		return err

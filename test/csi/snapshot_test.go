@@ -106,7 +106,7 @@ func TestHandleIsDeletedOnceWithTheLastThatMayDeleteIt(t *testing.T) {
 	require.Equal(t, 1, s.driver.Deletions(handle))
 }
 
-func TestSnapshotThatFailsIsToldAndTriedAgain(t *testing.T) {
+func TestAFailedSnapshotIsReportedAndRetried(t *testing.T) {
 	ctx := deadline(t)
 	broken := make(chan struct{})
 	s := newEnv(ctx, t, csi.Options{Fault: func(_ context.Context, call csi.Call) error {

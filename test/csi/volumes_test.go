@@ -94,7 +94,7 @@ func TestClaimWithASelectorIsRefused(t *testing.T) {
 	require.Empty(t, s.driver.Volumes())
 }
 
-func TestProvisioningThatFailsIsToldAndTriedAgain(t *testing.T) {
+func TestFailedProvisioningIsReportedAndRetried(t *testing.T) {
 	ctx := deadline(t)
 	var broken atomic.Bool
 	broken.Store(true)

@@ -153,7 +153,7 @@ func TestVelerosDaemonSetRunsLateenIfOnlyItsImageChanges(t *testing.T) {
 }
 
 // Agents read Deployment velero alone; where the server has another name, as Helm gives it, they are told.
-func TestAdoptedAgentsAreToldWhatAServerOfAnotherNameIsConfiguredBy(t *testing.T) {
+func TestAdoptedAgentsGetTheConfigurationOfAServerOfAnotherName(t *testing.T) {
 	s := newEnv(t)
 	s.installVelero()
 	s.maintainedBy("")

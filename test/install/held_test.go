@@ -110,7 +110,7 @@ func TestANamespaceThatSomethingElseKeepsIsNotWaitedForForEver(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestWhatStaysWithItsNamespaceIsToldOf(t *testing.T) {
+func TestWhatStaysWithItsNamespaceIsReported(t *testing.T) {
 	s := newEnv(t)
 	s.createNamespace(s.namespace)
 	s.install()

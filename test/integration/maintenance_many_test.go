@@ -111,7 +111,7 @@ func TestJobsWithoutARepositoryTakeNoPlaceAndAreDeleted(t *testing.T) {
 	s.haveLeft(1)
 }
 
-func TestWhatKeepsAJobFromBeingMadeIsTold(t *testing.T) {
+func TestTheBlockerOfAJobIsReported(t *testing.T) {
 	s := newEnv(t, time.Millisecond)
 	s.refusal, s.retries = true, true
 	s.configureJobs(`"priorityClassName":"nowhere"`)

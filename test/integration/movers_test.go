@@ -28,7 +28,7 @@ func TestAMoverThatFailsAtWorkKeepsItsProgress(t *testing.T) {
 	require.ElementsMatch(t, []string{"Failed", "MoverLog"}, s.eventsOf(name))
 }
 
-func TestAMoverThatEndsWellBeforeItWasToldToStartHasFailed(t *testing.T) {
+func TestAMoverThatSucceedsBeforeItsStartHasFailed(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
 	s.node.Faults.Add(node.Fault{Ends: &node.Result{Message: `{"snapshotID":"x"}`}})
 	k := newKiller(3, false) // nobody sees it run

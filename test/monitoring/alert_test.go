@@ -59,7 +59,7 @@ func (p *prometheus) startAgent(t *testing.T, s *env) (stop func()) {
 	return stop
 }
 
-func TestAClassThatIsNotThereIsToldOfUntilItIs(t *testing.T) {
+func TestAMissingClassFiresUntilItExists(t *testing.T) {
 	t.Parallel()
 	p, s := startPrometheus(t), newEnv(t)
 	unreadable := map[string]string{"alertname": "LateenSeriesMissing", "hides": "LateenPriorityClassNotInForce"}
@@ -90,7 +90,7 @@ func TestAClassThatIsNotThereIsToldOfUntilItIs(t *testing.T) {
 	p.requireDashboard(t)
 }
 
-func TestAnAgentThatIsAwayIsToldOfWhileTransfersWaitForIt(t *testing.T) {
+func TestAnUnavailableAgentFiresWhileTransfersWaitForIt(t *testing.T) {
 	t.Parallel()
 	p, s := startPrometheus(t), newEnv(t)
 	source, err := s.Source(soon(t), "app", s.Nodes[0])

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -55,6 +56,8 @@ func (s *env) run(input string, args ...string) (out, complaints string, err err
 	ctx, cancel := context.WithTimeout(s.Context(), testenv.Patience) // dozens of requests, and controllers that they wait for
 	defer cancel()
 	command := program(ctx, s.T, "lateen", append(args, "--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig)...)
+	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) } // it then prints what it waits for
+	command.WaitDelay = 10 * time.Second
 	command.Stdin = bytes.NewBufferString(input)
 	var reported, warned bytes.Buffer
 	command.Stdout, command.Stderr = &reported, &warned

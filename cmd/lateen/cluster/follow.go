@@ -72,6 +72,7 @@ func (r *requests) source() listFirst {
 	}
 	return listFirst{&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			options.ResourceVersion = "" // "0" may return the state before a write of this command
 			list, err := r.resource.List(ctx, narrowed(options))
 			return list, r.ended(err)
 		},

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -110,6 +112,31 @@ func TestWaitingForUnschedulableAgentsEndsWithTheReason(t *testing.T) {
 	require.EqualError(t, err, "wait for daemonsets node-agent: context deadline exceeded; no node is eligible for its pods: taint dedicated:NoSchedule is not tolerated (node a)")
 	require.Equal(t, "DaemonSet node-agent: no node is eligible for its pods: taint dedicated:NoSchedule is not tolerated (node a)\n", out.String())
 	require.NoError(t, c.rollout(t.Context(), "daemonsets", "node-agent", daemonSetPods), "Velero's agents may have no node")
+}
+
+func TestWaitingForAControllerThatObservesNothingEndsWithTheReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		changed := agents(1)
+		changed.SetGeneration(2)
+		require.NoError(t, unstructured.SetNestedField(changed.Object, int64(1), "status", "observedGeneration"))
+		client := fakeCluster()
+		require.NoError(t, client.Tracker().Update(DaemonSets(), changed, "velero"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		c := &Client{Dynamic: client, Namespace: "velero", Out: io.Discard}
+		require.EqualError(t, c.DaemonSetRollout(ctx, "node-agent"),
+			"wait for daemonsets node-agent: context deadline exceeded; its controller has not observed generation 2: check kube-controller-manager")
+	})
+}
+
+func TestAWaitListsTheStateAfterTheWritesOfTheCommand(t *testing.T) {
+	client := fakeCluster()
+	require.NoError(t, Follow(t.Context(), client.Resource(DaemonSets()).Namespace("velero"), metav1.ListOptions{},
+		func(watch.EventType, *unstructured.Unstructured) {}, func() bool { return true }))
+	require.NotEmpty(t, client.Actions())
+	list, ok := client.Actions()[0].(clienttesting.ListActionImpl)
+	require.True(t, ok)
+	require.Empty(t, list.ListOptions.ResourceVersion)
 }
 
 // expiring ends a wait as its deadline would, once something is printed.

@@ -66,10 +66,16 @@ func (c *Client) DaemonSetRollout(ctx context.Context, name string) error {
 func (c *Client) rollout(ctx context.Context, resource, name string, count func(*unstructured.Unstructured) pods) error {
 	last := pods{wanted: -1} // unknown
 	var agents *unstructured.Unstructured
+	var behind int64 // the generation that its controller has not observed, or 0
 	workloads := c.Dynamic.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource}).Namespace(c.Namespace)
 	err := Follow(ctx, workloads, metav1.ListOptions{FieldSelector: "metadata.name=" + name}, func(event watch.EventType, workload *unstructured.Unstructured) {
 		observed, _, _ := unstructured.NestedInt64(workload.Object, "status", "observedGeneration")
-		if event == watch.Deleted || observed < workload.GetGeneration() {
+		behind = 0
+		if event == watch.Deleted {
+			return
+		}
+		if observed < workload.GetGeneration() {
+			behind = workload.GetGeneration()
 			return
 		}
 		agents = workload
@@ -88,6 +94,9 @@ func (c *Client) rollout(ctx context.Context, resource, name string, count func(
 		return nil
 	}
 	remedy := fmt.Sprintf("see kubectl -n %s describe pods", c.Namespace)
+	if behind > 0 {
+		remedy = fmt.Sprintf("its controller has not observed generation %d: check kube-controller-manager", behind)
+	}
 	if last.wanted == 0 && last.needed && !errors.Is(err, context.Canceled) {
 		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), DiagnoseTimeout)
 		defer cancel()

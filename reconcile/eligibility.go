@@ -106,8 +106,9 @@ func (t *TransferReconciler[T]) pastDeadline(s *request[T]) bool {
 }
 
 // source observes the pod whose volume is moved, before a mover is created for it or started. A missing pod fails the
-// transfer, so a cache miss is confirmed with a GET. It is skipped while the mover runs: it would cost one GET per
-// progress Event.
+// transfer, so a cache miss is confirmed with a GET. So is that no pod uses the volume that a second mover would
+// overwrite: the first one may have let the pod start, which a late cache does not show. It is skipped while the mover
+// runs: it would cost one GET per progress Event.
 func (t *TransferReconciler[T]) source(ctx context.Context, s *request[T]) error {
 	lost := s.seen.Exposure.Condition == objects.Absent || s.seen.Exposure.Condition == objects.Lost
 	works := s.state.Phase.IsMoving() && !lost
@@ -115,7 +116,7 @@ func (t *TransferReconciler[T]) source(ctx context.Context, s *request[T]) error
 		return nil
 	}
 	pod := t.localPod(s)
-	if pod == nil {
+	if overwrites := s.move.Restores && s.state.Restarts > 0; pod == nil || overwrites {
 		var err error
 		if pod, err = t.livePod(ctx, s.move.Source.PodVolume.Pod); err != nil {
 			return err

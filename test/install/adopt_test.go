@@ -21,10 +21,15 @@ import (
 
 // installVelero is what `velero install` does with more flags than it must have.
 func (s *env) installVelero(args ...string) {
+	s.installVeleroWith(append([]string{"--use-node-agent"}, args...)...)
+}
+
+// installVeleroWith makes the objects of `velero install` with those flags.
+func (s *env) installVeleroWith(args ...string) {
 	s.define()
 	ctx, cancel := context.WithTimeout(s.Context(), testenv.Patience) // a process, and what it prints made
 	defer cancel()
-	all := append(velero(s.T), "--image=velero/velero:v1.18.3", "--use-node-agent", "--dry-run", "--output=json",
+	all := append(velero(s.T), "--image=velero/velero:v1.18.3", "--dry-run", "--output=json",
 		"--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig)
 	text, err := program(ctx, s.T, "velero", append(append([]string{"install"}, all...), args...)...).Output()
 	require.NoError(s, err)
@@ -155,9 +160,8 @@ func (s *env) helms() *appsv1.DaemonSet {
 
 func TestAgentsOfHelmAreAdopted(t *testing.T) {
 	s := newEnv(t)
-	s.installVelero()
+	s.installVeleroWith() // a second DaemonSet of one name may wait five minutes for pods of the first (expectations of its controller)
 	workloads := s.kube.AppsV1().DaemonSets(s.namespace)
-	require.NoError(t, workloads.Delete(soon(t), deploy.DaemonSetName, metav1.DeleteOptions{}))
 	before, err := workloads.Create(soon(t), s.helms(), metav1.CreateOptions{})
 	require.NoError(t, err)
 

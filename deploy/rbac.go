@@ -40,8 +40,9 @@ func NamespaceRules() []rbacv1.PolicyRule {
 		rule("snapshot.storage.k8s.io", "volumesnapshots", "get", "list", "create", "delete", "patch"),
 		// Events of movers and claims, and Events for users.
 		rule("", "events", "list", "watch", "create", "patch"),
-		// The configuration. Of workloads, only those that movers inherit from.
-		rule("", "configmaps", "get"),
+		// The configuration; agents watch the ConfigMap that --node-agent-configmap names. Of workloads, only those that
+		// movers inherit from.
+		rule("", "configmaps", "get", "list", "watch"),
 		only(rule("apps", "daemonsets", "get"), DaemonSetName, WindowsDaemonSetName),
 		only(rule("apps", "deployments", "get"), VeleroDeployment),
 		// The Lease of the coordinator. RBAC cannot restrict create to a name.

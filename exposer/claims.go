@@ -106,6 +106,6 @@ func (e *Exposer) TargetClaim(ctx context.Context, target types.NamespacedName) 
 
 // Claims returns the names of the claims that the current configuration creates for a mover.
 func (e *Exposer) Claims(move objects.MoverSpec) []string {
-	move.Restores = move.Restores && e.Settings.Cache != nil // otherwise no cache claim exists
+	move.Restores = move.Restores && e.current().Cache != nil // otherwise no cache claim exists
 	return objects.ClaimNames(move)
 }

@@ -21,7 +21,7 @@ type copier func(ctx context.Context, claim *corev1.PersistentVolumeClaim) error
 // copies reads the objects that must be copied for a mover. It reports a read error before any original snapshot is
 // deleted.
 func (e *Exposer) copies(ctx context.Context, move objects.MoverSpec, facts objects.VolumeInfo) ([]copier, error) {
-	from, names := objects.CopiesOf(move, facts, e.Settings)
+	from, names := objects.CopiesOf(move, facts, e.current())
 	core := e.Client.CoreV1()
 	var all []copier
 	for _, name := range names.SecretNames {

@@ -224,10 +224,10 @@ func TestADryRunWithAMissingClassIsNotRepeated(t *testing.T) {
 	}
 	created := 0
 	e.Created = func(*corev1.Pod) { created++ }
-	p := planner{exposer: e, spec: movement()}
+	p := planner{exposer: e, spec: movement(), settings: e.current()}
 	require.NoError(t, p.dryRun(t.Context()))
 	require.Zero(t, rejected+created, "no pod is created yet")
-	require.NoError(t, e.ensurePod(t.Context(), p.plan.Pod))
+	require.NoError(t, e.ensurePod(t.Context(), p.plan.Pod, "low"))
 	require.Equal(t, 1, rejected)
 	require.Equal(t, 1, created)
 	require.Equal(t, "rehearse create pods, get priorityclasses, rehearse create pods, create pods", strings.Join(requests(client), ", "))

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -28,7 +29,6 @@ type Exposer struct {
 	Client    kubernetes.Interface
 	Snapshots Snapshots
 	Templates map[corev1.OSName]objects.Template // always contains linux
-	Settings  objects.Settings
 	Paths     HostPaths
 	// Source returns the cached pod with that key if it runs on this node; nil falls back to a GET.
 	Source func(key string) *corev1.Pod
@@ -39,6 +39,19 @@ type Exposer struct {
 	Rejected func(ctx context.Context, mover *corev1.Pod, class string)
 	// Created is called for each created mover; it may be nil.
 	Created func(mover *corev1.Pod)
+
+	settings atomic.Pointer[objects.Settings]
+}
+
+// SetSettings sets the settings of the movers and volumes that are created from now on.
+func (e *Exposer) SetSettings(settings objects.Settings) { e.settings.Store(&settings) }
+
+// current returns the settings that were set last; the zero value before that.
+func (e *Exposer) current() objects.Settings {
+	if settings := e.settings.Load(); settings != nil {
+		return *settings
+	}
+	return objects.Settings{}
 }
 
 // Existing is what the caches hold of an exposure.
@@ -55,7 +68,7 @@ type Existing struct {
 // TerminalError if the API server calls an object invalid (422), or if the source does not exist. Most other errors
 // may pass.
 func (e *Exposer) Ensure(ctx context.Context, move objects.MoverSpec) (waits string, err error) {
-	plan := planner{exposer: e, spec: move}
+	plan := planner{exposer: e, spec: move, settings: e.current()}
 	if move.Source.Snapshot != nil {
 		waits, plan.size, err = e.handOver(ctx, move, plan.dryRun)
 		if err != nil || waits != "" {
@@ -80,13 +93,13 @@ func (e *Exposer) Ensure(ctx context.Context, move objects.MoverSpec) (waits str
 			}
 		}
 	}
-	return "", e.ensurePod(ctx, plan.plan.Pod)
+	return "", e.ensurePod(ctx, plan.plan.Pod, plan.settings.PriorityClass)
 }
 
-// ensurePod creates the mover pod or adopts the existing one.
-func (e *Exposer) ensurePod(ctx context.Context, pod *corev1.Pod) error {
+// ensurePod creates the mover pod or adopts the existing one. class is the priority class in force.
+func (e *Exposer) ensurePod(ctx context.Context, pod *corev1.Pod, class string) error {
 	_, created, err := e.create(ctx, pod, metav1.CreateOptions{})
-	switch class := e.Settings.PriorityClass; {
+	switch {
 	case apierrors.IsAlreadyExists(err):
 		return e.adopt(ctx, pod)
 	case err != nil:

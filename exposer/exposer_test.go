@@ -34,11 +34,13 @@ func movement() objects.MoverSpec {
 func exposed(client *fake.Clientset, settings objects.Settings) *Exposer {
 	source := podWith(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
 	source.Spec.NodeName = "n1"
-	return &Exposer{
-		Client: client, Settings: settings, Templates: map[corev1.OSName]objects.Template{corev1.Linux: {}},
+	e := &Exposer{
+		Client: client, Templates: map[corev1.OSName]objects.Template{corev1.Linux: {}},
 		Paths:  HostPaths{Client: client, PodsDir: "/pods"},
 		Source: func(string) *corev1.Pod { return source },
 	}
+	e.SetSettings(settings)
+	return e
 }
 
 // mover is the mover pod of movement.

@@ -16,6 +16,7 @@ import (
 type planner struct {
 	exposer    *Exposer
 	spec       objects.MoverSpec
+	settings   objects.Settings
 	size       resource.Quantity // of the snapshot; zero if unknown
 	created    bool
 	plan       objects.Plan
@@ -45,7 +46,7 @@ func (p *planner) create(ctx context.Context) error {
 	if p.copies, err = p.exposer.copies(ctx, p.spec, facts); err != nil {
 		return err
 	}
-	p.plan, p.volumeInfo, p.created = objects.PlanOf(p.spec, facts, template, p.exposer.Settings), facts, true
+	p.plan, p.volumeInfo, p.created = objects.PlanOf(p.spec, facts, template, p.settings), facts, true
 	return nil
 }
 

@@ -97,7 +97,7 @@ func (e *Exposer) snapshot(ctx context.Context, source *objects.SnapshotSource) 
 
 // addTopology adds the nodes that can reach the volume of a claim.
 func (e *Exposer) addTopology(ctx context.Context, facts *objects.VolumeInfo, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (err error) {
-	_, fast := e.Settings.BackupClaims[facts.StorageClass].Annotations[annotationFastVSphere]
+	_, fast := e.current().BackupClaims[facts.StorageClass].Annotations[annotationFastVSphere]
 	if !fast && !waitsForConsumer(class) {
 		return nil
 	}
@@ -128,7 +128,7 @@ func (e *Exposer) target(ctx context.Context, move objects.MoverSpec) (objects.V
 	facts := objects.VolumeInfo{
 		OS: move.OS, Target: claim, Block: isBlock(claim), StorageClass: ptr.Deref(claim.Spec.StorageClassName, ""),
 	}
-	if !e.Settings.IgnoreDelayBinding {
+	if !e.current().IgnoreDelayBinding {
 		facts.SelectedNode = claim.Annotations[annotationSelectedNode]
 	}
 	return facts, nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -37,6 +38,7 @@ type Informer[T Object] struct {
 	name    string
 	shared  cache.SharedIndexInformer
 	failure atomic.Pointer[error] // of the last request that failed
+	denied  func(error)           // called for a request that RBAC does not allow; nil: the informer retries
 }
 
 // Scope selects the cached objects of a resource; empty selectors select all.
@@ -72,6 +74,10 @@ func New[T Object, L runtime.Object](name string, source Source[L], example T, s
 	created := &Informer[T]{name: name, shared: shared}
 	err = shared.SetWatchErrorHandlerWithContext(func(ctx context.Context, reflector *cache.Reflector, err error) {
 		created.failure.Store(&err)
+		if created.denied != nil && apierrors.IsForbidden(err) {
+			created.denied(err)
+			return
+		}
 		cache.DefaultWatchErrorHandler(ctx, reflector, err)
 	})
 	if err != nil {

@@ -17,6 +17,8 @@ type Metrics struct {
 	classInfo       *prometheus.GaugeVec
 	configFallbacks *prometheus.CounterVec
 	configProblems  *prometheus.GaugeVec
+	configHash      *prometheus.GaugeVec
+	configRejected  *prometheus.GaugeVec
 	finished        *prometheus.CounterVec
 	phaseDuration   *prometheus.HistogramVec
 	bytesMoved      *prometheus.CounterVec
@@ -43,6 +45,8 @@ func New(registry prometheus.Registerer, version, node string) *Metrics {
 		classInfo:       gauge("lateen_priority_class_info", "The configured priority class and the one in force, by consumer; always 1.", "consumer", "configured", "effective"),
 		configFallbacks: counter("lateen_config_fallbacks_total", "Reported configuration problems, by section and reason.", "section", "reason"),
 		configProblems:  gauge("lateen_config_problems", "Current configuration problems, by section and reason.", "section", "reason"),
+		configHash:      gauge("lateen_config_hash", "Hash of the effective configuration, without what differs between nodes."),
+		configRejected:  gauge("lateen_config_rejected", "1 if an edit of the node-agent ConfigMap was rejected and the previous configuration is in force, otherwise 0."),
 		finished:        counter("lateen_transfers_finished_total", "Transfers that reached a terminal phase, by kind, phase and reason.", "kind", "phase", "reason"),
 		bytesMoved:      counter("lateen_bytes_moved_total", "Bytes of completed transfers, by kind.", "kind"),
 		moverRestarts:   counter("lateen_mover_restarts_total", "Lost movers that were replaced, by kind and reason.", "kind", "reason"),
@@ -58,7 +62,7 @@ func New(registry prometheus.Registerer, version, node string) *Metrics {
 	}
 	build := gauge("lateen_build_info", "Version of Lateen and of Go; always 1.", "version", "goversion")
 	build.WithLabelValues(version, runtime.Version()).Set(1)
-	registry.MustRegister(build, m.classFallbacks, m.classInfo, m.configFallbacks, m.configProblems, m.finished, m.bytesMoved, m.moverRestarts, m.phaseDuration, m.requests, m.latency,
+	registry.MustRegister(build, m.classFallbacks, m.classInfo, m.configFallbacks, m.configProblems, m.configHash, m.configRejected, m.finished, m.bytesMoved, m.moverRestarts, m.phaseDuration, m.requests, m.latency,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	registry.MustRegister(m.velero.collectors()...)
 	registry.MustRegister(m.queues.collectors()...)

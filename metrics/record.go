@@ -34,6 +34,7 @@ func (m *Metrics) Init(start InitialLabels) {
 			m.configProblems.WithLabelValues(section, reason)
 		}
 	}
+	m.configRejected.WithLabelValues()
 	for _, kind := range start.Kinds {
 		m.bytesMoved.WithLabelValues(kind)
 		for _, reason := range start.LostReasons {
@@ -78,16 +79,22 @@ func (m *Metrics) ConfigProblems(section string, counts map[string]int) {
 	}
 }
 
-// ConfigHash exports the hash of the effective configuration. Call it at most once.
+// ConfigHash exports the hash of the effective configuration. There is no series before the first call.
 func (m *Metrics) ConfigHash(hash uint64) {
-	if m == nil {
-		return
+	if m != nil {
+		m.configHash.WithLabelValues().Set(float64(hash))
 	}
-	exported := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "lateen_config_hash", Help: "Hash of the effective configuration, without what differs between nodes.",
-	})
-	exported.Set(float64(hash))
-	m.registry.MustRegister(exported)
+}
+
+// ConfigRejected exports whether the node-agent ConfigMap was edited to a configuration that cannot be used.
+func (m *Metrics) ConfigRejected(rejected bool) {
+	switch {
+	case m == nil:
+	case rejected:
+		m.configRejected.WithLabelValues().Set(1)
+	default:
+		m.configRejected.WithLabelValues().Set(0)
+	}
 }
 
 // Finished counts a transfer that reached a terminal phase.
@@ -119,13 +126,13 @@ func (m *Metrics) MoverRestarted(kind, reason string) {
 	}
 }
 
-// Slots exports the limit of movers on this node and the slots in use; it calls inUse at each scrape.
-func (m *Metrics) Slots(limit int, inUse func() int) {
+// Slots exports the limit of movers on this node and the slots in use; it calls both functions at each scrape.
+func (m *Metrics) Slots(limit, inUse func() int) {
 	if m == nil {
 		return
 	}
 	m.registry.MustRegister(
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lateen_slots_limit", Help: "Limit of movers running on this node at once."}, func() float64 { return float64(limit) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lateen_slots_limit", Help: "Limit of movers running on this node at once."}, func() float64 { return float64(limit()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lateen_slots_in_use", Help: "Movers running on this node."}, func() float64 { return float64(inUse()) }),
 	)
 }

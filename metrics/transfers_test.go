@@ -9,7 +9,7 @@ import (
 func TestGaugesFollowTheCaches(t *testing.T) {
 	m, registry := newMetrics()
 	inUse, waiting := 3, 2
-	m.Slots(4, func() int { return inUse })
+	m.Slots(func() int { return 4 }, func() int { return inUse })
 	m.Queue(7)
 	m.Transfers(func() []metrics.Count {
 		return []metrics.Count{

@@ -73,7 +73,7 @@ func TestSelectorsAreParsed(t *testing.T) {
 func agents() map[string][]string {
 	registry := prometheus.NewRegistry()
 	meter := metrics.New(registry, "v1", "node-1")
-	meter.Slots(1, func() int { return 0 })
+	meter.Slots(func() int { return 1 }, func() int { return 0 })
 	meter.Queue(0)
 	meter.ConfigHash(7)
 	meter.Transfers(func() []metrics.Count { return nil })

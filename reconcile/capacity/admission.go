@@ -84,6 +84,19 @@ func NewAdmission(limit, perNode int, admitTimeout time.Duration, clk clock.With
 	}
 }
 
+// SetPerNode changes the number of prepared transfers of one node. Transfers that have a place keep it.
+func (a *Admission) SetPerNode(perNode int) {
+	a.change(func() {
+		for _, c := range a.known {
+			a.remove(c)
+		}
+		a.perNode = perNode
+		for _, c := range a.known {
+			a.insert(c)
+		}
+	})
+}
+
 // Observe records a transfer of any node, from the cache of its kind or after this agent's own write. The cache may
 // still return the version before that write; older versions are ignored.
 func (a *Admission) Observe(entry Entry) {

@@ -275,3 +275,20 @@ func BenchmarkTenThousandWaiting(b *testing.B) {
 		}
 	}
 }
+
+func TestAnotherLimitPerNodeAdmitsWhatWaitsThereAndKeepsPlaces(t *testing.T) {
+	q := newRecordedAdmission(4, 1)
+	for age, uid := range []types.UID{"a", "b"} {
+		q.Observe(newEntry(uid, age, "n1"))
+	}
+	require.True(t, q.tryAdmit("a"))
+	require.False(t, q.tryAdmit("b"))
+	q.SetPerNode(2)
+	require.Equal(t, []types.UID{"b"}, q.takeEnqueued())
+	require.True(t, q.tryAdmit("b"))
+	q.SetPerNode(1)
+	q.Observe(newEntry("c", 3, "n1"))
+	require.False(t, q.tryAdmit("c"))
+	q.Release("a")
+	require.False(t, q.tryAdmit("c"), "one place is still taken")
+}

@@ -1,6 +1,8 @@
 package capacity
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +23,19 @@ type NodeSlots struct {
 // NewNodeSlots returns the slots of an agent's node; other is the number of slots of any other node.
 func NewNodeSlots(here string, slots, other int) *NodeSlots {
 	return &NodeSlots{here: here, own: NewSlots(slots), other: other, others: map[string]*Slots{}, where: map[types.UID]*Slots{}}
+}
+
+// SetLimits changes the number of slots of this agent's node, and of any other node. Held slots stay held; resources for
+// which a slot is free now are enqueued.
+func (p *NodeSlots) SetLimits(slots, other int) {
+	p.own.SetLimit(slots)
+	p.lock.Lock()
+	p.other = other
+	others := slices.Collect(maps.Values(p.others))
+	p.lock.Unlock()
+	for _, node := range others {
+		node.SetLimit(other)
+	}
 }
 
 // Own returns the slots of this agent's node.

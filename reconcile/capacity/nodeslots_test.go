@@ -45,3 +45,26 @@ func TestAResourceThatChangesItsNodeReleasesItsSlot(t *testing.T) {
 	require.Zero(t, nodeSlots.On("n3").InUse())
 	require.Len(t, nodeSlots.where, 1)
 }
+
+func TestChangedLimitsDisturbNoHolderAndEnqueueWhatMayStart(t *testing.T) {
+	nodeSlots := NewNodeSlots("n1", 1, 1)
+	var enqueued []types.UID
+	queue := func(node string, uid types.UID, age int) bool {
+		return nodeSlots.TryAcquire(node, uid, created(age), func() { enqueued = append(enqueued, uid) })
+	}
+	require.True(t, queue("n1", "a", 1))
+	require.True(t, queue("n2", "b", 1))
+	require.False(t, queue("n1", "c", 2))
+	require.False(t, queue("n2", "d", 2))
+	nodeSlots.SetLimits(2, 2)
+	require.ElementsMatch(t, []types.UID{"c", "d"}, enqueued)
+	require.True(t, queue("n1", "c", 2))
+	require.True(t, queue("n3", "e", 1))
+	require.True(t, queue("n3", "f", 2), "a node that is new since then")
+	nodeSlots.SetLimits(1, 1)
+	require.Equal(t, 2, nodeSlots.Own().InUse())
+	nodeSlots.Release("a")
+	require.False(t, queue("n1", "g", 3), "one still works")
+	nodeSlots.Release("c")
+	require.True(t, queue("n1", "g", 3))
+}

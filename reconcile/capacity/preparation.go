@@ -2,6 +2,7 @@ package capacity
 
 import (
 	"math"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -17,7 +18,10 @@ type Preparation struct {
 	node  *Slots     // for volumes of pods of this node
 	fleet *Slots     // for all other transfers of the cluster
 	ready *NodeSlots // of the fleet's transfers, those that a node prepares ahead: more than that hold no place
-	slots int        // movers at once on one node
+
+	lock  sync.Mutex
+	slots int // movers at once on another node; 0: the places are fixed
+	nodes int // that have an agent
 }
 
 // minFleet is the least number of places for transfers without a node. Snapshots and volumes may take long until they
@@ -35,7 +39,7 @@ func FleetAhead(nodes, slots int) int { return max(nodes*Ahead(slots), minFleet)
 func NewPreparation(slots, slotsElsewhere int) *Preparation {
 	ahead := Ahead(slotsElsewhere)
 	return &Preparation{
-		node: NewSlots(Ahead(slots)), fleet: NewSlots(FleetAhead(1, slotsElsewhere)), ready: NewNodeSlots("", ahead, ahead), slots: slotsElsewhere,
+		node: NewSlots(Ahead(slots)), fleet: NewSlots(FleetAhead(1, slotsElsewhere)), ready: NewNodeSlots("", ahead, ahead), slots: slotsElsewhere, nodes: 1,
 	}
 }
 
@@ -49,9 +53,25 @@ func Unpaced() *Preparation { return FixedPreparation(math.MaxInt) }
 
 // SetNodes sets the number of nodes that have an agent.
 func (p *Preparation) SetNodes(nodes int) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	p.nodes = nodes
 	if p.slots > 0 {
 		p.fleet.SetLimit(FleetAhead(nodes, p.slots))
 	}
+}
+
+// SetSlots sets the number of slots of this node and of other nodes. Transfers that have a place keep it.
+func (p *Preparation) SetSlots(slots, slotsElsewhere int) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	if p.slots == 0 {
+		return
+	}
+	p.slots = slotsElsewhere
+	p.node.SetLimit(Ahead(slots))
+	p.fleet.SetLimit(FleetAhead(p.nodes, slotsElsewhere))
+	p.ready.SetLimits(Ahead(slotsElsewhere), Ahead(slotsElsewhere))
 }
 
 // TryAcquire takes a place for a transfer, or queues it and calls enqueue when a place becomes free.

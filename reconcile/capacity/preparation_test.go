@@ -116,3 +116,17 @@ func TestPrepareQueueLengthReplacesThePace(t *testing.T) {
 		require.True(t, p.tryAcquire(age%2 == 0, uid, age))
 	}
 }
+
+func TestPlacesFollowChangedSlots(t *testing.T) {
+	p := &recordedPreparation{Preparation: NewPreparation(1, 1)}
+	for age, uid := range numbered(6) {
+		require.Equal(t, age < Ahead(1), p.tryAcquire(true, uid, age))
+	}
+	p.SetNodes(30)
+	p.SetSlots(2, 2)
+	require.Len(t, p.enqueued, 2)
+	require.Equal(t, FleetAhead(30, 2), p.fleet.Limit())
+	fixed := FixedPreparation(3)
+	fixed.SetSlots(9, 9)
+	require.Equal(t, 3, fixed.node.Limit())
+}

@@ -24,7 +24,7 @@ func everyMetric(t *testing.T) map[string][]string {
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	all := metrics.New(registry, "v1", "node-1")
-	all.Slots(1, func() int { return 0 })
+	all.Slots(func() int { return 1 }, func() int { return 0 })
 	all.Queue(0)
 	all.ConfigHash(7)
 	all.Transfers(func() []metrics.Count { return nil })

@@ -29,9 +29,10 @@ var deliveriesOf = map[string]float64{
 	api.DataDownload().GVR().GroupResource().String():    7,
 }
 
-// watchesPerAgent are those of an idle agent by resource: of pods, those of its node and its own movers.
+// watchesPerAgent are those of an idle agent by resource: of pods, those of its node and its own movers; of
+// ConfigMaps, its own.
 func watchesPerAgent() map[string]float64 {
-	all := map[string]float64{"pods": 2, "persistentvolumeclaims": 1, "leases.coordination.k8s.io": 1}
+	all := map[string]float64{"pods": 2, "persistentvolumeclaims": 1, "configmaps": 1, "leases.coordination.k8s.io": 1}
 	for _, kind := range kinds() {
 		all[kind] = 1
 	}

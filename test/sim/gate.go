@@ -29,6 +29,7 @@ type parked struct {
 	request apiserver.Request
 	http    *http.Request
 	let     chan outcome
+	late    bool // it arrives after its agent gave it up
 }
 
 // outcome is how a request ends.

@@ -137,6 +137,7 @@ func (s *Simulation) isLate() (until time.Time, late bool) {
 // delay lets a write arrive within a minute, whether its agent lives until then or not.
 func (s *Simulation) delay(p *parked, pick int) {
 	const longest = 60
+	p.late = true
 	s.lag.writes = append(s.lag.writes, lateWrite{p, time.Now().Add(time.Duration(1+pick%longest) * time.Second)})
 }
 

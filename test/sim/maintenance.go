@@ -56,7 +56,7 @@ func (s *Simulation) endRun(m *mover) {
 		return
 	}
 	switch of := s.runsOf(job); {
-	case of.pods >= s.plan.Failing:
+	case max(of.pods, of.failed) >= s.plan.Failing: // refused ones count: their backoff alone takes hours
 	case of.pods%2 == 0:
 		of.pods++
 		m.result = &result{code: 137, reason: "OOMKilled"}

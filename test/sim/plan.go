@@ -19,7 +19,7 @@ type Plan struct {
 	Maintenance  int             // maintenance jobs at once
 	Repositories int             // of backups, each due for maintenance at once
 	Timeout      time.Duration   // of a maintenance job
-	Failing      int             // the first runs of each repository that fail
+	Failing      int             // the first runs of each repository that fail, refused ones included
 	History      int             // entries of a repository's history that Velero's server keeps; 0: it does not look at it
 	Foreign      int             // transfers of another data mover that never end, one on each of the first nodes
 	Lists        bool            // the API server cannot stream lists, as before Kubernetes 1.32

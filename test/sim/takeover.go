@@ -177,7 +177,7 @@ func (s *Simulation) checkWrite(p *parked, reply apiserver.Reply, transfer *apis
 		return
 	}
 	switch {
-	case p.from.resigned && !strings.Contains(p.request.Path, "/leases"):
+	case p.from.resigned && !p.late && !strings.Contains(p.request.Path, "/leases"):
 		s.promises.fail("%s writes %s after it has released the Lease", p.from.name, p.name)
 	case p.from.stopping && strings.HasSuffix(p.request.Path, "/leases/lateen-coordinator"):
 		lease := apiserver.As[coordinationv1.Lease](s.api.Get("leases", veleroNamespace, "lateen-coordinator"))

@@ -152,6 +152,9 @@ func (p *assembly) run(ctx context.Context) error {
 	}
 	p.reportConfig(ctx)
 	p.observe(shared.NodeSlots.Own(), kinds.all)
+	var following sync.WaitGroup
+	following.Go(func() { p.follower(shared).run(ctx) })
+	defer following.Wait()
 	return p.runAll(ctx, candidate, kinds.all)
 }
 
@@ -261,10 +264,9 @@ func (p *assembly) preparation() *capacity.Preparation {
 }
 
 func (p *assembly) exposer() *exposer.Exposer {
-	return &exposer.Exposer{
+	exposing := &exposer.Exposer{
 		Client:       p.clients.kube,
 		Templates:    p.startup.Templates,
-		Settings:     p.startup.Settings(),
 		Paths:        exposer.HostPaths{Client: p.clients.kube, PodsDir: p.podsDir(), Mounted: p.Flags.HostPath, OS: p.startup.Node.OS},
 		Snapshots:    p.snapshots,
 		Source:       p.caches.Pod,
@@ -272,6 +274,8 @@ func (p *assembly) exposer() *exposer.Exposer {
 		Rejected:     p.rejected,
 		Created:      p.caches.Created,
 	}
+	exposing.SetSettings(p.startup.Settings())
+	return exposing
 }
 
 func (p *assembly) podsDir() string {

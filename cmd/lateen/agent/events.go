@@ -55,15 +55,25 @@ func (p *assembly) reportConfig(ctx context.Context) {
 		p.showProblems(section, p.startup.Problems)
 	}
 	p.reportVersion(ctx, self)
-	if hash, err := p.startup.Hash(p.Flags); err != nil {
-		logger.Error(err, "Failed to hash the configuration")
-	} else {
-		p.Metrics.ConfigHash(hash)
-	}
+	p.exportHash(ctx, p.startup)
 	if p.Flags.MaintenanceConcurrency > 0 {
 		logger.Info("Found ConfigMap of maintenance jobs", "configMap", p.startup.MaintenanceConfigMap, "namedBy", p.startup.MaintenanceNamedBy)
 	}
-	class := p.startup.Priority
+	p.reportMoverClass(ctx, p.startup.Priority)
+}
+
+func (p *assembly) exportHash(ctx context.Context, inForce *config.Startup) {
+	hash, err := inForce.Hash(p.Flags)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to hash the configuration")
+		return
+	}
+	p.Metrics.ConfigHash(hash)
+}
+
+// reportMoverClass reports the priority class of movers, and why it is not in force.
+func (p *assembly) reportMoverClass(ctx context.Context, class priority.Resolution) {
+	logger := klog.FromContext(ctx)
 	p.Metrics.PriorityClass(priority.DataMover, class.Configured, class.Effective)
 	if !class.Fallback() {
 		logger.Info("Priority class of data movers", "configured", class.Configured, "effective", class.Effective)
@@ -71,7 +81,7 @@ func (p *assembly) reportConfig(ctx context.Context) {
 	}
 	p.Metrics.PriorityClassFallback(priority.DataMover, string(class.Reason))
 	logger.Error(nil, "Priority class is not in force, data movers run without one", "configured", class.Configured, "reason", class.Reason, "message", class.Message)
-	p.recorder.Event(self, corev1.EventTypeWarning, EventPriorityClass,
+	p.recorder.Event(p.self(), corev1.EventTypeWarning, EventPriorityClass,
 		fmt.Sprintf("Data movers run without priority class %q (%s): %s", class.Configured, class.Reason, class.Message))
 }
 

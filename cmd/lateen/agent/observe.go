@@ -14,7 +14,7 @@ import (
 
 // observe registers the metrics that are computed at each scrape.
 func (p *assembly) observe(slots *capacity.Slots, kinds []kind) {
-	p.Metrics.Slots(slots.Limit(), slots.InUse)
+	p.Metrics.Slots(slots.Limit, slots.InUse)
 	p.Metrics.Queue(p.startup.Config.PrepareQueueLength)
 	p.Metrics.Transfers(func() []metrics.Count {
 		var all []metrics.Count

@@ -21,10 +21,12 @@ import (
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
-// Startup is everything that an agent reads before it starts. It does not change until the agent restarts.
+// Startup is everything that an agent reads before it starts. It is immutable; Reload returns its successor after an edit
+// of the node-agent ConfigMap.
 type Startup struct {
-	Config   configmap.Config
-	Problems []configmap.Problem // settings that could not be used
+	Config    configmap.Config
+	Problems  []configmap.Problem // settings that could not be used
+	ConfigMap *corev1.ConfigMap   // of the node-agent, as read at the start; nil if there is none
 	// base of the mover pods; always for linux, for windows if agents run there
 	Templates map[corev1.OSName]objects.Template
 	// the kubelet's pods directory on the host; empty if no manifest names it
@@ -35,6 +37,9 @@ type Startup struct {
 
 	MaintenanceConfigMap string  // of maintenance jobs; read again for each job
 	MaintenanceNamedBy   NamedBy // the workload whose flag names it; empty if none does
+
+	written configmap.Config    // as the ConfigMap says, before the cluster is checked for what it names
+	parsed  []configmap.Problem // those of the node-agent ConfigMap itself
 }
 
 // Settings returns the effective settings of movers and their volumes.
@@ -159,12 +164,17 @@ func (l loader) readConfigMap(ctx context.Context, startup *Startup) error {
 	if err != nil {
 		return err
 	}
+	startup.ConfigMap = found
 	if found == nil {
-		startup.Problems = []configmap.Problem{configmap.NoNodeAgent(what.namespace, what.name)}
-		return nil
+		startup.parsed = []configmap.Problem{configmap.NoNodeAgent(what.namespace, what.name)}
+	} else {
+		startup.Config, startup.parsed = configmap.Parse(found.Data, startup.Node.Labels)
+		what.setPaths(startup.parsed)
 	}
-	startup.Config, startup.Problems = configmap.Parse(found.Data, startup.Node.Labels)
-	what.setPaths(startup.Problems)
+	startup.Problems, startup.written = slices.Clone(startup.parsed), startup.Config
+	if cache := startup.Config.Movers.Cache; cache != nil {
+		startup.written.Movers.Cache = new(*cache) // readRepository changes its limit
+	}
 	return nil
 }
 

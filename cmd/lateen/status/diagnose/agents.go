@@ -95,22 +95,33 @@ func (s *Snapshot) agentPods() []*corev1.Pod {
 	return found
 }
 
-// deniedBy returns the nodes whose agents have reported since their start that the priority class of movers is not in
-// force.
+// lastReport returns when an agent last sent an Event with one of these reasons; zero if it has not since its start.
+func (s *Snapshot) lastReport(pod *corev1.Pod, reasons ...string) time.Time {
+	var last time.Time
+	for _, event := range s.events {
+		seen := lastSeen(event)
+		if event.InvolvedObject.UID == pod.UID && slices.Contains(reasons, event.Reason) && !seen.Before(runningSince(pod).Truncate(time.Second)) && seen.After(last) {
+			last = seen
+		}
+	}
+	return last
+}
+
+// deniedBy returns the nodes whose agents have reported, since they read their configuration, that the priority class of
+// movers is not in force.
 func (s *Snapshot) deniedBy() []string {
 	nodes := []string{}
 	for _, pod := range s.agentPods() {
-		reported := slices.ContainsFunc(s.events, func(event *corev1.Event) bool {
-			return event.InvolvedObject.UID == pod.UID && event.Reason == agent.EventPriorityClass && !lastSeen(event).Before(runningSince(pod).Truncate(time.Second))
-		})
-		if reported {
+		denied := s.lastReport(pod, agent.EventPriorityClass)
+		if !denied.IsZero() && !denied.Before(s.lastReport(pod, agent.EventConfigApplied)) {
 			nodes = append(nodes, pod.Spec.NodeName)
 		}
 	}
 	return slices.Compact(nodes)
 }
 
-// agentsWithOlderConfig returns the nodes whose agents started before the last change of their ConfigMap.
+// agentsWithOlderConfig returns the nodes whose agents started before the last change of their ConfigMap, and have
+// reported that the change is not in force.
 func (s *Snapshot) agentsWithOlderConfig() []string {
 	nodes := []string{}
 	if s.agents == nil {
@@ -119,7 +130,8 @@ func (s *Snapshot) agentsWithOlderConfig() []string {
 	installation := check.Installation{Namespace: s.namespace, Agents: &s.agents.Spec.Template}
 	changed := dataChanged(s.configMaps[installation.Flag("--node-agent-configmap")])
 	for _, pod := range s.agentPods() {
-		if started := runningSince(pod); !started.IsZero() && started.Before(changed) {
+		started, refused := runningSince(pod), s.lastReport(pod, agent.EventConfigNotApplied)
+		if !started.IsZero() && started.Before(changed) && !refused.IsZero() && !refused.Before(s.lastReport(pod, agent.EventConfigApplied)) {
 			nodes = append(nodes, pod.Spec.NodeName)
 		}
 	}

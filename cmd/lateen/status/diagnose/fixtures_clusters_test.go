@@ -124,6 +124,7 @@ func missingClass() *fixture {
 			if o.Name == "node-agent-node-2" {
 				o.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: ago(time.Hour)}}}}
 				s.event("Pod", o, corev1.EventTypeWarning, "PriorityClassNotInForce", "Data movers run without priority class", 59*time.Minute)
+				s.event("Pod", o, corev1.EventTypeWarning, "ConfigNotApplied", "Rejected the edit of ConfigMap node-agent-config", time.Minute)
 			}
 		case *corev1.ConfigMap:
 			if o.Name == "node-agent-config" {

@@ -197,7 +197,7 @@ func (r *Report) classes(text *strings.Builder) {
 		text.WriteString("  unknown\n")
 	}
 	if len(r.AgentsWithOlderConfig) > 0 {
-		text.WriteString(wrap("  ", fmt.Sprintf("the ConfigMap changed after the agents of %s read it: restart them to apply it", someNames(r.AgentsWithOlderConfig))))
+		text.WriteString(wrap("  ", fmt.Sprintf("the last edit of the ConfigMap is not in force for the agents of %s: see Events ConfigNotApplied of their pods", someNames(r.AgentsWithOlderConfig))))
 	}
 	if r.ConfigProblems > 0 {
 		text.WriteString(wrap("  ", fmt.Sprintf("%s in the ConfigMaps: see lateen check -n %s", Counted(r.ConfigProblems, "problem"), r.Namespace)))

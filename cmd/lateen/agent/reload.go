@@ -1,0 +1,125 @@
+package agent
+
+import (
+	"context"
+	"maps"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/exposer/truncate"
+	"github.com/lateen-project/lateen/informers"
+	"github.com/lateen-project/lateen/reconcile"
+	"github.com/lateen-project/lateen/reconcile/capacity"
+)
+
+// Reasons of the Kubernetes Events on the agent's own pod after an edit of the node-agent ConfigMap.
+const (
+	EventConfigApplied    = "ConfigApplied"
+	EventConfigNotApplied = "ConfigNotApplied"
+)
+
+// maxEventBytes is the API server's limit for the message of an Event.
+const maxEventBytes = 1024
+
+// configFollower applies edits of the node-agent ConfigMap while the agent runs. One goroutine uses it.
+type configFollower struct {
+	*assembly
+	inForce   *config.Startup
+	last      *corev1.ConfigMap // as last evaluated; nil if there was none
+	slots     *capacity.NodeSlots
+	admission *capacity.Admission
+}
+
+func (p *assembly) follower(shared reconcile.Dependencies) *configFollower {
+	return &configFollower{assembly: p, inForce: p.startup, last: p.startup.ConfigMap, slots: shared.NodeSlots, admission: shared.Admission}
+}
+
+// run watches the ConfigMap until the context ends. If RBAC does not allow it, as under the Role of an older Lateen,
+// an edit needs a restart.
+func (f *configFollower) run(ctx context.Context) {
+	if f.Flags.NodeAgentConfigMap == "" {
+		return
+	}
+	name := types.NamespacedName{Namespace: f.Flags.Namespace, Name: f.Flags.NodeAgentConfigMap}
+	err := informers.WatchConfigMap(ctx, f.clients.kube, name, func(found *corev1.ConfigMap) { f.changed(ctx, found) })
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to watch ConfigMap, an edit needs a restart of this agent", "configMap", name)
+		f.recorder.Eventf(f.self(), corev1.EventTypeWarning, EventConfigNotApplied, "Agent cannot watch ConfigMap %s (%v). After an edit, restart the agent", name, err)
+	}
+}
+
+// changed evaluates the ConfigMap unless it has the same data as before.
+func (f *configFollower) changed(ctx context.Context, found *corev1.ConfigMap) {
+	if (found == nil) == (f.last == nil) && (found == nil || maps.Equal(found.Data, f.last.Data)) {
+		return
+	}
+	f.last = found
+	reload := f.inForce.Reload(ctx, f.clients.kube, f.Flags, f.Clock, found)
+	if ctx.Err() != nil {
+		return // the class could not be read because the agent stops
+	}
+	for _, problem := range reload.Added {
+		warn(ctx, problem)
+		f.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
+	}
+	for _, section := range configmap.Sections() {
+		if section != configmap.SectionMaintenance { // the coordinator reports these
+			f.showProblems(section, reload.Problems)
+		}
+	}
+	f.Metrics.ConfigRejected(reload.InForce == nil)
+	if reload.InForce == nil {
+		f.reportRejected(ctx, reload.Added)
+		return
+	}
+	f.apply(reload.InForce)
+	f.reportApplied(ctx, reload)
+}
+
+// apply has the new configuration in force for the movers that are created or started from now on.
+func (f *configFollower) apply(next *config.Startup) {
+	f.inForce = next
+	limits := next.Config.Limits
+	f.exposing.SetSettings(next.Settings())
+	f.preparing.SetSlots(limits.Concurrency, limits.MaxConcurrency)
+	f.admission.SetPerNode(limits.MaxConcurrency)
+	f.slots.SetLimits(limits.Concurrency, limits.GlobalConcurrency)
+}
+
+func (f *configFollower) reportRejected(ctx context.Context, problems []configmap.Problem) {
+	lines := make([]string, 0, len(problems))
+	for _, problem := range problems {
+		lines = append(lines, problem.String())
+	}
+	klog.FromContext(ctx).Error(nil, "Rejected edit of ConfigMap, the previous configuration stays in force", "configMap", f.Flags.NodeAgentConfigMap, "problems", lines)
+	f.recorder.Event(f.self(), corev1.EventTypeWarning, EventConfigNotApplied, truncate.End(
+		"Rejected the edit of ConfigMap "+f.Flags.NodeAgentConfigMap+"; the previous configuration stays in force. Correct "+strings.Join(lines, "; "), maxEventBytes))
+}
+
+// reportApplied reports what changed. The Event of the priority class is the last: a reader of Events takes it for
+// obsolete if the configuration changed after it.
+func (f *configFollower) reportApplied(ctx context.Context, reload config.Reload) {
+	logger := klog.FromContext(ctx)
+	applied := "Applied ConfigMap " + f.Flags.NodeAgentConfigMap + " without a restart"
+	if len(reload.Applied) > 0 {
+		applied += ": " + strings.Join(reload.Applied, ", ")
+	}
+	logger.Info("Applied configuration", "configMap", f.Flags.NodeAgentConfigMap, "changed", reload.Applied)
+	f.recorder.Event(f.self(), corev1.EventTypeNormal, EventConfigApplied, applied)
+	if len(reload.Pending) > 0 {
+		logger.Error(nil, "Configuration changed in fields that need a restart", "configMap", f.Flags.NodeAgentConfigMap, "fields", reload.Pending)
+		f.recorder.Eventf(f.self(), corev1.EventTypeWarning, EventConfigNotApplied, "Restart the agents to apply %s", strings.Join(reload.Pending, ", "))
+	}
+	for _, problem := range reload.Added {
+		f.recorder.Event(f.self(), corev1.EventTypeWarning, EventConfig, problem.String())
+	}
+	f.exportHash(ctx, f.inForce)
+	if reload.Resolved != nil {
+		f.reportMoverClass(ctx, *reload.Resolved)
+	}
+}

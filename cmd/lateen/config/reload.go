@@ -1,0 +1,77 @@
+package config
+
+import (
+	"context"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/clock"
+
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/exposer/priority"
+)
+
+// Reload is the effect of a changed node-agent ConfigMap on a running agent.
+type Reload struct {
+	InForce  *Startup             // from now on; nil if the edit was rejected, so that the previous one stays in force
+	Problems []configmap.Problem  // of the changed ConfigMap, and of everything that was read at the start
+	Added    []configmap.Problem  // those that the previous configuration did not have; all of a rejected edit
+	Applied  []string             // fields that changed and are in force
+	Pending  []string             // fields that changed and need a restart
+	Resolved *priority.Resolution // of the movers' class, if it was resolved again
+}
+
+// Reload evaluates a changed node-agent ConfigMap; nil was deleted. It rejects an edit with a value that cannot be used
+// as a whole: at the start, the default of that value is better than no agent; later, the previous value is better than
+// the default. It reads the priority class again if its name has changed or it was not in force.
+func (s *Startup) Reload(ctx context.Context, client kubernetes.Interface, options Options, clock clock.Clock, found *corev1.ConfigMap) Reload {
+	what := nodeAgentConfigMap(options)
+	if found == nil {
+		return s.rejected([]configmap.Problem{{
+			Section: configmap.SectionConfigMap, Path: what.String(), Reason: configmap.Missing, Message: "was deleted; create it again",
+		}})
+	}
+	edited, problems := configmap.Parse(found.Data, s.Node.Labels)
+	what.setPaths(problems)
+	if slices.ContainsFunc(problems, func(p configmap.Problem) bool { return options.StrictConfig || p.Reason.Invalidates() }) {
+		return s.rejected(problems)
+	}
+	next := *s
+	reload := Reload{InForce: &next}
+	if name := edited.PriorityClassName; name != s.Priority.Configured || s.Priority.Fallback() {
+		l := loader{client: client, options: options, budget: newBudget(clock, options.StartupTimeout)}
+		next.Priority = priority.Resolve(ctx, name, l.class)
+		if next.Priority.Reason == priority.Unavailable || options.StrictConfig && next.Priority.Fallback() {
+			return s.rejected(append(problems, configmap.Problem{
+				Section: configmap.SectionPriorityClassName, Path: string(configmap.SectionPriorityClassName),
+				Reason: configmap.InvalidValue, Message: next.Priority.Message,
+			}))
+		}
+		reload.Resolved = &next.Priority
+	}
+	edit := configmap.Apply(s.written, edited)
+	next.Config, next.written, next.parsed = edit.Config, edit.Config, problems
+	next.Config.Movers.Cache = s.Config.Movers.Cache // with its limit, and nil if it cannot be used
+	next.Problems = s.withParsed(problems)
+	reload.Problems, reload.Added = next.Problems, without(problems, s.parsed)
+	reload.Applied, reload.Pending = edit.Applied, edit.Pending
+	return reload
+}
+
+func (s *Startup) rejected(problems []configmap.Problem) Reload {
+	return Reload{Problems: s.withParsed(problems), Added: problems}
+}
+
+// withParsed returns all Problems, with others of the node-agent ConfigMap.
+func (s *Startup) withParsed(problems []configmap.Problem) []configmap.Problem {
+	return slices.Concat(problems, without(s.Problems, s.parsed))
+}
+
+func without(all, these []configmap.Problem) []configmap.Problem {
+	return slices.DeleteFunc(slices.Clone(all), func(p configmap.Problem) bool { return slices.Contains(these, p) })
+}
+
+func nodeAgentConfigMap(options Options) object {
+	return object{resource: "configmaps", namespace: options.Namespace, name: options.NodeAgentConfigMap}
+}

@@ -77,7 +77,7 @@ func Classify(name string, err error) Resolution {
 		return Resolution{Configured: name, Effective: name}
 	case apierrors.IsNotFound(err):
 		return Unresolved(name, NotFound, fmt.Sprintf(
-			"PriorityClass %q does not exist; create it or correct priorityClassName, then restart", name))
+			"PriorityClass %q does not exist; create it and restart, or correct priorityClassName", name))
 	case apierrors.IsForbidden(err):
 		return Unresolved(name, Forbidden, fmt.Sprintf(
 			"not allowed to read PriorityClass %q; allow get on priorityclasses of scheduling.k8s.io, then restart", name))

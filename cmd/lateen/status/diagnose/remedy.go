@@ -16,7 +16,7 @@ const (
 	remedyRoom = "Free resources on the nodes, reduce podResources or change loadAffinity in the node-agent ConfigMap, " +
 		"or set priorityClassName there, so that movers can preempt other pods. Agents read the ConfigMap at their start."
 	remedyImage  = "Check that nodes can pull the image of movers: that of Deployment velero, or --mover-image of the agents. Movers use the pull secrets of DaemonSet node-agent."
-	remedyMemory = "Raise memoryLimit in podResources of the node-agent ConfigMap, then restart the agents."
+	remedyMemory = "Raise memoryLimit in podResources of the node-agent ConfigMap."
 	remedyRetry  = "Finished transfers are not retried. Run the backup or restore again."
 )
 

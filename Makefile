@@ -259,7 +259,7 @@ bin/debian/unpacked:
 
 # The cluster's directory. Its log is beside it, and stays if it does not start or stop as it should.
 CLUSTER_DIR := /tmp/lateen-cluster
-WITH_CLUSTER := lateen controlplane velero snapshot-controller kubectl versitygw velero-plugin-for-aws velero-restore-helper \
+WITH_CLUSTER := lateen controlplane velero snapshot-controller kubectl versitygw velero-plugin-for-aws velero-restore-helper helm \
 	$(notdir $(CLUSTER_PROGRAMS))
 REALCLUSTER := cd test/realcluster && $(STATIC) -o $(BIN)/realcluster .
 define clusterfiles

@@ -21,8 +21,9 @@ func TestUninstallingRemovesAllThatWasInstalled(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, own.Stop()) })
 	s := envOf(t, own)
-	s.install()
-	objects := printed(t, first(s.install("--dry-run", "-o=json")))
+	options := []string{"--restrict-movers", "--pod-policy=restricted"}
+	s.install(options...)
+	objects := printed(t, first(s.install(append(options, "--dry-run", "-o=json")...)))
 	w, err := testenv.Open(soon(t), own.Admin(), s.namespace)
 	require.NoError(t, err)
 	_, err = w.Backup(soon(t), "nightly")

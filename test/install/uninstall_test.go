@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/testenv"
@@ -24,6 +26,16 @@ func TestUninstallingRemovesAllThatWasInstalled(t *testing.T) {
 	options := []string{"--restrict-movers", "--pod-policy=restricted"}
 	s.install(options...)
 	objects := printed(t, first(s.install(append(options, "--dry-run", "-o=json")...)))
+	definitions := s.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	newer, err := definitions.Patch(soon(t), "datauploads.velero.io", types.JSONPatchType,
+		[]byte(`[{"op":"add","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/novel","value":{"type":"string"}}]`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	out, _ := s.install(append(options, "--apply")...)
+	require.Contains(t, out, "CustomResourceDefinition datauploads.velero.io is of a newer Velero (it has v2alpha1.spec.novel), unchanged\n")
+	kept, err := definitions.Get(soon(t), newer.GetName(), metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, newer.Object["spec"], kept.Object["spec"])
+
 	w, err := testenv.Open(soon(t), own.Admin(), s.namespace)
 	require.NoError(t, err)
 	_, err = w.Backup(soon(t), "nightly")

@@ -106,27 +106,44 @@ func (t *TransferReconciler[T]) pastDeadline(s *request[T]) bool {
 }
 
 // source observes the pod whose volume is moved, before a mover is created for it or started. A missing pod fails the
-// transfer, so a cache miss is confirmed with a GET. So is that no pod uses the volume that a second mover would
-// overwrite: the first one may have let the pod start, which a late cache does not show. It is skipped while the mover
-// runs: it would cost one GET per progress Event.
+// transfer, so a cache miss is confirmed with a GET. It is skipped while the mover runs: it would cost one GET per
+// progress Event.
 func (t *TransferReconciler[T]) source(ctx context.Context, s *request[T]) error {
 	lost := s.seen.Exposure.Condition == objects.Absent || s.seen.Exposure.Condition == objects.Lost
 	works := s.state.Phase.IsMoving() && !lost
 	if s.move.Source.PodVolume == nil || !s.state.Phase.NeedsSource() || works {
 		return nil
 	}
-	pod := t.localPod(s)
-	if overwrites := s.move.Restores && s.state.Restarts > 0; pod == nil || overwrites {
-		var err error
-		if pod, err = t.livePod(ctx, s.move.Source.PodVolume.Pod); err != nil {
-			return err
-		}
+	if pod := t.localPod(s); pod != nil {
+		s.sourceIs(pod)
+		return nil
 	}
+	return t.liveSource(ctx, s)
+}
+
+// confirmSource fetches the pod whose volume a second mover is about to overwrite. The first mover may have let the pod
+// start, which a late cache does not show.
+func (t *TransferReconciler[T]) confirmSource(ctx context.Context, s *request[T]) error {
+	if !s.needs.slot || !s.move.Restores || s.state.Restarts == 0 || s.move.Source.PodVolume == nil || t.localPod(s) == nil {
+		return nil
+	}
+	return t.liveSource(ctx, s)
+}
+
+func (t *TransferReconciler[T]) liveSource(ctx context.Context, s *request[T]) error {
+	pod, err := t.livePod(ctx, s.move.Source.PodVolume.Pod)
+	if err == nil {
+		s.sourceIs(pod)
+	}
+	return err
+}
+
+// sourceIs records the pod whose volume is moved; nil if it does not exist.
+func (s *request[T]) sourceIs(pod *corev1.Pod) {
 	s.seen.SourceGone = pod == nil
 	if s.move.Restores {
 		s.seen.PodResumed = transfer.PodResumed(pod, s.move.Source.PodVolume.Volume)
 	}
-	return nil
 }
 
 // livePod fetches the pod that a resource names; nil if it does not exist. A name that no pod can have returns nil

@@ -20,7 +20,7 @@ const (
 
 // observe fills in what the decision needs, and what reserve is to acquire for it. It only reads: it changes nothing but
 // the local state, which records since when something is observed. It reads caches. It asks the API server only where a
-// missing pod has consequences: see confirmMover, verifyCleanup, source and standInBlocker.
+// missing pod, or a late cache, has consequences: see confirmMover, confirmSource, verifyCleanup, source and standInBlocker.
 func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) error {
 	s.seen = transfer.Observed{Now: t.Clock.Now(), ThisNode: t.Agent.Node, Rebinds: t.Kind.Rebinds}
 	s.pod = t.mover(s)
@@ -53,6 +53,7 @@ func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) erro
 	case transfer.Prepared:
 		s.needs.delayed, s.seen.SlotIn = t.startDelay(s)
 		s.needs.slot = !s.needs.delayed && s.seen.Exposure.Condition == objects.Running
+		return t.tolerate(s, t.confirmSource(ctx, s))
 	case transfer.InProgress, transfer.Canceling:
 		t.watchMover(s)
 		t.readResult(s)

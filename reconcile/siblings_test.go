@@ -65,6 +65,16 @@ func TestASecondMoverDoesNotStartOnceThePodResumed(t *testing.T) {
 	require.Contains(t, s.state().Message, "no mover may overwrite it")
 }
 
+func TestASecondMoverDoesNotStartUnderAPodThatALateCacheShowsAsWaiting(t *testing.T) {
+	s, _ := newTwoVolumes(velerov1.PodVolumeRestorePhaseCompleted, "0")
+	s.live["app/db"] = waitingPod(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}})
+	s.clock.Step(s.step(t))
+	s.step(t)
+	require.Equal(t, transfer.Failed, s.state().Phase)
+	require.Contains(t, s.state().Message, "no mover may overwrite it")
+	require.Zero(t, s.NodeSlots.Own().InUse())
+}
+
 func TestAFirstMoverDoesNotStartWhileASecondOneOfItsPodWorks(t *testing.T) {
 	s, other := newTwoVolumes(velerov1.PodVolumeRestorePhaseInProgress, "1")
 	delete(s.object.Annotations, api.AnnotationRestarts)

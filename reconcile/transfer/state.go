@@ -197,7 +197,7 @@ func DefaultLimits() Limits {
 		TerminationGrace: time.Minute,
 		RestartDelay:     10 * time.Second,
 		RebindTimeout:    10 * time.Minute,
-		RebindGrace:      time.Minute,
+		RebindGrace:      5 * time.Minute,
 		CleanUpWarning:   time.Minute,
 		FirstProgress:    3 * time.Second,
 		FollowTarget:     time.Minute,

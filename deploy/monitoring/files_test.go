@@ -127,10 +127,11 @@ type dashboard struct {
 }
 
 type panel struct {
-	ID         int    `json:"id"`
-	Title      string `json:"title"`
-	Type       string `json:"type"`
-	Datasource struct {
+	ID          int    `json:"id"`
+	Title       string `json:"title"`
+	Description string `json:"description"`
+	Type        string `json:"type"`
+	Datasource  struct {
 		UID string `json:"uid"`
 	} `json:"datasource"`
 	At struct {
@@ -157,6 +158,7 @@ func TestTheDashboardCanBeLaidOut(t *testing.T) {
 	ids := map[int]bool{}
 	for _, panel := range panels(t) {
 		require.NotEmpty(t, panel.Title)
+		require.NotEmpty(t, panel.Description, panel.Title)
 		require.False(t, ids[panel.ID], "two panels have the id of %s", panel.Title)
 		ids[panel.ID] = true
 		require.Equal(t, "${datasource}", panel.Datasource.UID, panel.Title)
@@ -197,7 +199,7 @@ func TestTheKustomizationNamesEveryFile(t *testing.T) {
 	entries, err := os.ReadDir(".")
 	require.NoError(t, err)
 	for _, entry := range entries {
-		if !entry.IsDir() && !strings.HasSuffix(entry.Name(), "_test.go") {
+		if name := entry.Name(); !entry.IsDir() && !strings.HasSuffix(name, "_test.go") && !strings.HasPrefix(name, ".") {
 			there = append(there, entry.Name())
 		}
 	}

@@ -2,7 +2,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help build cluster cluster-check cluster-sample cluster-test demo test test-unit sweep sim mutants soak conformance bench scale pictures site image release manifests lint
+.PHONY: help build cluster cluster-check cluster-sample cluster-test demo test test-unit sweep sim mutants soak conformance bench scale recording pictures site image release manifests lint
 
 BIN := $(CURDIR)/bin
 PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller bin/kubectl
@@ -134,7 +134,7 @@ $(MONITORING) &:
 demo: ## Act out three pod volume backups, maintenance and a restore (BREAK=agent|class|maintenance|kill|restore sabotages one)
 	$(call need,bwrap=bubblewrap)
 	$(call with,lateen controlplane velero)
-	@cd test/e2e && CGO_ENABLED=0 go test -c -trimpath -o $(BIN)/demo . && $(BIN)/demo -test.run '^TestDemo$$' -break=$(BREAK)
+	@cd test/e2e && CGO_ENABLED=0 go test -c -trimpath -o $(BIN)/demo . && $(BIN)/demo -test.run '^TestDemo$$' -break=$(BREAK) -record=$(RECORD_STATUS)
 
 test: ## Run all tests: unit, integration, end to end
 	$(call need,gcc=gcc$(comma)libc6-dev bwrap=bubblewrap)
@@ -195,6 +195,9 @@ scale: ## Measure what an idle agent costs the API server (AGENTS=10,50,100 whol
 	$(call with,controlplane snapshot-controller)
 	@cd test && $(STATIC) -o $(BIN)/scale ./scale
 	@bin/scale --agents=$(or $(AGENTS),10$(comma)50$(comma)100) --hollow=$(or $(HOLLOW),250$(comma)500)
+
+recording: RECORD_STATUS := $(CURDIR)/docs/pictures/status.cast
+recording: demo pictures ## Record lateen status --watch during make demo, and draw it
 
 pictures: ## Draw the pictures of the documentation: architecture, state machine, plot of the recorded benchmark
 	@go test ./reconcile/transfer -run TestEdges -update >/dev/null

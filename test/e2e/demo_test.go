@@ -46,6 +46,7 @@ type demo struct {
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	d := &demo{env: buildEnv(t, "velero"), T: t, began: time.Now()}
+	d.recorded(t)
 	acts := []struct {
 		sabotage, title string
 		play            func(*demo)

@@ -1,5 +1,6 @@
 // Command pictures draws the pictures of the documentation as SVG: the architecture, the state machine of a transfer from
-// what the code does, and a plot of what make bench has recorded, with a table of the same figures. It reads and writes files of the repository only.
+// what the code does, a plot of what make bench has recorded, with a table of the same figures, and the terminal that make
+// recording has recorded. It reads and writes files of the repository only.
 package main
 
 import (
@@ -15,6 +16,7 @@ func generated() map[string]func(root string) ([]byte, error) {
 		"docs/pictures/architecture.svg":  architecture,
 		"docs/pictures/state-machine.svg": machine,
 		"docs/pictures/benchmark.svg":     plot,
+		"docs/pictures/status.svg":        recording,
 		figuresPage:                       withFigures,
 	}
 }

@@ -1,71 +1,26 @@
 package e2e
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"flag"
-	"math"
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lateen-project/lateen/test/asciicast"
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/process"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 var record = flag.String("record", "", "file for what lateen status --watch shows during the demo, as asciicast v2")
 
-// recording keeps each status that `lateen status --watch` writes, and when.
-type recording struct {
-	mutex  sync.Mutex
-	began  time.Time
-	last   string
-	frames [][3]any // an event of asciicast v2: seconds, "o" for output, text
-	width  int      // of the widest line
-	height int      // of the longest status
-}
-
-// Write records one status. The program writes each with one call.
-func (r *recording) Write(status []byte) (int, error) {
-	r.mutex.Lock()
-	defer r.mutex.Unlock()
-	text := strings.TrimSpace(string(status))
-	if text == r.last {
-		return len(status), nil
-	}
-	r.last = text
-	lines := strings.Split(text, "\n")
-	for _, line := range lines {
-		r.width = max(r.width, len([]rune(line)))
-	}
-	r.height = max(r.height, len(lines))
-	const redraw, hundredths = "\x1b[H\x1b[2J", 100
-	seconds := math.Round(time.Since(r.began).Seconds()*hundredths) / hundredths
-	r.frames = append(r.frames, [3]any{seconds, "o", redraw + strings.Join(lines, "\r\n")})
-	return len(status), nil
-}
-
-// file returns the recording in the format asciicast v2 of asciinema.
-func (r *recording) file() ([]byte, error) {
-	r.mutex.Lock()
-	defer r.mutex.Unlock()
-	var file bytes.Buffer
-	lines := json.NewEncoder(&file)
-	err := lines.Encode(map[string]any{"version": 2, "width": r.width, "height": r.height, "title": "lateen status --watch during make demo"})
-	for _, frame := range r.frames {
-		if err == nil {
-			err = lines.Encode(frame)
-		}
-	}
-	return file.Bytes(), err
-}
-
-// recorded runs `lateen status --watch` until the end of the demo, if that is to be recorded.
+// recorded runs `lateen status --watch` until the end of the demo, if that is to be recorded. The file of an earlier
+// recording stays if an act fails.
 func (d *demo) recorded(t *testing.T) {
 	t.Helper()
 	if *record == "" {
@@ -75,17 +30,29 @@ func (d *demo) recorded(t *testing.T) {
 	require.NoError(t, err)
 	kubeconfig, err := d.Kubeconfig(t.Context(), "velero")
 	require.NoError(t, err)
-	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	status := exec.CommandContext(ctx, binary, "status", "--watch", "--namespace="+d.Namespace, "--kubeconfig="+kubeconfig)
-	shown := &recording{began: time.Now()}
-	status.Stdout = shown
-	require.NoError(t, status.Start())
+	status := exec.Command(binary, "status", "--watch", "--namespace="+d.Namespace, "--kubeconfig="+kubeconfig)
+	shown, failure := asciicast.NewRecorder("lateen status --watch during make demo", "Velero in namespace "), &strings.Builder{}
+	status.Stdout, status.Stderr = shown, failure
+	running, err := process.Start(status)
+	require.NoError(t, err)
 	t.Cleanup(func() {
-		stop()
-		_ = status.Wait() // it was killed
-		text, err := shown.file()
+		select {
+		case <-running.Ended():
+			require.Failf(t, "lateen status --watch ended before the demo", "%v: %s", running.Err(), failure)
+		default:
+		}
+		require.NoError(t, running.Signal(syscall.SIGINT))
+		select {
+		case <-running.Ended():
+		case <-time.After(testenv.Patience):
+			require.NoError(t, running.Kill())
+		}
+		require.EqualError(t, running.Err(), "exit status 0", failure)
+		if t.Failed() {
+			return
+		}
+		text, err := shown.File()
 		require.NoError(t, err)
-		require.NotEmpty(t, shown.frames)
 		require.NoError(t, os.WriteFile(*record, text, 0o644))
 	})
 }

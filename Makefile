@@ -2,7 +2,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help build cluster cluster-check cluster-sample cluster-test demo test test-unit sweep sim mutants soak conformance bench scale recording pictures site image release manifests lint
+.PHONY: help build cluster cluster-check cluster-sample cluster-test compatibility demo test test-unit sweep sim mutants soak conformance bench scale recording pictures site image release manifests lint
 
 BIN := $(CURDIR)/bin
 PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller bin/kubectl
@@ -23,9 +23,10 @@ KUBERNETES := $(shell sed -n 's|^\tk8s.io/kubernetes v||p' test/cluster/go.mod)
 export GOFLAGS := -buildvcs=false
 STATIC := CGO_ENABLED=0 go build -trimpath
 VERSION_PACKAGE := k8s.io/component-base/version
-KUBERNETES_LDFLAGS := -X $(VERSION_PACKAGE).gitVersion=v$(KUBERNETES) \
-	-X $(VERSION_PACKAGE).gitMajor=$(word 1,$(subst ., ,$(KUBERNETES))) \
-	-X $(VERSION_PACKAGE).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES)))
+# $(call kubernetes-ldflags,VERSION) gives a program of Kubernetes its version, as its own build does.
+kubernetes-ldflags = -X $(VERSION_PACKAGE).gitVersion=v$(1) \
+	-X $(VERSION_PACKAGE).gitMajor=$(word 1,$(subst ., ,$(1))) -X $(VERSION_PACKAGE).gitMinor=$(word 2,$(subst ., ,$(1)))
+KUBERNETES_LDFLAGS := $(call kubernetes-ldflags,$(KUBERNETES))
 
 # Where the tests and the demo find the binaries.
 export LATEEN_BIN := $(BIN)
@@ -185,6 +186,24 @@ conformance: ## Play all conformance cases against AGENT=velero or lateen, and w
 	$(call with,$(AGENT) controlplane snapshot-controller velero-1.17)
 	cd test && $(TEST) -timeout 90m -parallel $(if $(filter velero,$(AGENT)),12,4) -v -run 'TestTheAgentConforms/cases/$(CASES)' \
 		./conformance -agent $(AGENT) -record | grep --line-buffered -v '^==='
+
+# The control plane of another minor version of Kubernetes: the same module, with requirements of its own. Its directory has links
+# to the other programs, so that tests run with it as they are.
+bin/kubernetes-%/controlplane: test/cluster/kubernetes-%.mod test/cluster/controlplane/main.go
+	@echo "build: $@ (about $(minutes-controlplane) min on 2 cores, once)"
+	@mkdir -p $(@D); cd test/cluster && $(STATIC) -v -modfile=kubernetes-$*.mod -o $(CURDIR)/$@ -ldflags "-s -w \
+		$(call kubernetes-ldflags,$(shell sed -n 's|^\tk8s.io/kubernetes v||p' test/cluster/kubernetes-$*.mod))" ./controlplane 2>&1 | $(progress)
+	@for program in $(patsubst controlplane,snapshot-controller.crds.yaml,$(notdir $(PROGRAMS))) lateen; do ln -sf ../$$program $(@D)/; done
+
+OTHER_KUBERNETES := $(patsubst test/cluster/kubernetes-%.mod,%,$(wildcard test/cluster/kubernetes-*.mod))
+$(foreach minor,$(OTHER_KUBERNETES),$(eval minutes-kubernetes-$(minor)/controlplane := $(minutes-controlplane)))
+compatibility: ## Run the tests of install, e2e and conformance on other versions of Kubernetes, and write the results into docs (ON=1.37: one)
+	$(call need,bwrap=bubblewrap)
+	$(call with,lateen $(notdir $(PROGRAMS)) $(patsubst %,kubernetes-%/controlplane,$(OTHER_KUBERNETES)))
+	@for minor in $(or $(ON),$(OTHER_KUBERNETES)); do \
+		(cd test; export LATEEN_BIN=$(BIN)/kubernetes-$$minor CGO_ENABLED=0; set -x; \
+		$(TEST) -trimpath -timeout 30m -p 1 -parallel 4 ./install ./e2e; \
+		$(TEST) -trimpath -timeout 30m -parallel 4 -run TestTheAgentConforms ./conformance -record -kubernetes $$minor) || exit 1; done
 
 bench: ## Print the figures: throughput, API calls, memory (ONLY=pace|turnover|uploads|herd|snapshots|maintenance|watches|memory; RECORD=1 keeps them in docs)
 	$(call with,lateen controlplane snapshot-controller)

@@ -110,9 +110,11 @@ func (o *checkOptions) run(command *cobra.Command) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if velero != nil {
-		warn(command.ErrOrStderr(), velero)
+	server, err := kubernetesVersion(client)
+	if err != nil {
+		return 0, err
 	}
+	warn(command.ErrOrStderr(), velero, server)
 	node, err := o.readNode(ctx, client)
 	if err != nil {
 		return 0, err
@@ -121,7 +123,7 @@ func (o *checkOptions) run(command *cobra.Command) (int, error) {
 	var unreviewed error
 	observed.CopyProblems, unreviewed = installation.CopyProblems(ctx, client, documents)
 	results := check.EvaluateAll(documents, observed, node)
-	results.Velero = velero
+	results.Velero, results.Kubernetes = velero, server
 	count, err := o.report(command.OutOrStdout(), results)
 	return count, errors.Join(unreadable, unreviewed, err)
 }

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/lateen-project/lateen/cmd/lateen/check"
@@ -42,12 +43,29 @@ func veleroVersion(ctx context.Context, connection *rest.Config, installation *c
 	}, nil
 }
 
-// warn prints what was not tested. Neither is a Problem.
-func warn(to io.Writer, velero *check.Velero) {
-	if velero.Untested != "" {
-		fmt.Fprintf(to, "Warning: %s; use a newer Lateen, or test a backup and a restore first\n", velero.Untested)
+// kubernetesVersion reads the version of the API server and compares it with what Lateen was tested with.
+func kubernetesVersion(client kubernetes.Interface) (*check.Kubernetes, error) {
+	found, err := client.Discovery().ServerVersion()
+	if err != nil {
+		return nil, fmt.Errorf("get version of the API server: %w", err)
 	}
-	if len(velero.UnknownFields) > 0 {
+	return &check.Kubernetes{
+		Version: found.GitVersion, TestedVersions: config.TriedKubernetes(), Untested: config.UntriedKubernetes(found.GitVersion),
+	}, nil
+}
+
+// warn prints what was not tested. None of it is a Problem.
+func warn(to io.Writer, velero *check.Velero, server *check.Kubernetes) {
+	untested := []string{server.Untested}
+	if velero != nil {
+		untested = append(untested, velero.Untested)
+	}
+	for _, each := range untested {
+		if each != "" {
+			fmt.Fprintf(to, "Warning: %s; use a newer Lateen, or test a backup and a restore first\n", each)
+		}
+	}
+	if velero != nil && len(velero.UnknownFields) > 0 {
 		fmt.Fprintf(to, "Warning: Velero's CustomResourceDefinitions have fields that Lateen does not know and ignores: %s\n", strings.Join(velero.UnknownFields, ", "))
 	}
 }

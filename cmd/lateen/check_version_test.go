@@ -1,13 +1,17 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiversion "k8s.io/apimachinery/pkg/version"
+	fakediscovery "k8s.io/client-go/discovery/fake"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 	"github.com/lateen-project/lateen/deploy"
@@ -47,4 +51,21 @@ func TestCheckWarnsOfNewerCRDs(t *testing.T) {
 	fields, err = unknownFields(t.Context(), newer)
 	require.NoError(t, err)
 	require.Equal(t, []string{"DataUpload.spec.csiSnapshot.handle", "DataUpload.spec.metadataServices"}, fields)
+}
+
+func TestCheckWarnsOfKubernetesThatWasNotTested(t *testing.T) {
+	client := fake.NewClientset()
+	discovery, ok := client.Discovery().(*fakediscovery.FakeDiscovery)
+	require.True(t, ok)
+	for gitVersion, warning := range map[string]string{
+		"v1.36.3": "",
+		"v1.99.0": "Warning: Kubernetes v1.99.0 is newer than 1.37, the newest version tested with Lateen; use a newer Lateen, or test a backup and a restore first\n",
+	} {
+		discovery.FakedServerVersion = &apiversion.Info{GitVersion: gitVersion}
+		server, err := kubernetesVersion(client)
+		require.NoError(t, err)
+		var printed strings.Builder
+		warn(&printed, nil, server)
+		require.Equal(t, warning, printed.String())
+	}
 }

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"flag"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/lateen-project/lateen/test/cluster"
@@ -21,6 +23,7 @@ var (
 	// plane is the one control plane of this test binary; TestMain sets it.
 	plane  *cluster.Cluster
 	record = flag.Bool("record", false, "keep the results, and write them into the documentation")
+	minor  = flag.String("kubernetes", "", "with -record: the minor version of Kubernetes, if it is not that of all tests")
 	agent  = flag.String("agent", "lateen", "which agent the cases are played against: lateen or velero")
 )
 
@@ -73,7 +76,12 @@ func TestTheAgentConforms(t *testing.T) {
 		}
 	})
 	if *record {
-		require.NoError(t, keep(played, results))
+		client, err := discovery.NewDiscoveryClientForConfig(plane.Admin())
+		require.NoError(t, err)
+		server, err := client.ServerVersion()
+		require.NoError(t, err)
+		require.True(t, strings.HasPrefix(server.GitVersion, "v"+*minor), "the control plane is %s", server.GitVersion)
+		require.NoError(t, keep(played, reportName(played.Name, *minor), strings.TrimPrefix(server.GitVersion, "v"), results))
 	}
 }
 

@@ -24,21 +24,25 @@ type Result struct {
 	Date    string       `json:"date"`
 }
 
-// Report is what came of the cases for one agent. Playing some of the cases again replaces their results alone.
+// Report is what came of the cases for one agent on one version of Kubernetes. Playing some of the cases again replaces
+// their results alone.
 type Report struct {
-	Agent   string   `json:"agent"`
-	Results []Result `json:"results"`
+	Agent      string   `json:"agent"`
+	Kubernetes string   `json:"kubernetes,omitempty"` // the version of the API server
+	Results    []Result `json:"results"`
 }
 
-// resultsDir is where reports are kept, by the names of agents. The summary and the table of all cases stand between two
-// marks of these pages.
+// resultsDir is where reports are kept. The default report of an agent has its name, and is of the control plane that all
+// tests run; the name of any other one has the minor version of Kubernetes too.
+const resultsDir = "results"
+
 const (
-	resultsDir  = "results"
 	summaryPage = "../../README.md"
 	tablePage   = "../../docs/compatibility.md"
-	tableBegin  = "<!-- conformance: written by make conformance -->\n"
-	tableEnd    = "<!-- end of conformance -->"
 )
+
+// part is a generated part of a page, between two marks.
+type part struct{ page, begin, end, text string }
 
 // mostWhy is how many bytes of an error the table tells.
 const mostWhy = 250
@@ -52,13 +56,21 @@ func newResult(testCase *Case, took time.Duration, err error) Result {
 	return result
 }
 
-// keep adds results to the report of an agent, and writes the generated parts of the documentation.
-func keep(agent *Agent, results []Result) error {
-	report, err := reportOf(agent.Name)
+// reportName is the name of an agent's report. The minor version of Kubernetes is empty for the default one.
+func reportName(agent, minor string) string {
+	if minor == "" {
+		return agent
+	}
+	return agent + "-kubernetes-" + minor
+}
+
+// keep adds results to a report of an agent, and writes the generated parts of the documentation.
+func keep(agent *Agent, name, kubernetes string, results []Result) error {
+	report, err := reportOf(name)
 	if err != nil {
 		return err
 	}
-	report.Agent = agent.Title
+	report.Agent, report.Kubernetes = agent.Title, kubernetes
 	all, err := Cases()
 	if err != nil {
 		return err
@@ -76,7 +88,7 @@ func keep(agent *Agent, results []Result) error {
 	if err != nil {
 		return fmt.Errorf("write results: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(resultsDir, agent.Name+".json"), append(text, '\n'), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(resultsDir, name+".json"), append(text, '\n'), 0o644); err != nil {
 		return fmt.Errorf("write results: %w", err)
 	}
 	return writePages(all)
@@ -85,10 +97,10 @@ func keep(agent *Agent, results []Result) error {
 // same says whether another result is of the same case.
 func (r Result) same(other Result) bool { return r.Kind == other.Kind && r.Title == other.Title }
 
-// reportOf reads the report of an agent; it is empty if there is none.
-func reportOf(agent string) (*Report, error) {
-	report := &Report{Agent: agent}
-	text, err := os.ReadFile(filepath.Join(resultsDir, agent+".json"))
+// reportOf reads a report; it is empty if there is none.
+func reportOf(name string) (*Report, error) {
+	report := &Report{Agent: name}
+	text, err := os.ReadFile(filepath.Join(resultsDir, name+".json"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return report, nil
 	}
@@ -96,13 +108,13 @@ func reportOf(agent string) (*Report, error) {
 		return nil, fmt.Errorf("read results: %w", err)
 	}
 	if err := json.Unmarshal(text, report); err != nil {
-		return nil, fmt.Errorf("read results of %s: %w", agent, err)
+		return nil, fmt.Errorf("read results of %s: %w", name, err)
 	}
 	return report, nil
 }
 
-// pages are the generated parts of the documentation, by the page that has them.
-func pages(all []*Case) (map[string]string, error) {
+// parts are the generated parts of the documentation.
+func parts(all []*Case) ([]part, error) {
 	lateen, err := reportOf("lateen")
 	if err != nil {
 		return nil, err
@@ -111,40 +123,73 @@ func pages(all []*Case) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	versions, err := versionTable(lateen)
+	if err != nil {
+		return nil, err
+	}
+	const begin, end = "<!-- conformance: written by make conformance -->\n", "<!-- end of conformance -->"
 	head := summary(all, lateen, velero)
-	return map[string]string{summaryPage: head, tablePage: head + table(all, lateen, velero)}, nil
+	return []part{
+		{summaryPage, begin, end, head},
+		{tablePage, begin, end, head + table(all, lateen, velero)},
+		{tablePage, "<!-- kubernetes: written by make compatibility -->\n", "<!-- end of kubernetes -->", versions},
+	}, nil
+}
+
+// versionTable tells, in Markdown, how many cases Lateen passes on each version of Kubernetes, oldest first.
+func versionTable(standard *Report) (string, error) {
+	reports := []*Report{standard}
+	others, err := filepath.Glob(filepath.Join(resultsDir, reportName("lateen", "*")+".json"))
+	if err != nil {
+		return "", fmt.Errorf("find results: %w", err)
+	}
+	for _, path := range others {
+		report, err := reportOf(strings.TrimSuffix(filepath.Base(path), ".json"))
+		if err != nil {
+			return "", err
+		}
+		reports = append(reports, report)
+	}
+	slices.SortFunc(reports, func(a, b *Report) int { return strings.Compare(a.Kubernetes, b.Kubernetes) })
+	var text strings.Builder
+	fmt.Fprint(&text, "\n| Kubernetes | conformance cases that Lateen passes | played |\n|---|---|---|\n")
+	for _, report := range reports {
+		passed := len(slices.DeleteFunc(slices.Clone(report.Results), func(result Result) bool { return result.Why != "" }))
+		fmt.Fprintf(&text, "| %s | %d of %d | %s |\n", report.Kubernetes, passed, len(report.Results), report.when())
+	}
+	return text.String() + "\n", nil
 }
 
 // writePages replaces the generated parts of the documentation.
 func writePages(all []*Case) error {
-	generated, err := pages(all)
+	generated, err := parts(all)
 	if err != nil {
 		return err
 	}
-	for path, part := range generated {
-		before, _, after, err := cutPage(path)
+	for _, part := range generated {
+		before, _, after, err := part.cut()
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(path, []byte(before+tableBegin+part+tableEnd+after), 0o644); err != nil {
+		if err := os.WriteFile(part.page, []byte(before+part.begin+part.text+part.end+after), 0o644); err != nil {
 			return fmt.Errorf("write page: %w", err)
 		}
 	}
 	return nil
 }
 
-// cutPage reads a page, and cuts it before and after its generated part.
-func cutPage(path string) (before, part, after string, err error) {
-	text, err := os.ReadFile(path)
+// cut reads the page, and cuts it before and after the generated part.
+func (p part) cut() (before, text, after string, err error) {
+	page, err := os.ReadFile(p.page)
 	if err != nil {
 		return "", "", "", fmt.Errorf("read page: %w", err)
 	}
-	before, rest, begins := strings.Cut(string(text), tableBegin)
-	part, after, ends := strings.Cut(rest, tableEnd)
+	before, rest, begins := strings.Cut(string(page), p.begin)
+	text, after, ends := strings.Cut(rest, p.end)
 	if !begins || !ends {
-		return "", "", "", fmt.Errorf("%s has no %s … %s", path, strings.TrimSpace(tableBegin), tableEnd)
+		return "", "", "", fmt.Errorf("%s has no %s … %s", p.page, strings.TrimSpace(p.begin), p.end)
 	}
-	return before, part, after, nil
+	return before, text, after, nil
 }
 
 // summary tells in a few lines of Markdown how many cases each agent passes.
@@ -184,7 +229,7 @@ func (r *Report) summary() string {
 	if len(r.Results) == 0 {
 		return ""
 	}
-	passed, played, dates := map[testenv.Kind]int{}, map[testenv.Kind]int{}, []string{}
+	passed, played := map[testenv.Kind]int{}, map[testenv.Kind]int{}
 	total := 0
 	for _, result := range r.Results {
 		played[result.Kind]++
@@ -192,17 +237,25 @@ func (r *Report) summary() string {
 			passed[result.Kind]++
 			total++
 		}
-		dates = append(dates, result.Date)
 	}
 	var each []string
 	for _, kind := range kinds() {
 		each = append(each, fmt.Sprintf("%s %d of %d", kind, passed[kind], played[kind]))
 	}
-	when := slices.Min(dates)
-	if last := slices.Max(dates); last != when {
-		when += " to " + last
+	return fmt.Sprintf("- %s passes %d of %d (%s), played %s.\n", r.Agent, total, len(r.Results), strings.Join(each, ", "), r.when())
+}
+
+// when is the day on which the cases were played, or the first and the last one.
+func (r *Report) when() string {
+	var dates []string
+	for _, result := range r.Results {
+		dates = append(dates, result.Date)
 	}
-	return fmt.Sprintf("- %s passes %d of %d (%s), played %s.\n", r.Agent, total, len(r.Results), strings.Join(each, ", "), when)
+	first, last := slices.Min(dates), slices.Max(dates)
+	if first == last {
+		return first
+	}
+	return first + " to " + last
 }
 
 // compare counts the cases that both reports tell to be passed, and those of them that took the first one longer.

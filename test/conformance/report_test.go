@@ -18,11 +18,11 @@ func TestTheDocumentationShowsTheResults(t *testing.T) {
 	if *update {
 		require.NoError(t, writePages(all))
 	}
-	generated, err := pages(all)
+	generated, err := parts(all)
 	require.NoError(t, err)
-	for path, want := range generated {
-		_, part, _, err := cutPage(path)
+	for _, want := range generated {
+		_, text, _, err := want.cut()
 		require.NoError(t, err)
-		require.Equal(t, want, part, "%s is not up to date; run: cd test && go test ./conformance -run Documentation -update", path)
+		require.Equal(t, want.text, text, "%s is not up to date; run: cd test && go test ./conformance -run Documentation -update", want.page)
 	}
 }

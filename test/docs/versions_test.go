@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,14 +15,7 @@ import (
 
 // The table of versions has exactly what the tests run: the Velero of each wrapper, and the Kubernetes of the control plane.
 func TestTheTableOfVersionsHasWhatTheTestsRun(t *testing.T) {
-	required := func(module, of string) string {
-		text, err := os.ReadFile(filepath.Join(root, module, "go.mod"))
-		require.NoError(t, err)
-		found := regexp.MustCompile(regexp.QuoteMeta(of) + ` v([0-9.]+)`).FindSubmatch(text)
-		require.NotNil(t, found, "%s does not require %s", module, of)
-		return string(found[1])
-	}
-	kubernetes := required("test/cluster", "k8s.io/kubernetes")
+	kubernetes := required(t, "test/cluster/go.mod", "k8s.io/kubernetes")
 	row := regexp.MustCompile(`^Velero ([0-9.]+)$`)
 	var have, minors []string
 	for _, cells := range rows(page(t, "compatibility").prose) {
@@ -33,6 +27,40 @@ func TestTheTableOfVersionsHasWhatTheTestsRun(t *testing.T) {
 		}
 	}
 	const velero = "github.com/vmware-tanzu/velero"
-	require.Equal(t, []string{required("test/velero117", velero), required("test/velero", velero)}, have)
+	require.Equal(t, []string{required(t, "test/velero117/go.mod", velero), required(t, "test/velero/go.mod", velero)}, have)
 	require.Equal(t, config.TriedVersions(), minors, "agents and lateen check warn of all others")
+}
+
+// The table of Kubernetes has the control plane of all tests and those of make compatibility. Lateen passed all cases on each.
+func TestTheTableOfKubernetesHasWhatTheTestsRun(t *testing.T) {
+	others, err := filepath.Glob(filepath.Join(root, "test/cluster/kubernetes-*.mod"))
+	require.NoError(t, err)
+	want := []string{required(t, "test/cluster/go.mod", "k8s.io/kubernetes")}
+	for _, path := range others {
+		want = append(want, required(t, "test/cluster/"+filepath.Base(path), "k8s.io/kubernetes"))
+	}
+	full := regexp.MustCompile(`^(\d+) of (\d+)$`)
+	var have, minors []string
+	for _, cells := range rows(page(t, "compatibility").prose) {
+		found := full.FindStringSubmatch(cells[1])
+		if found == nil {
+			continue
+		}
+		require.Equal(t, found[2], found[1], "Kubernetes %s", cells[0])
+		have = append(have, cells[0])
+		parsed := version.MustParseGeneric(cells[0])
+		minors = append(minors, fmt.Sprintf("%d.%d", parsed.Major(), parsed.Minor()))
+	}
+	require.ElementsMatch(t, want, have, "run: make compatibility")
+	require.Equal(t, config.TriedKubernetes(), minors, "lateen check warns of all others")
+}
+
+// required is the version of a module that a go.mod of this repository requires.
+func required(t *testing.T, file, module string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, file))
+	require.NoError(t, err)
+	found := regexp.MustCompile(regexp.QuoteMeta(module) + ` v([0-9.]+)`).FindSubmatch(text)
+	require.NotNil(t, found, "%s does not require %s", file, module)
+	return string(found[1])
 }

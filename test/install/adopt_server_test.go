@@ -54,7 +54,8 @@ func TestAVeleroThatWasNotTriedIsWarnedOf(t *testing.T) {
 	s := newEnv(t)
 	s.installVelero()
 	out, reported := s.succeeds("", "check")
-	require.Contains(t, out, "velero: velero/velero:v1.18.3 (Lateen is tested with Velero 1.17 and 1.18)\n")
+	require.Contains(t, out, "velero: velero/velero:v1.18.3 (Lateen is tested with Velero 1.17, 1.18)\n")
+	require.Regexp(t, `kubernetes: v1\.\d+\.\d+ \(Lateen is tested with Kubernetes [0-9., ]+\)\n`, out)
 	require.Empty(t, reported)
 
 	patch := `[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"velero/velero:v1.99.0"}]`

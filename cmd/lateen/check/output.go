@@ -9,10 +9,11 @@ import (
 
 // Results are the evaluations of all documents.
 type Results struct {
-	Velero  *Velero // nil without a cluster, or if no workload names its image
-	results []Result
-	nodes   []corev1.Node // nil if they are unknown
-	node    *corev1.Node  // the node to describe; nil: all
+	Velero     *Velero     // nil without a cluster, or if no workload names its image
+	Kubernetes *Kubernetes // nil without a cluster
+	results    []Result
+	nodes      []corev1.Node // nil if they are unknown
+	node       *corev1.Node  // the node to describe; nil: all
 }
 
 // EvaluateAll evaluates documents in the cluster; a nil cluster is unknown.
@@ -38,7 +39,8 @@ func (r Results) Problems() int {
 
 // Output is the output of `lateen check -o json`. New fields may be added, and no field changes its meaning.
 type Output struct {
-	Velero     *Velero     `json:"velero,omitempty"` // absent for a file alone
+	Velero     *Velero     `json:"velero,omitempty"`     // absent for a file alone
+	Kubernetes *Kubernetes `json:"kubernetes,omitempty"` // absent for a file alone
 	ConfigMaps []ConfigMap `json:"configMaps"`
 }
 
@@ -48,6 +50,13 @@ type Velero struct {
 	TestedVersions []string `json:"testedVersions"`     // minor versions that Lateen was tested with, oldest first
 	Untested       string   `json:"untested,omitempty"` // why this version is none of them, for people
 	UnknownFields  []string `json:"unknownFields"`      // fields of Velero's definitions that Lateen ignores
+}
+
+// Kubernetes is the version of the API server, compared with what Lateen was tested with.
+type Kubernetes struct {
+	Version        string   `json:"version"`            // such as v1.36.3
+	TestedVersions []string `json:"testedVersions"`     // minor versions that Lateen was tested with, oldest first
+	Untested       string   `json:"untested,omitempty"` // why this version is none of them, for people
 }
 
 // ConfigMap is the result for one ConfigMap.
@@ -77,7 +86,7 @@ type Setting struct {
 
 // Output returns the results for programs.
 func (r Results) Output() Output {
-	output := Output{Velero: r.Velero, ConfigMaps: []ConfigMap{}}
+	output := Output{Velero: r.Velero, Kubernetes: r.Kubernetes, ConfigMaps: []ConfigMap{}}
 	for _, one := range r.results {
 		document := one.Document
 		found := ConfigMap{Kind: document.Kind, Source: document.Title, NamedBy: document.NamedBy, Problems: []Problem{}, InEffect: []Setting{}}

@@ -17,8 +17,14 @@ const (
 // Write prints the results for people, in lines of 80 columns if no word is longer. It returns the write error.
 func (r Results) Write(to io.Writer) error {
 	var text strings.Builder
+	if r.Kubernetes != nil {
+		fmt.Fprintf(&text, "kubernetes: %s (Lateen is tested with Kubernetes %s)\n", r.Kubernetes.Version, strings.Join(r.Kubernetes.TestedVersions, ", "))
+	}
 	if r.Velero != nil {
-		fmt.Fprintf(&text, "velero: %s (Lateen is tested with Velero %s)\n\n", r.Velero.Image, strings.Join(r.Velero.TestedVersions, " and "))
+		fmt.Fprintf(&text, "velero: %s (Lateen is tested with Velero %s)\n", r.Velero.Image, strings.Join(r.Velero.TestedVersions, ", "))
+	}
+	if text.Len() > 0 {
+		text.WriteString("\n")
 	}
 	for i, one := range r.results {
 		if i > 0 {

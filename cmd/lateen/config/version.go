@@ -10,25 +10,38 @@ import (
 // TriedVersions returns the minor versions of Velero whose servers and movers the tests run, oldest first.
 func TriedVersions() []string { return []string{"1.17", "1.18"} }
 
+// TriedKubernetes returns the minor versions of Kubernetes whose control planes the tests run, oldest first.
+func TriedKubernetes() []string { return []string{"1.36", "1.37"} }
+
 // UntriedVelero describes an image of a minor version of Velero that was not tested. It is empty for a tested
 // version, and for a tag that is no version.
 func UntriedVelero(image string) string {
-	tag := imageTag(image)
-	tried := TriedVersions()
-	oldest, newest := version.MustParseGeneric(tried[0]), version.MustParseGeneric(tried[len(tried)-1])
+	tag, tried := imageTag(image), TriedVersions()
 	if tag == "main" { // the tag of Velero's development branch
-		return fmt.Sprintf("Velero's development branch (%s) is newer than %s, the newest version tested with Lateen", image, newest)
+		return fmt.Sprintf("Velero's development branch (%s) is newer than %s, the newest version tested with Lateen", image, tried[len(tried)-1])
 	}
-	found, err := version.ParseGeneric(tag)
+	return untried("Velero", tag, tried)
+}
+
+// UntriedKubernetes describes a minor version of Kubernetes that was not tested, from the gitVersion of an API server. It
+// is empty for a tested version, and for what is no version.
+func UntriedKubernetes(gitVersion string) string {
+	return untried("Kubernetes", gitVersion, TriedKubernetes())
+}
+
+// untried compares a version with the minor versions that were tested, oldest first.
+func untried(product, text string, tried []string) string {
+	found, err := version.ParseGeneric(text)
 	if err != nil {
 		return ""
 	}
+	oldest, newest := version.MustParseGeneric(tried[0]), version.MustParseGeneric(tried[len(tried)-1])
 	minor := version.MajorMinor(found.Major(), found.Minor())
 	switch {
 	case newest.LessThan(minor):
-		return fmt.Sprintf("Velero %s is newer than %s, the newest version tested with Lateen", tag, newest)
+		return fmt.Sprintf("%s %s is newer than %s, the newest version tested with Lateen", product, text, newest)
 	case minor.LessThan(oldest):
-		return fmt.Sprintf("Velero %s is older than %s, the oldest version tested with Lateen", tag, oldest)
+		return fmt.Sprintf("%s %s is older than %s, the oldest version tested with Lateen", product, text, oldest)
 	}
 	return ""
 }

@@ -1,10 +1,7 @@
 package monitoring
 
 import (
-	"encoding/json"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -132,20 +129,8 @@ func (p *prometheus) requireRules(t *testing.T) {
 // requireDashboard shows that Prometheus can answer every question of the dashboard.
 func (p *prometheus) requireDashboard(t *testing.T) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(manifests, "lateen.json"))
-	require.NoError(t, err)
-	var dashboard struct {
-		Panels []struct {
-			Title   string `json:"title"`
-			Targets []struct {
-				Expr string `json:"expr"`
-			} `json:"targets"`
-		} `json:"panels"`
-	}
-	require.NoError(t, json.Unmarshal(text, &dashboard))
-	require.NotEmpty(t, dashboard.Panels)
 	variables := strings.NewReplacer("$namespace", ".*", "$__rate_interval", "1m")
-	for _, panel := range dashboard.Panels {
+	for _, panel := range readDashboard(t).Panels {
 		for _, target := range panel.Targets {
 			var answer struct {
 				Status string `json:"status"`

@@ -58,6 +58,16 @@ func hostPathArgs(container corev1.Container) []string {
 	return nil
 }
 
+// PodsDir returns the kubelet's pods directory that agents have mounted, or the default one.
+func PodsDir(velero corev1.PodTemplateSpec) string {
+	for _, volume := range velero.Spec.Volumes {
+		if volume.Name == HostPodsVolume && volume.HostPath != nil {
+			return volume.HostPath.Path
+		}
+	}
+	return path.Join(DefaultKubeletRoot, "pods")
+}
+
 // metricsPort returns the name of the agents' metrics port; empty if the container has no such named port. `velero
 // install` and Helm's chart use different names.
 func metricsPort(container corev1.Container) string {

@@ -34,13 +34,9 @@ func podPolicy(o Options) []runtime.Object {
 	if o.PodPolicy == "" {
 		return nil
 	}
-	account := ServerAccount
-	if o.Movers.Account {
-		account = "'" + MoverAccountName + "'"
-	}
 	return PodPolicies(PodPolicy{
 		Namespace: o.Namespace, Deployment: VeleroDeployment, PodsDir: path.Join(o.kubeletRoot(), "pods"),
-		Account: account, Privileged: fmt.Sprint(o.PodPolicy == PodPolicyPrivileged),
+		Account: o.Movers.PolicyAccount(), Privileged: fmt.Sprint(o.PodPolicy == PodPolicyPrivileged),
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/cmd/lateen/cluster"
@@ -26,6 +27,8 @@ type options struct {
 	cluster             cluster.Flags
 	image               string
 	copies              deploy.Copies
+	movers              deploy.Movers
+	podPolicy           string
 	undo, force, dryRun bool
 	output              string // json or yaml: print the objects; empty: print a diff
 	timeout             time.Duration
@@ -48,7 +51,7 @@ func NewCommand(userAgent string) *cobra.Command {
 			if (options.image == "") != options.undo {
 				return fmt.Errorf("set --lateen-image to the image of Lateen, or --undo to restore Velero's agents")
 			}
-			if err := errors.Join(options.validateCopies(), options.validateOutput()); err != nil {
+			if err := errors.Join(options.validateCopies(), options.validateMovers(), options.validateOutput()); err != nil {
 				return err
 			}
 			client, err := options.cluster.Connect(command.OutOrStdout())
@@ -67,6 +70,7 @@ func NewCommand(userAgent string) *cobra.Command {
 	options.cluster.Add(flags)
 	flags.StringVar(&options.image, "lateen-image", "", "image of Lateen, for the agents")
 	cluster.AddCopyFlags(flags, &options.copies)
+	cluster.AddMoverFlags(flags, &options.movers, &options.podPolicy)
 	flags.BoolVar(&options.undo, "undo", false, "restore Velero's agents")
 	flags.BoolVar(&options.dryRun, "dry-run", false, "print the changes without applying them")
 	flags.StringVarP(&options.output, "output", "o", "", "print the objects that --dry-run leaves unapplied: json or yaml (default: a diff)")
@@ -101,6 +105,7 @@ type adoption struct {
 	prompt      cluster.Prompt
 	warnings    io.Writer
 	maintenance string // the source of the maintenance configuration, for people; empty: none
+	restricts   []runtime.Object
 }
 
 // replacement is the change of one DaemonSet.
@@ -123,6 +128,11 @@ func (a *adoption) run(ctx context.Context) error {
 	if a.maintenance != "" {
 		fmt.Fprintln(a.Out, a.maintenance)
 	}
+	for _, object := range a.restricts {
+		if manifest, err := deploy.Manifest(object); err == nil && !a.undo {
+			fmt.Fprintf(a.Out, "%s %s is applied.\n", manifest.GetKind(), manifest.GetName())
+		}
+	}
 	if a.dryRun {
 		return nil
 	}
@@ -139,6 +149,9 @@ func (a *adoption) run(ctx context.Context) error {
 func (a *adoption) plan(ctx context.Context) ([]replacement, error) {
 	found, err := a.agents(ctx)
 	if err != nil {
+		return nil, err
+	}
+	if a.restricts, err = a.restrict(ctx, found[0]); err != nil {
 		return nil, err
 	}
 	var changes []replacement

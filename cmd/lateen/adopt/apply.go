@@ -81,7 +81,14 @@ func (a *adoption) revert(ctx context.Context, changes []replacement) error {
 	if err != nil {
 		return err
 	}
+	remain, err := a.moversRemain(ctx)
+	if err != nil {
+		return err
+	}
 	for _, each := range append(rights, copies...) {
+		if remain && each.GetName() == deploy.MoverAccountName {
+			continue
+		}
 		found, err := a.Resource(each).Get(ctx, each.GetName(), metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err), err == nil && found.GetLabels()[api.LabelInstalled] != a.Namespace:
@@ -98,7 +105,7 @@ func (a *adoption) revert(ctx context.Context, changes []replacement) error {
 }
 
 func (a *adoption) rbac() ([]*unstructured.Unstructured, error) {
-	return cluster.Manifests(a.Namespace, append(deploy.RBAC(a.Namespace), deploy.CopyAccess(a.Namespace, a.copies)...))
+	return cluster.Manifests(a.Namespace, slices.Concat(deploy.RBAC(a.Namespace), deploy.CopyAccess(a.Namespace, a.copies), a.restricts))
 }
 
 func (a *adoption) update(ctx context.Context, changes []replacement) error {

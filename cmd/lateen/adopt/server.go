@@ -39,7 +39,8 @@ func (a *adoption) server(ctx context.Context) (*appsv1.Deployment, error) {
 }
 
 // serverArgs returns the arguments that replace Velero's Deployment if it does not have the usual name. They set the
-// image and ServiceAccount of movers, as in Velero's agents, and the ConfigMap of maintenance jobs.
+// image and ServiceAccount of movers, as in Velero's agents, and the ConfigMap of maintenance jobs. With --restrict-movers,
+// they always set the ServiceAccount.
 func (a *adoption) serverArgs(ctx context.Context, velero corev1.PodTemplateSpec) ([]string, error) {
 	server, err := a.server(ctx)
 	if err != nil {
@@ -52,10 +53,17 @@ func (a *adoption) serverArgs(ctx context.Context, velero corev1.PodTemplateSpec
 	if maintenance != "" {
 		a.maintenance = fmt.Sprintf("Maintenance jobs use ConfigMap %s, named by Deployment %s.", maintenance, server.Name)
 	}
-	if server != nil && server.Name == deploy.VeleroDeployment || len(velero.Spec.Containers) == 0 {
-		return nil, nil
+	var args []string
+	if a.movers.Account {
+		args = append(args, deploy.MoverAccountFlag+"="+deploy.MoverAccountName)
 	}
-	args := []string{"--mover-image=" + velero.Spec.Containers[0].Image, "--mover-service-account=" + velero.Spec.ServiceAccountName}
+	if server != nil && server.Name == deploy.VeleroDeployment || len(velero.Spec.Containers) == 0 {
+		return args, nil
+	}
+	args = append(args, "--mover-image="+velero.Spec.Containers[0].Image)
+	if !a.movers.Account {
+		args = append(args, deploy.MoverAccountFlag+"="+velero.Spec.ServiceAccountName)
+	}
 	if maintenance != "" {
 		args = append(args, "--repo-maintenance-job-configmap="+maintenance)
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -80,9 +79,7 @@ func (o *options) addPodFlags(flags *pflag.FlagSet) {
 	flags.StringToStringVar(&o.server.Labels, "pod-labels", nil, "labels of the pods of server and agents: key1=value1,key2=value2")
 	flags.StringToStringVar(&o.server.ServiceAccountAnnotations, "sa-annotations", nil, "annotations of the ServiceAccounts of server and movers: key1=value1,key2=value2")
 	flags.StringVar(&o.server.Account, "service-account-name", "", "existing ServiceAccount for server and movers, with RBAC rules; agents have their own")
-	flags.BoolVar(&o.agent.Movers.Account, "restrict-movers", false, "create ServiceAccount "+deploy.MoverAccountName+", which has only the rights of movers and maintenance jobs, and use it for them")
-	flags.StringSliceVar(&o.agent.Movers.Secrets, "mover-secrets", nil, "with --restrict-movers: Secrets that backup storage locations name in credential or caCertRef: name1,name2")
-	flags.StringVar(&o.agent.PodPolicy, "pod-policy", "", "create ValidatingAdmissionPolicies on the pods that agents may create (Kubernetes 1.30): restricted, or privileged for privilegedFsBackup")
+	cluster.AddMoverFlags(flags, &o.agent.Movers, &o.agent.PodPolicy)
 	o.serverPod.addFlags(flags, "velero-pod", "the server's pod", quantities{cpuRequest: "500m", cpuLimit: "1000m", memRequest: "128Mi", memLimit: "512Mi"})
 	o.agentPod.addFlags(flags, "node-agent-pod", "an agent's pod", quantities{cpuRequest: "20m", cpuLimit: "0", memRequest: "64Mi", memLimit: "512Mi"})
 	flags.StringVar(&o.server.PriorityClass, "server-priority-class-name", "", "priority class of the server's Deployment")
@@ -141,12 +138,10 @@ func (o *options) validate() error {
 		return errors.New("--node-agent-host-path and --node-agent-disable-host-path exclude each other: remove one")
 	case o.uploader != "kopia":
 		return fmt.Errorf("--uploader-type=%s is unknown: use kopia, the only uploader of Velero 1.18", o.uploader)
-	case len(o.agent.Movers.Secrets) > 0 && !o.agent.Movers.Account:
-		return errors.New("--mover-secrets has no effect on movers with Velero's rights: add --restrict-movers")
+	case cluster.ValidateMovers(o.agent.Movers, o.agent.PodPolicy) != nil:
+		return cluster.ValidateMovers(o.agent.Movers, o.agent.PodPolicy)
 	case o.agent.Movers.Account && !o.useNodeAgent:
 		return errors.New("--restrict-movers requires agents: remove --use-node-agent=false")
-	case !slices.Contains([]string{"", deploy.PodPolicyRestricted, deploy.PodPolicyPrivileged}, o.agent.PodPolicy):
-		return fmt.Errorf("--pod-policy=%s is unknown: use %s or %s", o.agent.PodPolicy, deploy.PodPolicyRestricted, deploy.PodPolicyPrivileged)
 	case o.agent.PodPolicy != "" && !o.useNodeAgent:
 		return errors.New("--pod-policy requires agents: remove --use-node-agent=false")
 	case o.agent.Windows && !o.useNodeAgent:

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"cmp"
 	"path"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -217,3 +218,6 @@ func networkPolicy(namespace string) *networkingv1.NetworkPolicy {
 		},
 	}
 }
+
+// kubeletRoot returns the root directory of the kubelet.
+func (o Options) kubeletRoot() string { return cmp.Or(o.KubeletRoot, DefaultKubeletRoot) }

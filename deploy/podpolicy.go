@@ -23,12 +23,6 @@ type PodPolicy struct {
 // ServerAccount is PodPolicy.Account for movers that run as Velero's server does.
 const ServerAccount = "variables.serverAccount"
 
-// Values of Options.PodPolicy.
-const (
-	PodPolicyRestricted = "restricted" // no privileged containers
-	PodPolicyPrivileged = "privileged" // privileged movers of pod volumes, for privilegedFsBackup
-)
-
 // podPolicy returns the policies of an installation; nil if it has none.
 func podPolicy(o Options) []runtime.Object {
 	if o.PodPolicy == "" {

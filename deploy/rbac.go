@@ -1,11 +1,24 @@
 package deploy
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/lateen-project/lateen/exposer/api"
 )
+
+// RBAC returns the ServiceAccount of the agents in Velero's namespace, with exactly the permissions they need. The
+// names of cluster-scoped objects contain the namespace. Two installations in one cluster therefore do not share
+// permissions.
+func RBAC(namespace string) []runtime.Object {
+	return []runtime.Object{
+		serviceAccount(namespace),
+		role(namespace), roleBinding(namespace),
+		clusterRole(namespace), clusterRoleBinding(namespace),
+	}
+}
 
 // NamespaceRules are all permissions of the agent in Velero's namespace: to watch transfers, to create and delete
 // their movers and the objects of these, and to read its configuration. Creating a pod there includes the use of any
@@ -129,4 +142,11 @@ func subjects(namespace string) []rbacv1.Subject {
 
 func clusterName(namespace string) string {
 	return ServiceAccountName + "-" + namespace
+}
+
+func serviceAccount(namespace string) *corev1.ServiceAccount {
+	return &corev1.ServiceAccount{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
+		ObjectMeta: meta(namespace, ServiceAccountName),
+	}
 }

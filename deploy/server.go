@@ -7,8 +7,30 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
+
+// Server returns the objects of Velero's server in the order of their creation, without Definitions.
+func Server(v Velero) []runtime.Object {
+	all := []runtime.Object{namespace(v.Namespace)}
+	if v.Account == "" {
+		all = append(all, adminBinding(v.Namespace), account(v))
+	}
+	if v.Credentials != nil {
+		all = append(all, secret(v))
+	}
+	if v.Maintenance != "" {
+		all = append(all, maintenanceConfig(v))
+	}
+	if !v.NoLocation {
+		all = append(all, storageLocation(v))
+	}
+	if !v.NoSnapshots {
+		all = append(all, snapshotLocation(v))
+	}
+	return append(all, deployment(v))
+}
 
 // deployment returns the Deployment of Velero's server. Movers inherit from it, because it has the credentials.
 func deployment(v Velero) *appsv1.Deployment {

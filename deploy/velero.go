@@ -62,27 +62,6 @@ func Definitions() []runtime.Object {
 	return all
 }
 
-// Server returns the objects of Velero's server in the order of their creation, without Definitions.
-func Server(v Velero) []runtime.Object {
-	all := []runtime.Object{namespace(v.Namespace)}
-	if v.Account == "" {
-		all = append(all, adminBinding(v.Namespace), account(v))
-	}
-	if v.Credentials != nil {
-		all = append(all, secret(v))
-	}
-	if v.Maintenance != "" {
-		all = append(all, maintenanceConfig(v))
-	}
-	if !v.NoLocation {
-		all = append(all, storageLocation(v))
-	}
-	if !v.NoSnapshots {
-		all = append(all, snapshotLocation(v))
-	}
-	return append(all, deployment(v))
-}
-
 // veleroMeta sets the only label of Velero's own objects.
 func veleroMeta(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"component": "velero"}}

@@ -68,11 +68,3 @@ func New(registry prometheus.Registerer, version, node string) *Metrics {
 	registry.MustRegister(m.queues.collectors()...)
 	return m
 }
-
-func counter(name, help string, labels ...string) *prometheus.CounterVec {
-	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-}
-
-func gauge(name, help string, labels ...string) *prometheus.GaugeVec {
-	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
-}

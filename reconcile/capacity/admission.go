@@ -7,30 +7,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/utils/clock"
 )
-
-// AdmissionPhase is the state of a transfer for the limit on prepared transfers in the cluster.
-type AdmissionPhase int
-
-// Phases of a transfer for Admission.
-const (
-	Uncounted AdmissionPhase = iota // moving data or terminal: needs no place
-	Waiting                         // New: waits for a place
-	Admitted                        // Accepted or Prepared: occupies a place
-)
-
-// Entry is what Admission needs to know of one transfer of any kind.
-type Entry struct {
-	UID     types.UID
-	Key     string // kind, namespace and name
-	Version string // resourceVersion: a change admits a skipped transfer again
-	Created time.Time
-	Restore bool
-	Node    string // where the volume is mounted; empty if any node will do or it is unknown
-	Phase   AdmissionPhase
-}
 
 // Admission decides which transfers of the whole cluster may be prepared next (prepareQueueLength of the node-agent
 // ConfigMap). All agents compute the same from their caches, so nobody keeps a shared count:
@@ -58,21 +36,6 @@ type Admission struct {
 	due           time.Time              // when the first timeout of both expires; zero if there is none
 	timer         clock.Timer            // fires at due
 }
-
-// pending is the state of one transfer.
-type pending struct {
-	Entry
-	queued     bool      // in the cluster's queue
-	admissible bool      // may be admitted now
-	since      time.Time // since when it is admissible
-	reserved   time.Time // when its place was reserved; else zero
-	skipped    bool      // its timeout expired, and it has not changed since
-	requested  bool      // TryAdmit was called, so it is queued although it was skipped
-	enqueue    func()    // called once it becomes admissible, after a refusal
-}
-
-// holds reports whether a place is reserved that the cache does not show yet.
-func (c *pending) holds() bool { return !c.reserved.IsZero() }
 
 // NewAdmission limits the prepared transfers of the cluster, and those of one node. perNode is the largest
 // concurrency of any node. A limit of 0 admits everything; a perNode of 0 sets no limit per node.
@@ -187,17 +150,4 @@ func (a *Admission) Release(uid types.UID) {
 func (a *Admission) clearReservation(c *pending) {
 	c.reserved, c.requested, c.enqueue = time.Time{}, false, nil
 	delete(a.reserved, c.UID)
-}
-
-// same reports whether two entries are equal.
-func same(a, b Entry) bool {
-	created := a.Created.Equal(b.Created)
-	a.Created, b.Created = time.Time{}, time.Time{}
-	return created && a == b
-}
-
-// older reports whether a has an earlier version than b of the same resource (KEP-5504).
-func older(a, b Entry) bool {
-	order, err := resourceversion.CompareResourceVersion(a.Version, b.Version)
-	return err == nil && order < 0
 }

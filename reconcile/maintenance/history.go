@@ -7,6 +7,12 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
+// Factors of the memory limit after a run that was OOMKilled.
+const (
+	memoryStep = 1.5
+	maxFactor  = 4.
+)
+
 // RunOf returns the history entry of a finished or abandoned job; job.Finished is its end. why is the reason of a
 // failure. The message of a failed run also contains its duration, because the entry has no field for it.
 func RunOf(job objects.JobStatus, why string) Run {

@@ -1,7 +1,6 @@
 package maintenance
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"time"
@@ -37,11 +36,6 @@ func due(r Repository, jobs []objects.JobStatus, policy Policy) time.Time {
 		return retry
 	}
 	return at
-}
-
-// FrequencyOf returns the maintenance interval of a repository.
-func (p Policy) FrequencyOf(r Repository) time.Duration {
-	return cmp.Or(max(p.Frequency, 0), max(r.Frequency, 0), defaultFrequency)
 }
 
 // jitter returns by how much the maintenance of a repository is early. It is never late: a Velero server that also
@@ -90,9 +84,3 @@ func endOf(run Run, jobs []objects.JobStatus) time.Time {
 	}
 	return run.Started
 }
-
-// Factors of the memory limit after a run that was OOMKilled.
-const (
-	memoryStep = 1.5
-	maxFactor  = 4.
-)

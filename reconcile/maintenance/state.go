@@ -3,6 +3,7 @@
 package maintenance
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -168,4 +169,9 @@ func (p Policy) IntervalOf(r Repository) time.Duration {
 		return frequency
 	}
 	return (frequency + day - 1) / day * day
+}
+
+// FrequencyOf returns the maintenance interval of a repository.
+func (p Policy) FrequencyOf(r Repository) time.Duration {
+	return cmp.Or(max(p.Frequency, 0), max(r.Frequency, 0), defaultFrequency)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"strings"
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -151,4 +152,10 @@ func (m *Reconciler) writeHistory(ctx context.Context, key string, object *veler
 	m.written.Record(key, written)
 	m.exportAge(written)
 	return true, nil
+}
+
+// splitKey splits the key of an object into namespace and name.
+func splitKey(key string) (namespace, name string) {
+	namespace, name, _ = strings.Cut(key, "/")
+	return namespace, name
 }

@@ -5,7 +5,6 @@ package repository
 import (
 	"context"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -147,10 +146,4 @@ func (m *Reconciler) Location(location *velerov1.BackupStorageLocation) {
 			m.Enqueue(object.Namespace + "/" + object.Name)
 		}
 	}
-}
-
-// splitKey splits the key of an object into namespace and name.
-func splitKey(key string) (namespace, name string) {
-	namespace, name, _ = strings.Cut(key, "/")
-	return namespace, name
 }

@@ -2,6 +2,7 @@ package exposer
 
 import (
 	"context"
+	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -88,3 +89,16 @@ func (h *TerminalError) Error() string { return h.Err.Error() }
 
 // Unwrap returns the cause.
 func (h *TerminalError) Unwrap() error { return h.Err }
+
+// wrapCreate wraps an error with its operation. An object that the API server calls invalid can never be created,
+// so that error is a TerminalError.
+func wrapCreate(what string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case apierrors.IsInvalid(err):
+		return &TerminalError{fmt.Errorf("%s: %w", what, err)}
+	default:
+		return fmt.Errorf("%s: %w", what, err)
+	}
+}

@@ -11,14 +11,6 @@ import (
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
-// Copies are names of Secrets and ConfigMaps that a CSI driver reads in the namespace of a claim to provision its
-// volume, such as the key of an encrypted volume (secretNames and configMapNames of the node-agent ConfigMap,
-// Velero #9879).
-type Copies struct {
-	SecretNames    []string
-	ConfigMapNames []string
-}
-
 // CopiesOf returns the objects to copy into the mover's namespace, and the namespace of the originals.
 func CopiesOf(move MoverSpec, facts VolumeInfo, settings Settings) (from string, copies Copies) {
 	switch {

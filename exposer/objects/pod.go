@@ -78,11 +78,6 @@ func moverPod(move MoverSpec, facts VolumeInfo, template Template, settings Sett
 	return pod
 }
 
-func ownerReference(move MoverSpec) metav1.OwnerReference {
-	version, kind := move.GVK.ToAPIVersionAndKind()
-	return metav1.OwnerReference{APIVersion: version, Kind: kind, Name: move.Name, UID: move.UID, Controller: new(true)}
-}
-
 func moverContainer(move MoverSpec, facts VolumeInfo, template Template, settings Settings, volume mounted) corev1.Container {
 	name := string(move.UID)
 	container := corev1.Container{

@@ -95,3 +95,16 @@ type Cache struct {
 	Threshold    int64 // bytes; snapshots that are known to be smaller need no cache volume
 	Limit        int64 // bytes that the mover may keep in its cache
 }
+
+func ownerReference(move MoverSpec) metav1.OwnerReference {
+	version, kind := move.GVK.ToAPIVersionAndKind()
+	return metav1.OwnerReference{APIVersion: version, Kind: kind, Name: move.Name, UID: move.UID, Controller: new(true)}
+}
+
+// Copies are names of Secrets and ConfigMaps that a CSI driver reads in the namespace of a claim to provision its
+// volume, such as the key of an encrypted volume (secretNames and configMapNames of the node-agent ConfigMap,
+// Velero #9879).
+type Copies struct {
+	SecretNames    []string
+	ConfigMapNames []string
+}

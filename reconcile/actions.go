@@ -19,6 +19,9 @@ import (
 	"github.com/lateen-project/lateen/reconcile/writes"
 )
 
+// errConflict means that another client changed the resource since it was read.
+var errConflict = errors.New("another client changed the object first")
+
 // write patches the custom resource to the state of the step. The patch fails if the resource changed since it was
 // read.
 func (t *TransferReconciler[T]) write(ctx context.Context, s *request[T], step transfer.Step) error {
@@ -80,17 +83,6 @@ func (t *TransferReconciler[T]) notWritten(s *request[T], starts bool) {
 	}
 	t.Admission.Release(s.object.GetUID())
 	t.Preparing.Release(s.object.GetUID())
-}
-
-// isRejected reports whether an error proves that the write did not happen. With no answer or a 5xx it may have
-// happened.
-func isRejected(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return false
-	}
-	code := status.Status().Code
-	return code >= 400 && code < 500
 }
 
 // expose creates the missing objects, the mover pod last. A terminal error fails the transfer at once.

@@ -186,3 +186,12 @@ func joinNonEmpty(all ...string) string {
 	}
 	return strings.Join(reported, "; ")
 }
+
+// localPod returns the pod whose volume is moved, if it runs on this node.
+func (t *TransferReconciler[T]) localPod(s *request[T]) *corev1.Pod {
+	reference := s.move.Source.PodVolume.Pod
+	if pod := t.Pods.Pod(reference.Namespace + "/" + reference.Name); isSource(pod, reference) {
+		return pod
+	}
+	return nil
+}

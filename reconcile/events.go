@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -178,4 +179,15 @@ func phaseSince(before transfer.State) time.Time {
 	case transfer.New, transfer.Completed, transfer.Failed, transfer.Canceled:
 	}
 	return before.CreatedAt
+}
+
+// isRejected reports whether an error proves that the write did not happen. With no answer or a 5xx it may have
+// happened.
+func isRejected(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	code := status.Status().Code
+	return code >= 400 && code < 500
 }

@@ -209,3 +209,12 @@ func (m *localState) markLocalPod(key string, here bool) bool {
 	m.of(key).localPod = true
 	return true
 }
+
+// activity is what a running mover has reported. Its times are those of the node's clock: they are only compared,
+// never subtracted from this agent's clock.
+type activity struct {
+	startedAt  time.Time
+	started    bool
+	progress   transfer.Progress
+	progressAt time.Time
+}

@@ -73,15 +73,6 @@ func (t *TransferReconciler[T]) owningNode(s *request[T]) string {
 	return ""
 }
 
-// localPod returns the pod whose volume is moved, if it runs on this node.
-func (t *TransferReconciler[T]) localPod(s *request[T]) *corev1.Pod {
-	reference := s.move.Source.PodVolume.Pod
-	if pod := t.Pods.Pod(reference.Namespace + "/" + reference.Name); isSource(pod, reference) {
-		return pod
-	}
-	return nil
-}
-
 // exposure reads the state of the mover pod and of the objects created with it.
 func (t *TransferReconciler[T]) exposure(s *request[T]) {
 	s.seen.Exposure = objects.ReadPod(s.pod)

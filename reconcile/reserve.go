@@ -4,14 +4,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// needs is what a transfer needs beyond its own objects, as one reconcile observes it.
-type needs struct {
-	targetClaim bool // to be enqueued when its target claim changes
-	targetPod   bool // to be enqueued when its target pod changes
-	slot        bool // a slot, because its mover is ready to start
-	delayed     bool // no slot yet: another restore to its pod must end first
-}
-
 // reserve acquires what the observed transfer needs: a slot, a place among the transfers that are prepared, and watches.
 // It releases all else, so none can leak. It runs even after a failed observation, which has no needs.
 func (t *TransferReconciler[T]) reserve(s *request[T]) {

@@ -4,8 +4,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 // canceled returns when a cancel was first observed.
@@ -59,15 +57,6 @@ func (m *localState) entered(key string, now time.Time) time.Time {
 	since := kept.since
 	kept.since = now
 	return since
-}
-
-// activity is what a running mover has reported. Its times are those of the node's clock: they are only compared,
-// never subtracted from this agent's clock.
-type activity struct {
-	startedAt  time.Time
-	started    bool
-	progress   transfer.Progress
-	progressAt time.Time
 }
 
 // active returns when the current activity of a mover was first observed.

@@ -3,7 +3,6 @@ package reconcile
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -11,13 +10,11 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/exposer"
-	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/transfer"
@@ -105,20 +102,6 @@ type Movers interface {
 	Last(uid types.UID, reason string, mover *corev1.Pod) (message string, at time.Time, ok bool)
 }
 
-// request is one resource as one reconcile observes it.
-type request[T transfer.Object] struct {
-	key    string
-	object T
-	state  transfer.State
-	move   objects.MoverSpec
-	pod    *corev1.Pod                     // the mover pod, or nil
-	claims []*corev1.PersistentVolumeClaim // claims created for it that only the API server returned
-	within time.Duration                   // when to observe it again at the latest; 0: as the step says
-	late   bool                            // only the API server has pod and claims: no event reports their deletion
-	needs  needs
-	seen   transfer.Observed
-}
-
 // conflictRequeue is the delay after a write was refused, or after the caches missed leftovers. An event usually
 // comes first. A 409 does not prove that another client wrote, so the event may be missing.
 const conflictRequeue = time.Second
@@ -172,107 +155,4 @@ func (t *TransferReconciler[T]) execute(ctx context.Context, s *request[T], step
 	case transfer.Wait:
 	}
 	return step.After, nil
-}
-
-func (t *TransferReconciler[T]) newRequest(key string, object T) *request[T] {
-	return &request[T]{key: key, object: object, state: t.Kind.Get(object), move: t.movement(object)}
-}
-
-// movement returns the MoverSpec of a resource, with this agent as the exposing node.
-func (t *TransferReconciler[T]) movement(object T) objects.MoverSpec {
-	move := t.Kind.Movement(object, t.ResourceTimeout)
-	move.GVK, move.PodLabel = t.Kind.GVK, t.Kind.PodLabel
-	move.Attempt, move.ExposingNode = t.Kind.Get(object).Restarts, t.Agent.Node
-	return move
-}
-
-// errConflict means that another client changed the resource since it was read.
-var errConflict = errors.New("another client changed the object first")
-
-// Owned returns the resources whose status names the node of this agent. It modifies the given slice.
-func (t *TransferReconciler[T]) Owned(objects []T) []T {
-	return slices.DeleteFunc(objects, func(object T) bool { return t.Kind.Get(object).Node != t.Agent.Node })
-}
-
-// Resume acquires slots for the movers that run already. Call it before the first reconcile.
-func (t *TransferReconciler[T]) Resume(owned []T) {
-	for _, object := range owned {
-		if state := t.Kind.Get(object); state.TakesSlot() {
-			t.written.Newest(cache.MetaObjectToName(object).String(), object) // forget needs it to release the slot
-			t.NodeSlots.ForceAcquire(state.Node, object.GetUID())
-		}
-	}
-}
-
-// Observe passes a resource of any node to admission, and counts the prepared ones. It also counts the slots in use on
-// other nodes. A coordinator that stands in for the agent of such a node needs that count from its start.
-func (t *TransferReconciler[T]) Observe(object T) {
-	state := t.Kind.Get(object)
-	switch uid := object.GetUID(); {
-	case t.written.IsStale(cache.MetaObjectToName(object).String(), object): // its reconcile counts it
-	case state.Node == t.Agent.Node || state.Phase.NeedsSlot():
-	case state.TakesSlot():
-		t.NodeSlots.ForceAcquire(state.Node, uid)
-	default:
-		t.NodeSlots.Release(uid)
-	}
-	t.countPrepared(object, state)
-	entry := capacity.Entry{
-		UID: object.GetUID(), Key: t.Kind.Name + "/" + cache.MetaObjectToName(object).String(), Version: object.GetResourceVersion(),
-		Created: state.CreatedAt, Restore: t.Kind.Restores, Phase: capacity.Uncounted,
-	}
-	switch {
-	case state.Foreign:
-	case state.Phase.IsPreparing():
-		entry.Phase = capacity.Admitted
-	case state.Phase.IsNew() && !state.Cancel && !state.Deleting && state.UnsupportedReason == "":
-		entry.Phase = capacity.Waiting
-	}
-	if state.NodeBound {
-		entry.Node = state.Node
-	}
-	t.Admission.Observe(entry)
-}
-
-// countPrepared counts a transfer that Lateen prepares. A new one keeps its place: it is about to be accepted, or it is
-// queued for that. An accepted one gives its place to the next after a while, as something of its own may keep its mover
-// from running; countPrepared returns how long that is from now, or 0.
-func (t *TransferReconciler[T]) countPrepared(object T, state transfer.State) (left time.Duration) {
-	uid, ours := object.GetUID(), !state.Foreign && state.Exposer != ""
-	if state.Phase.NeedsMover() {
-		left = max(state.AcceptedAt.Add(t.Limits.PlaceTimeout).Sub(t.Clock.Now()), 0)
-	}
-	switch {
-	case state.Phase.IsNew():
-	case state.NodeBound && state.Node != t.Agent.Node:
-	case ours && left > 0:
-		t.Preparing.Count(state.NodeBound, uid)
-	case ours && state.Phase.NeedsSlot():
-		t.Preparing.CountReady(state.NodeBound, state.Node, uid, state.CreatedAt, func() { t.Enqueue(cache.MetaObjectToName(object).String()) })
-	default:
-		t.Preparing.Release(uid)
-	}
-	return left
-}
-
-// Forget releases what a deleted resource holds.
-func (t *TransferReconciler[T]) Forget(uid types.UID) {
-	t.NodeSlots.Release(uid)
-	t.Admission.Forget(uid)
-	t.Preparing.Release(uid)
-}
-
-// forget drops the local state of a deleted resource and releases its slot.
-func (t *TransferReconciler[T]) forget(key string) {
-	t.local.forget(key)
-	deleted, known := t.written.Forget(key)
-	if !known {
-		return
-	}
-	uid := deleted.GetUID()
-	t.Movers.Forget(uid)
-	t.Targets.Forget(uid)
-	t.Restored.Forget(uid)
-	t.TargetPods.Forget(uid)
-	t.Forget(uid)
 }

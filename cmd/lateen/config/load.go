@@ -17,44 +17,8 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/exposer/api"
-	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
-
-// Startup is everything that an agent reads before it starts. It is immutable; Reload returns its successor after an edit
-// of the node-agent ConfigMap.
-type Startup struct {
-	Config    configmap.Config
-	Problems  []configmap.Problem // settings that could not be used
-	ConfigMap *corev1.ConfigMap   // of the node-agent, as read at the start; nil if there is none
-	// base of the mover pods; always for linux, for windows if agents run there
-	Templates map[corev1.OSName]objects.Template
-	// the kubelet's pods directory on the host; empty if no manifest names it
-	HostPods string
-	Agents   int                 // number of nodes that should have an agent
-	Node     Node                // of the agent
-	Priority priority.Resolution // of the movers' priority class
-
-	MaintenanceConfigMap string  // of maintenance jobs; read again for each job
-	MaintenanceNamedBy   NamedBy // the workload whose flag names it; empty if none does
-
-	written configmap.Config    // as the ConfigMap says, before the cluster is checked for what it names
-	parsed  []configmap.Problem // those of the node-agent ConfigMap itself
-}
-
-// Settings returns the effective settings of movers and their volumes.
-func (s *Startup) Settings() objects.Settings {
-	settings := s.Config.Movers
-	settings.PriorityClass = s.Priority.Effective
-	return settings
-}
-
-// Node is the agent's view of its node.
-type Node struct {
-	Name   string
-	Labels map[string]string
-	OS     corev1.OSName // linux if the node has no such label, as in Velero
-}
 
 // Load reads the whole configuration within Options.StartupTimeout. Its error is one line for an operator. It states
 // what keeps the agent from starting, and the fix. A limitation that still allows a start is a Problem instead.
@@ -75,32 +39,6 @@ func Load(ctx context.Context, client kubernetes.Interface, options Options, clo
 	}
 	return startup, nil
 }
-
-type loader struct {
-	client    kubernetes.Interface
-	options   Options
-	budget    budget
-	workloads map[workload]*corev1.PodTemplateSpec // the workloads read so far; nil for a missing one
-	agents    *int                                 // sums up what their DaemonSets want
-}
-
-// get reads one object within the budget; nil if it does not exist.
-func get[T any](ctx context.Context, l loader, what object, read func(ctx context.Context, name string, options metav1.GetOptions) (*T, error)) (*T, error) {
-	var found *T
-	err := l.budget.retry(ctx, func(ctx context.Context) (err error) {
-		found, err = read(ctx, what.name, metav1.GetOptions{})
-		return err
-	})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil
-	case err != nil:
-		return nil, what.explain(err, l.options.StartupTimeout)
-	}
-	return found, nil
-}
-
-func (l loader) nodeObject() object { return object{resource: "nodes", name: l.options.NodeName} }
 
 func (l loader) readNode(ctx context.Context, startup *Startup) error {
 	node, err := get(ctx, l, l.nodeObject(), l.client.CoreV1().Nodes().Get)
@@ -176,13 +114,6 @@ func (l loader) readConfigMap(ctx context.Context, startup *Startup) error {
 		startup.written.Movers.Cache = new(*cache) // readRepository changes its limit
 	}
 	return nil
-}
-
-// configMap reads a ConfigMap in Velero's namespace; nil if it does not exist.
-func (l loader) configMap(ctx context.Context, name string) (object, *corev1.ConfigMap, error) {
-	what := object{resource: "configmaps", namespace: l.options.Namespace, name: name}
-	found, err := get(ctx, l, what, l.client.CoreV1().ConfigMaps(what.namespace).Get)
-	return what, found, err
 }
 
 // enforceStrict runs last, after every step that may add a Problem or fall back.

@@ -22,15 +22,6 @@ import (
 // have it too.
 const maintenanceFlag = "--repo-maintenance-job-configmap"
 
-// NamedBy is the workload whose flag names the ConfigMap of maintenance jobs.
-type NamedBy string
-
-// The workloads whose flag may name it.
-const (
-	NamedByAgents NamedBy = "DaemonSet " + DaemonSetName
-	NamedByServer NamedBy = "Deployment " + VeleroDeployment
-)
-
 // MaintenanceConfigMap returns the name of the ConfigMap of maintenance jobs, and the workload that names it. The
 // agents' own flag takes precedence over the flag of Velero's server. Here, server is the server's pod template, or
 // nil. Both results are empty if neither flag is set.

@@ -15,12 +15,6 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// workload is a DaemonSet or Deployment in Velero's namespace.
-type workload struct {
-	resource string // daemonSets or deployments
-	name     string
-}
-
 const (
 	daemonSets  = "daemonsets"
 	deployments = "deployments"

@@ -276,3 +276,18 @@ const lineBytes = 256
 func oneLine(text string) string {
 	return truncate.End(strings.Join(strings.Fields(text), " "), lineBytes)
 }
+
+// set assigns a value if all of it is valid. Otherwise, the variable keeps its default.
+func set[T any](r *reader, read func(value) T, into *T) func(value) {
+	return whole(r, read, func(got T) { *into = got })
+}
+
+// whole passes a value on if all of it is valid.
+func whole[T any](r *reader, read func(value) T, use func(T)) func(value) {
+	return func(v value) {
+		before := r.invalid
+		if got := read(v); r.invalid == before {
+			use(got)
+		}
+	}
+}

@@ -5,73 +5,27 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/informers"
-	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile"
 	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/leader"
-	"github.com/lateen-project/lateen/reconcile/maintenance"
 	"github.com/lateen-project/lateen/reconcile/orphans"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 // admitTimeout is how long an admissible transfer may stay unaccepted before admission skips it.
 const admitTimeout = time.Minute
-
-// stepGrace is how long running reconciles may continue after SIGTERM. The process must exit within 5 s.
-const stepGrace = 4 * time.Second
-
-// Options configure an agent.
-type Options struct {
-	Flags   config.Options
-	Rest    *rest.Config // QPS and burst are replaced by those of Flags
-	Metrics *metrics.Metrics
-	Limits  transfer.Limits
-	Clock   clock.WithTickerAndDelayedExecution
-	Log     io.Writer // receives the logs of movers
-	Server  *Server
-
-	// the bounds of maintenance; those of Flags take precedence, and 0 selects the defaults
-	Maintenance maintenance.Policy
-
-	Election leader.Options // the durations of the election; 0 selects the defaults
-	// after this time without a Ready agent on a node, the coordinator acts for it; 0: 1 min
-	AgentTimeout time.Duration
-
-	SyncTimeout time.Duration // limit for a coordinator's caches to sync, after which it releases its Lease; 0: 2 min
-
-	AdmitTimeout time.Duration // limit for an admissible transfer to be accepted, after which it is skipped; 0: 1 min
-	OrphanAge    time.Duration // minimum age of an orphan; 0: 10 min
-	OrphanSweep  time.Duration // interval between two sweeps of a coordinator; 0: 10 min
-
-	// For a simulation, which must be repeatable.
-	Process  string                                             // distinguishes the processes of one node; empty: random
-	Queue    func(name string) workqueue.TypedInterface[string] // makes the queue of a controller; nil: client-go's
-	Prepared int                                                // transfers that an agent prepares at once; 0: as package capacity says
-}
-
-// queue returns the queue of a controller; nil is client-go's.
-func (o *Options) queue(name string) workqueue.TypedInterface[string] {
-	if o.Queue == nil {
-		return nil
-	}
-	return o.Queue(name)
-}
 
 // Run starts the agent. It returns after the context has ended and the running reconciles have finished. Movers
 // continue. An error states why the agent cannot start.
@@ -99,25 +53,6 @@ func Run(ctx context.Context, options Options) error {
 	parts := assembly{Options: options, clients: clients, startup: startup, caches: caches, recorder: recorder, leadership: &leadership{},
 		coordination: options.Metrics.Coordination(orphans.Resources()...), maintenance: newMaintenanceMetrics(options)}
 	return parts.run(watching)
-}
-
-// assembly holds what the construction of the agent needs.
-type assembly struct {
-	Options
-	clients    *clients
-	startup    *config.Startup
-	caches     *informers.Caches
-	recorder   recorder
-	leadership *leadership
-	snapshots  *informers.Snapshots // watched only while this agent coordinates
-	targets    *informers.Targets
-	targetPods *informers.TargetPods
-	restored   *informers.Targets
-	exposing   *exposer.Exposer
-	preparing  *capacity.Preparation
-
-	coordination *metrics.Coordination
-	maintenance  *metrics.Maintenance
 }
 
 // run builds the election, the shared dependencies, the kinds and their event handlers, then runs the control loops.

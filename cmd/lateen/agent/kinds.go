@@ -201,3 +201,21 @@ func (l *kindController[T]) enqueueSiblings(object T) {
 		}
 	}
 }
+
+// backupChanged updates the metrics that Velero itself has for PodVolumeBackups.
+func (p *assembly) backupChanged(backup *velerov1.PodVolumeBackup, before, after transfer.State) {
+	switch {
+	case before.Phase.NeedsSlot() && after.Phase.IsMoving():
+		p.Metrics.BackupStarted()
+	case after.Phase.HasSucceeded():
+		names := transfer.VeleroMetricNames(backup)
+		p.Metrics.BackupCompleted(names.Operation, names.Backup, backup.Name, after.CompletedAt.Sub(after.StartedAt))
+	}
+}
+
+// dataMoved updates the metrics that Velero itself has for DataUploads and DataDownloads.
+func (p *assembly) dataMoved(kind string, after transfer.State) {
+	if after.Phase.Terminal() {
+		p.Metrics.DataMoved(kind, string(after.Phase))
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,32 +23,6 @@ const identityLength = 8
 
 // agentTimeout is how long a node may be without a Ready agent before the coordinator acts for it.
 const agentTimeout = time.Minute
-
-// leadership is an agent's view of the fleet while it coordinates. It is empty otherwise.
-type leadership struct {
-	agents atomic.Pointer[leader.AgentTracker] // nil while this agent does not coordinate
-}
-
-// IsCoordinator implements transfer.Fleet.
-func (l *leadership) IsCoordinator() bool { return l.agents.Load() != nil }
-
-// Unavailable implements transfer.Fleet.
-func (l *leadership) Unavailable(node string) bool {
-	agents := l.agents.Load()
-	return agents != nil && agents.Unavailable(node)
-}
-
-// RunsVelero implements transfer.Fleet.
-func (l *leadership) RunsVelero(node string) bool {
-	agents := l.agents.Load()
-	return agents != nil && agents.RunsVelero(node)
-}
-
-// Lost implements transfer.Fleet.
-func (l *leadership) Lost(node string) bool {
-	agents := l.agents.Load()
-	return agents != nil && agents.Lost(node)
-}
 
 // candidate returns this process as a candidate of the election. Its identity is unique to this process: otherwise, a
 // restarted process mistakes the term of its predecessor for its own. The kubelet restarts a container only after the

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-
 	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
@@ -36,24 +34,6 @@ func countFromZero(meter *metrics.Metrics) {
 		LostReasons:   format(objects.LostReasons()),
 		Ends:          terminalReasons(),
 	})
-}
-
-// backupChanged updates the metrics that Velero itself has for PodVolumeBackups.
-func (p *assembly) backupChanged(backup *velerov1.PodVolumeBackup, before, after transfer.State) {
-	switch {
-	case before.Phase.NeedsSlot() && after.Phase.IsMoving():
-		p.Metrics.BackupStarted()
-	case after.Phase.HasSucceeded():
-		names := transfer.VeleroMetricNames(backup)
-		p.Metrics.BackupCompleted(names.Operation, names.Backup, backup.Name, after.CompletedAt.Sub(after.StartedAt))
-	}
-}
-
-// dataMoved updates the metrics that Velero itself has for DataUploads and DataDownloads.
-func (p *assembly) dataMoved(kind string, after transfer.State) {
-	if after.Phase.Terminal() {
-		p.Metrics.DataMoved(kind, string(after.Phase))
-	}
 }
 
 func kindNames() []string {

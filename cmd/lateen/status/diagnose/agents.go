@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -64,21 +63,6 @@ func (s *Snapshot) agentIn(pod *corev1.Pod) view.Node {
 		node.Message = "pod " + pod.Name + ": " + warning
 	}
 	return node
-}
-
-// nodesOf returns the nodes that have an agent or one of these transfers.
-func (j *evaluator) nodesOf(transfers []view.Transfer) []view.Node {
-	all := maps.Clone(j.agents)
-	for _, one := range transfers {
-		if _, known := all[one.Node]; !known && one.Node != "" && j.sees(view.ResourcePods, j.namespace) {
-			all[one.Node] = view.Node{Name: one.Node, Agent: view.AgentNone, Message: "no node-agent pod on this node"}
-		}
-	}
-	nodes := slices.SortedFunc(maps.Values(all), func(a, b view.Node) int { return cmp.Compare(a.Name, b.Name) })
-	for i := range nodes {
-		nodes[i].InUse, nodes[i].Limit = j.inUse[nodes[i].Name], j.settings.slots(j.nodes[nodes[i].Name])
-	}
-	return append([]view.Node{}, nodes...)
 }
 
 // agentPods returns the pods of the node-agents, sorted by node and name.
@@ -151,4 +135,27 @@ func dataChanged(of *corev1.ConfigMap) time.Time {
 		}
 	}
 	return last
+}
+
+// runningSince returns the start time of a mover's container; zero if it does not run.
+func runningSince(mover *corev1.Pod) time.Time {
+	if mover == nil {
+		return time.Time{}
+	}
+	for _, container := range mover.Status.ContainerStatuses {
+		if container.State.Running != nil {
+			return container.State.Running.StartedAt.Time
+		}
+	}
+	return time.Time{}
+}
+
+// agentPod returns the name of the agent's pod on a node; empty if there is none.
+func (s *Snapshot) agentPod(node string) string {
+	for _, pod := range s.agentPods() {
+		if pod.Spec.NodeName == node {
+			return pod.Name
+		}
+	}
+	return ""
 }

@@ -1,13 +1,14 @@
 package diagnose
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
-	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -89,19 +90,6 @@ func (j *evaluator) transfer(of *subject) view.Transfer {
 	return row
 }
 
-// volume names the volume of a transfer for people.
-func (s *subject) volume() string {
-	switch source := s.move.Source; {
-	case source.PodVolume != nil:
-		return source.PodVolume.Pod.Namespace + "/" + source.PodVolume.Pod.Name + "/" + source.PodVolume.Volume
-	case source.Snapshot != nil:
-		return source.Snapshot.Namespace + "/" + source.Snapshot.Claim
-	case source.Target != nil:
-		return source.Target.Namespace + "/" + source.Target.Claim
-	}
-	return ""
-}
-
 // since returns the start of the phase, as far as the resource and its mover show it.
 func since(of *subject, mover *corev1.Pod) time.Time {
 	state, at := of.state, of.state.CreatedAt
@@ -125,26 +113,17 @@ func since(of *subject, mover *corev1.Pod) time.Time {
 	return at
 }
 
-// runningSince returns the start time of a mover's container; zero if it does not run.
-func runningSince(mover *corev1.Pod) time.Time {
-	if mover == nil {
-		return time.Time{}
-	}
-	for _, container := range mover.Status.ContainerStatuses {
-		if container.State.Running != nil {
-			return container.State.Running.StartedAt.Time
+// nodesOf returns the nodes that have an agent or one of these transfers.
+func (j *evaluator) nodesOf(transfers []view.Transfer) []view.Node {
+	all := maps.Clone(j.agents)
+	for _, one := range transfers {
+		if _, known := all[one.Node]; !known && one.Node != "" && j.sees(view.ResourcePods, j.namespace) {
+			all[one.Node] = view.Node{Name: one.Node, Agent: view.AgentNone, Message: "no node-agent pod on this node"}
 		}
 	}
-	return time.Time{}
-}
-
-// movers returns the mover pods of this installation that are not terminal.
-func (s *Snapshot) movers() []*corev1.Pod {
-	var found []*corev1.Pod
-	for _, one := range s.transfers {
-		if mover := s.mover(one); mover != nil && !slices.Contains([]objects.Condition{objects.Succeeded, objects.Failed, objects.Lost}, objects.ReadPod(mover).Condition) {
-			found = append(found, mover)
-		}
+	nodes := slices.SortedFunc(maps.Values(all), func(a, b view.Node) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range nodes {
+		nodes[i].InUse, nodes[i].Limit = j.inUse[nodes[i].Name], j.settings.slots(j.nodes[nodes[i].Name])
 	}
-	return found
+	return append([]view.Node{}, nodes...)
 }

@@ -38,3 +38,16 @@ func asTransfer(object runtime.Object) *subject {
 func subjectOf[T transfer.Object](kind transfer.Kind[T], object T) *subject {
 	return &subject{kind: kind.GVK.Kind, meta: object, state: kind.Get(object), move: kind.Movement(object, 0)}
 }
+
+// volume names the volume of a transfer for people.
+func (s *subject) volume() string {
+	switch source := s.move.Source; {
+	case source.PodVolume != nil:
+		return source.PodVolume.Pod.Namespace + "/" + source.PodVolume.Pod.Name + "/" + source.PodVolume.Volume
+	case source.Snapshot != nil:
+		return source.Snapshot.Namespace + "/" + source.Snapshot.Claim
+	case source.Target != nil:
+		return source.Target.Namespace + "/" + source.Target.Claim
+	}
+	return ""
+}

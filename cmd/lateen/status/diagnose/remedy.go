@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -168,4 +169,16 @@ func (j *evaluator) remedyOfMover(of *subject) string {
 		return "See the log of the CSI driver's snapshotter for the snapshot."
 	}
 	return ""
+}
+
+// shortDuration omits units that are 0: 30m instead of 30m0s.
+func shortDuration(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
 }

@@ -179,3 +179,14 @@ func lastSeen(event *corev1.Event) time.Time {
 	}
 	return seen
 }
+
+// movers returns the mover pods of this installation that are not terminal.
+func (s *Snapshot) movers() []*corev1.Pod {
+	var found []*corev1.Pod
+	for _, one := range s.transfers {
+		if mover := s.mover(one); mover != nil && !slices.Contains([]objects.Condition{objects.Succeeded, objects.Failed, objects.Lost}, objects.ReadPod(mover).Condition) {
+			found = append(found, mover)
+		}
+	}
+	return found
+}

@@ -122,11 +122,6 @@ func (s *Snapshot) moverSteps(of *subject, add func(at time.Time, warning bool, 
 	}
 }
 
-// repeated reports whether an Event repeats a fact of an object, or is one of the progress Events of movers.
-func repeated(reason string) bool {
-	return slices.Contains([]string{"Data-Path-Progress", "Data-Path-Started", "Data-Path-Completed", "Scheduled"}, reason)
-}
-
 // reported returns the Events about a transfer and its objects.
 func (s *Snapshot) reported(of *subject) []view.TimelineEvent {
 	about := map[types.UID]string{of.meta.GetUID(): ""}
@@ -166,35 +161,6 @@ func (s *Snapshot) reported(of *subject) []view.TimelineEvent {
 		steps = append(steps, stepOf(event, whose))
 	}
 	return steps
-}
-
-func stepOf(event *corev1.Event, whose string) view.TimelineEvent {
-	what := fmt.Sprintf("%s%s: %s", whose, event.Reason, event.Message)
-	count := event.Count
-	if event.Series != nil {
-		count = max(count, event.Series.Count)
-	}
-	if count > 1 {
-		what += fmt.Sprintf(" (%d times, last at %s)", count, lastSeen(event).UTC().Format(time.TimeOnly))
-	}
-	return view.TimelineEvent{Time: firstSeen(event).UTC().Truncate(time.Second), What: view.OneLine(what), Warning: event.Type == corev1.EventTypeWarning}
-}
-
-// firstSeen returns the first occurrence of an Event.
-func firstSeen(event *corev1.Event) time.Time {
-	switch {
-	case !event.FirstTimestamp.IsZero():
-		return event.FirstTimestamp.Time
-	case !event.EventTime.IsZero():
-		return event.EventTime.Time
-	}
-	return event.CreationTimestamp.Time
-}
-
-// ordered sorts events by time. Events of the same second keep their logical order.
-func ordered(steps []view.TimelineEvent) []view.TimelineEvent {
-	slices.SortStableFunc(steps, func(a, b view.TimelineEvent) int { return a.Time.Compare(b.Time) })
-	return append([]view.TimelineEvent{}, steps...)
 }
 
 // currentState returns the current state of a transfer and its remedy.
@@ -244,26 +210,4 @@ func (j *evaluator) podMayStart(of *subject) bool {
 	}
 	pod := j.pods[source.Pod.Namespace+"/"+source.Pod.Name]
 	return pod != nil && (source.Pod.UID == "" || pod.UID == source.Pod.UID) && !transfer.PodEnded(pod)
-}
-
-// shortDuration omits units that are 0: 30m instead of 30m0s.
-func shortDuration(d time.Duration) string {
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
-}
-
-// agentPod returns the name of the agent's pod on a node; empty if there is none.
-func (s *Snapshot) agentPod(node string) string {
-	for _, pod := range s.agentPods() {
-		if pod.Spec.NodeName == node {
-			return pod.Name
-		}
-	}
-	return ""
 }

@@ -8,6 +8,17 @@ import (
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
+// Columns of a terminal, and of the table in it.
+const (
+	width      = 80
+	kindWidth  = 4
+	nameWidth  = 26
+	phaseWidth = 10
+	sinceWidth = 6
+	nodeWidth  = 16
+	indent     = "      "
+)
+
 // FormatBytes returns text such as 812, 1.2Mi or 34Gi, with at least two digits.
 func FormatBytes(bytes int64) string {
 	const step = 1024

@@ -16,17 +16,6 @@ import (
 	"github.com/lateen-project/lateen/exposer/truncate"
 )
 
-// Columns of a terminal, and of the table in it.
-const (
-	width      = 80
-	kindWidth  = 4
-	nameWidth  = 26
-	phaseWidth = 10
-	sinceWidth = 6
-	nodeWidth  = 16
-	indent     = "      "
-)
-
 // Write prints a report for people, in lines of 80 columns if no word is longer. It returns the write error.
 func (r *Report) Write(to io.Writer) error { return r.write(to, r.table, r.agents) }
 

@@ -97,9 +97,6 @@ func server(v Velero) corev1.Container {
 			container.Env = append(container.Env, corev1.EnvVar{Name: name, Value: "/credentials/cloud"})
 		}
 	}
-	if v.EarlyPolling {
-		container.Env = append(container.Env, corev1.EnvVar{Name: "CSI_SNAPSHOT_EARLY_FREQUENT_POLLING", Value: "true"})
-	}
 	return container
 }
 

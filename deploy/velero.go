@@ -46,7 +46,6 @@ type Velero struct {
 	Resources                 corev1.ResourceRequirements // of the server
 	Plugins                   []string                    // images
 	Args                      []string                    // after `velero server`
-	EarlyPolling              bool                        // poll CSI snapshots more often at first
 	// settings of all repositories, as JSON; empty: create no MaintenanceConfigMap
 	Maintenance string
 }

@@ -15,28 +15,24 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 )
 
-// options are the flags of `lateen install`. Flags of `velero install` in Velero 1.18 have the same name and
-// meaning. Only --use-node-agent and the agent's resources have other defaults.
+// options are the flags of `lateen install`. Those that `velero install` in Velero 1.18 also has, which has more, have
+// the same name and meaning. Only --use-node-agent and the agent's resources have other defaults.
 type options struct {
 	cluster cluster.Flags
 	server  deploy.Velero
 	agent   deploy.Options
 	copies  deploy.Copies
 
-	secretFile, caCertFile   string
-	noSecret, snapshots      bool
-	useNodeAgent             bool
-	keepJobs                 int
-	jobPod                   quantities
-	privileged, noHostPath   bool
-	serverPod, agentPod      quantities
-	features, uploader       string
-	fsBackup, moveSnapshots  bool
-	noInformerCache, skip    bool
-	restoreOnly              bool
-	maintain, collect, limit time.Duration
-	itemBlocks, backups      int
-	frequencyGiven           bool // agent.MaintenanceFrequency was set, maybe to 0
+	secretFile, caCertFile  string
+	noSecret, snapshots     bool
+	useNodeAgent            bool
+	keepJobs                int
+	jobPod                  quantities
+	serverPod, agentPod     quantities
+	features                string
+	fsBackup, moveSnapshots bool
+	maintain                time.Duration
+	frequencyGiven          bool // agent.MaintenanceFrequency was set, maybe to 0
 
 	output                        string
 	apply, dryRun, crdsOnly, wait bool
@@ -88,8 +84,6 @@ func (o *options) addPodFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.useNodeAgent, "use-node-agent", true, "create the DaemonSet of Lateen's agents")
 	flags.BoolVar(&o.agent.Windows, "use-node-agent-windows", false, "also create the DaemonSet of Lateen's agents for Windows nodes; --lateen-image must support both systems")
 	flags.BoolVar(&o.agent.HostPath, "node-agent-host-path", false, "search volumes in the kubelet's pods directory, as root; otherwise agents derive the paths")
-	flags.BoolVar(&o.noHostPath, "node-agent-disable-host-path", false, "no effect; this is the default of Lateen")
-	flags.BoolVar(&o.privileged, "privileged-node-agent", false, "no effect: agents open no devices; privilegedFsBackup in the node-agent ConfigMap makes movers privileged")
 }
 
 func (q *quantities) addFlags(flags *pflag.FlagSet, prefix, of string, usual quantities) {
@@ -100,21 +94,12 @@ func (q *quantities) addFlags(flags *pflag.FlagSet, prefix, of string, usual qua
 }
 
 func (o *options) addServerFlags(flags *pflag.FlagSet) {
-	flags.BoolVar(&o.restoreOnly, "restore-only", false, "run the server in restore-only mode")
 	flags.DurationVar(&o.maintain, "default-repo-maintain-frequency", 0, "default maintenance interval of repositories")
 	flags.DurationVar(&o.agent.MaintenanceFrequency, "repo-maintenance-frequency", 0, "maintenance interval of all repositories, for the agents; sets the server's interval to a year (default: that of each repository)")
-	flags.DurationVar(&o.collect, "garbage-collection-frequency", 0, "interval of the search for expired backups (default of the server: 1h)")
-	flags.DurationVar(&o.limit, "pod-volume-operation-timeout", 0, "how long pod volume operations may take (default of the server: 4h)")
 	flags.StringSliceVar(&o.server.Plugins, "plugins", nil, "images of the server's plugins")
 	flags.StringVar(&o.features, "features", "", "Velero's feature flags for server and agents, separated by commas")
 	flags.BoolVar(&o.fsBackup, "default-volumes-to-fs-backup", false, "back up pod volumes by file system unless a backup overrides it")
-	flags.StringVar(&o.uploader, "uploader-type", "kopia", "uploader: kopia")
 	flags.BoolVar(&o.moveSnapshots, "default-snapshot-move-data", false, "move snapshot data unless a backup overrides it")
-	flags.BoolVar(&o.server.EarlyPolling, "csi-snapshot-early-frequent-polling", false, "poll new CSI snapshots more frequently, in the server")
-	flags.BoolVar(&o.noInformerCache, "disable-informer-cache", false, "disable the informer cache for restores, in the server")
-	flags.BoolVar(&o.skip, "schedule-skip-immediately", false, "skip the immediate backup of a new schedule")
-	flags.IntVar(&o.itemBlocks, "item-block-worker-count", 0, "item block workers of the server (default of the server: 1)")
-	flags.IntVar(&o.backups, "concurrent-backups", 0, "concurrent backups (default of the server: 1)")
 	flags.StringVar(&o.agent.NodeAgentConfigMap, "node-agent-configmap", "", "ConfigMap with the node-agent configuration")
 	flags.StringVar(&o.agent.BackupRepositoryConfigMap, "backup-repository-configmap", "", "ConfigMap with the configuration of backup repositories")
 	flags.StringVar(&o.agent.MaintenanceConfigMap, "repo-maintenance-job-configmap", "", "ConfigMap with the configuration of maintenance jobs")
@@ -134,10 +119,6 @@ func (o *options) validate() error {
 		return nil
 	case o.useNodeAgent && o.agent.Image == "":
 		return errors.New("--lateen-image is missing: no image of Lateen is published, so build one with the Dockerfile and push it to a registry of the nodes (or install no agents with --use-node-agent=false)")
-	case o.agent.HostPath && o.noHostPath:
-		return errors.New("--node-agent-host-path and --node-agent-disable-host-path exclude each other: remove one")
-	case o.uploader != "kopia":
-		return fmt.Errorf("--uploader-type=%s is unknown: use kopia, the only uploader of Velero 1.18", o.uploader)
 	case cluster.ValidateMovers(o.agent.Movers, o.agent.PodPolicy) != nil:
 		return cluster.ValidateMovers(o.agent.Movers, o.agent.PodPolicy)
 	case o.agent.Movers.Account && !o.useNodeAgent:
@@ -158,8 +139,8 @@ func (o *options) validate() error {
 		return errors.New("--secret-file or --no-secret is missing: name the file with the credentials of the provider, or confirm that none is needed")
 	case o.secretFile != "" && o.noSecret:
 		return errors.New("--secret-file and --no-secret exclude each other: remove one")
-	case o.maintain < 0 || o.agent.MaintenanceFrequency < 0 || o.collect < 0 || o.limit < 0:
-		return errors.New("--default-repo-maintain-frequency, --repo-maintenance-frequency, --garbage-collection-frequency and --pod-volume-operation-timeout cannot be negative: use a positive duration, such as 1h")
+	case o.maintain < 0 || o.agent.MaintenanceFrequency < 0:
+		return errors.New("--default-repo-maintain-frequency and --repo-maintenance-frequency cannot be negative: use a positive duration, such as 1h")
 	case o.maintain > 0 && o.agent.MaintenanceFrequency > 0:
 		return errors.New("--repo-maintenance-frequency sets the server's interval to a year, so it excludes --default-repo-maintain-frequency: remove one")
 	case o.agent.MaintenanceFrequency > 0 && !o.useNodeAgent:
@@ -230,18 +211,11 @@ func (o *options) serverArgs() []string {
 	add(o.features != "", "features", o.features)
 	add(o.fsBackup, "default-volumes-to-fs-backup", "true")
 	add(o.moveSnapshots, "default-snapshot-move-data", "true")
-	add(o.noInformerCache, "disable-informer-cache", "true")
-	add(o.skip, "schedule-skip-immediately", "true")
-	add(true, "uploader-type", o.uploader)
-	add(o.restoreOnly, "restore-only", "true")
+	add(true, "uploader-type", "kopia")
 	add(o.maintain > 0, "default-repo-maintain-frequency", o.maintain.String())
 	add(o.agent.MaintenanceFrequency > 0, "default-repo-maintain-frequency", serverWaits.String())
-	add(o.collect > 0, "garbage-collection-frequency", o.collect.String())
-	add(o.limit > 0, "fs-backup-timeout", o.limit.String())
 	add(o.agent.BackupRepositoryConfigMap != "", "backup-repository-configmap", o.agent.BackupRepositoryConfigMap)
 	add(o.agent.MaintenanceConfigMap != "", "repo-maintenance-job-configmap", o.agent.MaintenanceConfigMap)
-	add(o.itemBlocks > 0, "item-block-worker-count", fmt.Sprint(o.itemBlocks))
-	add(o.backups > 0, "concurrent-backups", fmt.Sprint(o.backups))
 	return args
 }
 

@@ -4,7 +4,6 @@ package install
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"slices"
 
@@ -43,9 +42,6 @@ func NewCommand(userAgent string) *cobra.Command {
 }
 
 func (o *options) run(ctx context.Context, out, warnings io.Writer) error {
-	if o.privileged {
-		fmt.Fprintln(warnings, "Warning: --privileged-node-agent has no effect: agents open no devices; privilegedFsBackup in the node-agent ConfigMap makes movers privileged")
-	}
 	client, err := o.target(ctx, out, warnings)
 	if err != nil {
 		return err

@@ -10,8 +10,9 @@ import (
 // TriedVersions returns the minor versions of Velero whose servers and movers the tests run, oldest first.
 func TriedVersions() []string { return []string{"1.17", "1.18"} }
 
-// TriedKubernetes returns the minor versions of Kubernetes whose control planes the tests run, oldest first.
-func TriedKubernetes() []string { return []string{"1.36", "1.37"} }
+// TriedKubernetes returns the minor versions of Kubernetes whose control planes the tests run, oldest first. Those between
+// them count as tested.
+func TriedKubernetes() []string { return []string{"1.34", "1.36", "1.37"} }
 
 // UntriedVelero describes an image of a minor version of Velero that was not tested. It is empty for a tested
 // version, and for a tag that is no version.

@@ -58,14 +58,15 @@ func (j Jobs) Start(ctx context.Context, job *batchv1.Job) (*batchv1.Job, error)
 	return have, nil
 }
 
-// Remove deletes this job, not a recreated one, and then its pods. A missing job is no error.
+// Remove deletes this job, not a recreated one, and then its pods. A missing job is no error. A conflict is one: the name
+// may belong to another job.
 func (j Jobs) Remove(ctx context.Context, namespace string, job objects.JobStatus) error {
 	options := metav1.DeleteOptions{
 		Preconditions:     &metav1.Preconditions{UID: &job.UID},
 		PropagationPolicy: new(metav1.DeletePropagationBackground),
 	}
 	err := j.Client.BatchV1().Jobs(namespace).Delete(ctx, job.Name, options)
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete maintenance job %s: %w", job.Name, err)
 	}
 	return nil
@@ -82,7 +83,7 @@ func (j Jobs) Release(ctx context.Context, namespace string, job objects.JobStat
 	switch {
 	case apierrors.IsForbidden(err):
 		return nil, j.Remove(ctx, namespace, job)
-	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
+	case apierrors.IsNotFound(err):
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("mark maintenance job %s as failed: %w", job.Name, err)
@@ -90,9 +91,9 @@ func (j Jobs) Release(ctx context.Context, namespace string, job objects.JobStat
 	return released, nil
 }
 
-// Record writes the result of a job into its annotations. It reports false if the job has changed since it was read,
-// or is deleted: its result may be recorded already. It needs permission to patch jobs/status, and returns a Forbidden
-// error without it.
+// Record writes the result of a job into its annotations. It reports false if the job is deleted: its result may be
+// recorded already. The same holds if the job has changed since it was read, which is a Conflict error. It needs
+// permission to patch jobs/status, and returns a Forbidden error without it.
 func (j Jobs) Record(ctx context.Context, namespace string, job objects.JobStatus, record objects.JobRecord) (bool, error) {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": job.UID, "resourceVersion": job.Version, "annotations": record.Annotations(),
@@ -101,7 +102,7 @@ func (j Jobs) Record(ctx context.Context, namespace string, job objects.JobStatu
 		return false, fmt.Errorf("encode record of maintenance job %s: %w", job.Name, err)
 	}
 	_, err = j.Client.BatchV1().Jobs(namespace).Patch(ctx, job.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
 	if err != nil {

@@ -101,7 +101,7 @@ func TestARestoreWaitsForTheStartOfAnotherOfItsPodOnly(t *testing.T) {
 	delete(s.pods[testKey].Annotations, api.AnnotationAttempt)
 	pod := other.Spec.Pod
 	s.starting.Store(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, true)
-	require.Equal(t, conflictRequeue, s.step(t), "another restore of the pod is being started")
+	require.Equal(t, ConflictRequeue, s.step(t), "another restore of the pod is being started")
 	require.Equal(t, transfer.Prepared, s.state().Phase)
 	s.starting.Clear()
 	s.starting.Store(types.NamespacedName{Namespace: pod.Namespace, Name: "another"}, true)

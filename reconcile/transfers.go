@@ -102,9 +102,9 @@ type Movers interface {
 	Last(uid types.UID, reason string, mover *corev1.Pod) (message string, at time.Time, ok bool)
 }
 
-// conflictRequeue is the delay after a write was refused, or after the caches missed leftovers. An event usually
+// ConflictRequeue is the delay after a write was refused, or after the caches missed leftovers. An event usually
 // comes first. A 409 does not prove that another client wrote, so the event may be missing.
-const conflictRequeue = time.Second
+const ConflictRequeue = time.Second
 
 // Reconcile executes one step for the resource with that key.
 func (t *TransferReconciler[T]) Reconcile(ctx context.Context, key string) (time.Duration, error) {
@@ -126,10 +126,10 @@ func (t *TransferReconciler[T]) Reconcile(ctx context.Context, key string) (time
 	requeue, err := t.execute(ctx, s, transfer.Next(s.state, s.seen, t.Limits))
 	if errors.Is(err, errConflict) {
 		klog.FromContext(ctx).V(4).Info("Another client changed the object; waiting for its event")
-		return conflictRequeue, nil
+		return ConflictRequeue, nil
 	}
 	if s.late {
-		return conflictRequeue, err
+		return ConflictRequeue, err
 	}
 	if s.within > 0 && (requeue == 0 || requeue > s.within) {
 		requeue = s.within

@@ -78,7 +78,7 @@ func (m *Reconciler) recordRuns(ctx context.Context, key string, object *velerov
 		case err != nil:
 			return err
 		case !recorded:
-			return nil // the event of its change enqueues the repository
+			return nil // the event of its deletion enqueues the repository
 		}
 		state := m.observed[job.UID]
 		state.record = record
@@ -127,9 +127,8 @@ func (m *Reconciler) delete(ctx context.Context, key string, jobs []objects.JobS
 	return nil
 }
 
-// writeHistory adds a run to the history of a repository. It returns false if the repository changed since it was read; the
-// event of that change enqueues it. Velero's server may have written the run already, or truncated the history that
-// contained it.
+// writeHistory adds a run to the history of a repository. It returns false if the repository was deleted; that event
+// enqueues it. Velero's server may have written the run already, or truncated the history that contained it.
 func (m *Reconciler) writeHistory(ctx context.Context, key string, object *velerov1.BackupRepository, run maintenance.Run) (bool, error) {
 	before := maintenance.From(object)
 	after := before.With(run)
@@ -143,7 +142,7 @@ func (m *Reconciler) writeHistory(ctx context.Context, key string, object *veler
 		return false, fmt.Errorf("create patch of BackupRepository %s: %w", key, err)
 	}
 	written, err := m.Client.Patch(ctx, object.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: writes.FieldManager})
-	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
 	if err != nil {

@@ -10,8 +10,10 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/exposer"
@@ -68,9 +70,20 @@ type JobPlan struct {
 	Created  func(*batchv1.Job) // call it with the job that was created from this plan
 }
 
-// Reconcile executes one step for one repository.
+// Reconcile executes one step for one repository. After a conflict, it observes the repository again soon: an event of the
+// change usually comes first, and none comes if nothing has changed.
 func (m *Reconciler) Reconcile(ctx context.Context, key string) (time.Duration, error) {
 	defer m.exportLoad()
+	requeue, err := m.step(ctx, key)
+	if apierrors.IsConflict(err) {
+		klog.FromContext(ctx).V(4).Info("Another client changed the object; waiting for its event", "error", err.Error())
+		return reconcile.ConflictRequeue, nil
+	}
+	return requeue, err
+}
+
+// step decides and executes one step.
+func (m *Reconciler) step(ctx context.Context, key string) (time.Duration, error) {
 	object, exists := m.Repositories.Get(key)
 	if !exists {
 		m.forget(key)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // output runs the program without a cluster and returns what it prints.
@@ -47,7 +49,11 @@ func TestContextsAreCompleted(t *testing.T) {
 	require.NoError(t, os.WriteFile(kubeconfig, []byte("contexts: [{name: production}, {name: lab}]"), 0o600))
 	require.True(t, strings.HasPrefix(output(t, cobra.ShellCompRequestCmd, "status", "--context", ""), "lab\nproduction\n"))
 	require.True(t, strings.HasPrefix(output(t, cobra.ShellCompRequestCmd, "status", "-o", ""), "json\nyaml\n"))
-	require.True(t, strings.HasPrefix(output(t, cobra.ShellCompRequestCmd, "explain", ""), "pvb/\npvr/\ndu/\ndd/\nbr/\n"))
+	var kinds string
+	for _, kind := range api.Kinds() {
+		kinds += kind.ShortName + "/\n"
+	}
+	require.True(t, strings.HasPrefix(output(t, cobra.ShellCompRequestCmd, "explain", ""), kinds+"br/\n"))
 }
 
 func TestTheNameOfTheProgramIsThatOfTheKubectlPlugin(t *testing.T) {

@@ -101,6 +101,10 @@ func TestTimelinesMatchTheGoldenFiles(t *testing.T) {
 }
 
 func TestExplainOfAMissingObjectNamesSimilarOnes(t *testing.T) {
+	var known []string
+	for _, kind := range api.Kinds() {
+		known = append(known, kind.Name+" ("+kind.ShortName+")")
+	}
 	for name, test := range map[string]struct {
 		of         string
 		unreadable []view.Unreadable
@@ -112,7 +116,7 @@ func TestExplainOfAMissingObjectNamesSimilarOnes(t *testing.T) {
 		"a repository":                 {of: "br/shop-default", want: "similar names: backuprepository/shop-default-kopia"},
 		"an unreadable kind":           {of: "dd/some", want: "find DataDownload velero/some: you may not read them", unreadable: []view.Unreadable{{Resource: "datadownloads.velero.io", Namespace: "velero", Message: "you may not read them"}}},
 		"unreadable repositories":      {of: "br/some", want: "find BackupRepository velero/some: no", unreadable: []view.Unreadable{{Resource: "backuprepositories.velero.io", Namespace: "velero", Message: "no"}}},
-		"an unknown kind":              {of: "pod/nightly", want: `kind "pod" is unknown: use podvolumebackup (pvb), podvolumerestore (pvr), dataupload (du), datadownload (dd), backuprepository (br)`},
+		"an unknown kind":              {of: "pod/nightly", want: `kind "pod" is unknown: use ` + strings.Join(known, ", ") + ", backuprepository (br)"},
 		"a name without a kind":        {of: "nightly", want: "is not KIND/NAME: use a form such as"},
 		"a kind without a name":        {of: "pvb/", want: "is not KIND/NAME: use a form such as"},
 		"a name with a slash":          {of: "pvb/velero/nightly", want: "is not KIND/NAME: use a form such as"},

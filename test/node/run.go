@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -92,14 +93,19 @@ func interruptible[T any](ctx context.Context, run *podRun, done <-chan T) (valu
 	}
 }
 
-// life returns a context that ends with the pod, with the cause of its end. The caller must end it in any case.
+// life returns a context that ends with the pod, with the cause of its end. The caller must end it in any case, and then
+// nothing observes the pod any more.
 func (r *podRun) life(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	life, stop := context.WithCancelCause(ctx)
-	go func() {
+	var observing sync.WaitGroup
+	observing.Go(func() {
 		_, err := interruptible[struct{}](life, r, nil)
 		stop(err)
-	}()
-	return life, stop
+	})
+	return life, func(why error) {
+		stop(why)
+		observing.Wait()
+	}
 }
 
 // graceAfter returns the grace period of the containers for a cause of their end.

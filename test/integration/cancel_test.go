@@ -80,6 +80,13 @@ func TestACancelIsHonouredAtOnce(t *testing.T) {
 	}
 }
 
+// observesMover waits until the agent has observed an Event of the mover, which reports its progress often. A cancel
+// before that deletes the mover at once.
+func (s *env) observesMover(kind testenv.Kind, name string) {
+	_, err := s.Transfers(kind).Wait(s.soon(), name, func(seen *testenv.Transfer) bool { return seen.Status.Progress.BytesDone > 0 })
+	require.NoError(s, err, "the agent observed no progress of the mover")
+}
+
 func TestACancelThatTheMoverIgnoresDeletesItAfterTheGrace(t *testing.T) {
 	s := newEnv(t, time.Hour)
 	s.Movers.Deaf = true
@@ -87,8 +94,7 @@ func TestACancelThatTheMoverIgnoresDeletesItAfterTheGrace(t *testing.T) {
 	const grace = 500 * time.Millisecond
 	r := s.start(func(options *agent.Options) { options.Limits.CancelGrace = grace })
 	name := s.transfer()
-	_, err := s.Transfers(testenv.PodVolumeBackup).Wait(s.soon(), name, func(seen *testenv.Transfer) bool { return seen.Status.Progress.BytesDone > 0 })
-	require.NoError(t, err, "the agent has heard nothing of the mover")
+	s.observesMover(testenv.PodVolumeBackup, name)
 	began := time.Now()
 	require.NoError(t, s.Transfers(testenv.PodVolumeBackup).Cancel(s.soon(), name))
 	s.ends(name, testenv.Canceled)

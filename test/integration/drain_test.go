@@ -149,9 +149,9 @@ func TestACanceledTransferIsCanceledWhenItsNodeIsDrained(t *testing.T) {
 	for _, kind := range testenv.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			d := newDrained(t, kind, 1, `{}`)
-			d.Movers.Deaf = true
+			d.Movers.Deaf, d.Movers.Reports = true, 36000 // one each tenth of a second
 			name := d.begin(testenv.InProgress)
-			d.says("Data-Path-Started", name)
+			d.observesMover(kind, name)
 			require.NoError(t, d.Transfers(kind).Cancel(d.soon(), name))
 			_, err := d.Transfers(kind).Wait(d.soon(), name, testenv.In(testenv.Canceling))
 			require.NoError(t, err)

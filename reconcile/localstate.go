@@ -37,6 +37,7 @@ type entry struct {
 	deleted    []string  // names of the deleted claims
 	logged     types.UID // the mover whose log was saved last
 	served     string    // the node on which a coordinator observed the target pod, whose agent owns the restore
+	servedAt   time.Time // when it last observed that
 	followed   bool      // the target pod was watched
 	localPod   bool      // the pod whose volume is moved was observed on this node
 	rebound    bool

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -19,8 +20,8 @@ func (t *TransferReconciler[T]) standInBlocker(ctx context.Context, s *request[T
 	if s.move.Source.PodVolume == nil {
 		return "its node is unknown", nil
 	}
-	if node := t.local.read(s.key).served; node != "" && !t.decided(s) && !t.Agent.Unavailable(node) {
-		s.seen.OwnsMover = false
+	if left := t.servedFor(s); left > 0 && !t.decided(s) {
+		s.within, s.seen.OwnsMover = left, false
 		return "", nil
 	}
 	reference := s.move.Source.PodVolume.Pod
@@ -42,9 +43,21 @@ func (t *TransferReconciler[T]) standInBlocker(ctx context.Context, s *request[T
 	case t.Agent.Unavailable(pod.Spec.NodeName):
 		return "no ready node-agent on node " + pod.Spec.NodeName, nil
 	}
-	t.local.update(s.key, func(kept *entry) { kept.served = pod.Spec.NodeName })
+	t.local.update(s.key, func(kept *entry) { kept.served, kept.servedAt = pod.Spec.NodeName, s.seen.Now })
 	s.needs.targetPod, s.seen.OwnsMover = false, false // the agent of that node owns it
+	s.within = t.servedFor(s)
 	return "", nil
+}
+
+// servedFor returns how long the coordinator leaves a resource to the agent of its pod's node before it observes the pod
+// again; zero if it does not. A Ready agent may have been cut off while the pod existed: then it never observes the
+// deletion.
+func (t *TransferReconciler[T]) servedFor(s *request[T]) time.Duration {
+	known := t.local.read(s.key)
+	if known.served == "" || t.Agent.Unavailable(known.served) {
+		return 0
+	}
+	return max(known.servedAt.Add(t.Limits.PrepareTimeout).Sub(s.seen.Now), 0)
 }
 
 // targetPod is the pod to be restored to as its watch shows it; nil is a pod that does not exist. It is not known while

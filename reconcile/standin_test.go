@@ -77,7 +77,7 @@ func TestARestoreFailsWhenItsPodWasDeletedDuringAnAgentRestart(t *testing.T) {
 	s.live["app/db"] = targetOn("n2")
 	s.step(t)
 	s.clock.Step(s.Limits.FollowTarget)
-	require.Zero(t, s.step(t), "it is the business of the agent of n2")
+	require.Equal(t, s.Limits.PrepareTimeout, s.step(t), "the agent of n2 owns it until then")
 	require.Empty(t, s.watched)
 	delete(s.live, "app/db")
 	s.step(t)
@@ -90,6 +90,25 @@ func TestARestoreFailsWhenItsPodWasDeletedDuringAnAgentRestart(t *testing.T) {
 	require.Zero(t, enqueued)
 	s.AgentReturned(testKey, "n2")
 	require.Equal(t, 1, enqueued)
+	s.step(t)
+	require.Equal(t, transfer.Failed, s.state().Phase)
+	require.Contains(t, s.state().Message, "does not exist any more")
+}
+
+// TestARestoreFailsWhenItsPodWasDeletedWhileItsAgentWasCutOff has an agent that stays Ready, but does not reach the API
+// server while the pod exists. No event enqueues the restore.
+func TestARestoreFailsWhenItsPodWasDeletedWhileItsAgentWasCutOff(t *testing.T) {
+	s := newRestore()
+	s.live["app/db"] = targetOn("n2")
+	s.step(t)
+	s.clock.Step(s.Limits.FollowTarget)
+	within := s.step(t)
+	s.clock.Step(within)
+	require.Equal(t, within, s.step(t), "the pod waits for its other volumes")
+	require.Equal(t, transfer.New, s.state().Phase)
+	require.Empty(t, s.watched)
+	delete(s.live, "app/db")
+	s.clock.Step(within)
 	s.step(t)
 	require.Equal(t, transfer.Failed, s.state().Phase)
 	require.Contains(t, s.state().Message, "does not exist any more")

@@ -2,7 +2,9 @@ package exposer
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -90,15 +92,26 @@ func (h *TerminalError) Error() string { return h.Err.Error() }
 // Unwrap returns the cause.
 func (h *TerminalError) Unwrap() error { return h.Err }
 
-// wrapCreate wraps an error with its operation. An object that the API server calls invalid can never be created,
-// so that error is a TerminalError.
+// wrapCreate wraps an error with its operation. An object that the API server finds malformed can never be created, so
+// that error is a TerminalError.
 func wrapCreate(what string, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case apierrors.IsInvalid(err):
+	case isMalformed(err):
 		return &TerminalError{fmt.Errorf("%s: %w", what, err)}
 	default:
 		return fmt.Errorf("%s: %w", what, err)
 	}
+}
+
+// isMalformed reports whether the API server refused fields of an object. A ValidatingAdmissionPolicy also answers Invalid,
+// but names no field. It may admit the object later: while the API server has not observed the policy's parameters, for
+// example after its restart, the policy denies everything.
+func isMalformed(err error) bool {
+	answer := apierrors.APIStatus(nil)
+	if !apierrors.IsInvalid(err) || !errors.As(err, &answer) || answer.Status().Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(answer.Status().Details.Causes, func(cause metav1.StatusCause) bool { return cause.Field != "" })
 }

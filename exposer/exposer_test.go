@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2"
@@ -109,8 +110,11 @@ func TestARejectedPod(t *testing.T) {
 		"for a missing class is created without it": {class: "low", refusal: forbidden("no PriorityClass with name low was found"), creates: true, rejected: 1},
 		"for a quota while the class exists waits":  {class: "low", existing: []runtime.Object{low}, refusal: forbidden("exceeded quota")},
 		"for a quota without a class waits":         {refusal: forbidden("exceeded quota")},
-		"as invalid is terminal":                    {refusal: apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "b1", nil), terminal: true},
-		"by an overloaded server waits":             {class: "low", refusal: apierrors.NewInternalError(errors.New("etcd"))},
+		"for an invalid field is terminal": {refusal: apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "b1", field.ErrorList{
+			field.Required(field.NewPath("spec", "containers"), ""),
+		}), terminal: true},
+		"as invalid by a policy waits":  {refusal: apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "b1", nil)},
+		"by an overloaded server waits": {class: "low", refusal: apierrors.NewInternalError(errors.New("etcd"))},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

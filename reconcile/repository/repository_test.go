@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/lateen-project/lateen/metrics"
@@ -69,7 +70,7 @@ func counted(t *testing.T, registry *prometheus.Registry, name string) (sum floa
 func TestRejectedStartsBackOffWithAHistoryOfThree(t *testing.T) {
 	m := newFixture(t)
 	m.client.PrependReactor("create", "jobs", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, nil, apierrors.NewInvalid(schema.GroupKind{Group: "batch", Kind: "Job"}, "j1", nil)
+		return true, nil, apierrors.NewInvalid(schema.GroupKind{Group: "batch", Kind: "Job"}, "j1", field.ErrorList{field.Required(field.NewPath("spec"), "")})
 	})
 	key := m.repository("r1")
 	m.clock.SetTime(m.clock.Now().Add(2 * time.Hour))

@@ -42,6 +42,11 @@ func rejections() map[string]rejection {
 		"a webhook for snapshots":             {refuse: rejects(snapshots, "volumesnapshots"), hits: upload, says: "not today"},
 		"a webhook for contents, for a while": {refuse: forAWhile(snapshots, "volumesnapshotcontents"), hits: upload, says: "not today"},
 		"a webhook that is down, for a while": {refuse: isDown, hits: all, says: "failed calling webhook"},
+		"a policy": {refuse: func(s *env) func() {
+			policy(s)
+			return nil
+		}, hits: all, says: "movers have to be small"},
+		"a policy, for a while": {refuse: policy, hits: all, says: "movers have to be small"},
 	}
 }
 
@@ -146,25 +151,8 @@ func TestATransferThatTheClusterRefuses(t *testing.T) {
 	}
 }
 
-// A policy whose reason is Invalid, which is what it is by default, says that the object can never be created as it is.
-func TestATransferThatAPolicyCallsInvalidFailsAtOnce(t *testing.T) {
-	t.Parallel()
-	for _, kind := range testenv.Kinds() {
-		t.Run(string(kind), func(t *testing.T) {
-			s := newEnv(t, 50*time.Millisecond)
-			around := s.workload(kind)
-			s.policy("movers have to be small")
-			r := s.start(fixture.Through(around.watch))
-			ended := around.ends(around.create(), testenv.Failed)
-			require.Contains(t, ended.Status.Message, "movers have to be small")
-			r.countsEnd("phase", "Failed", "reason", "cannot_run")
-			s.says("Failed", "movers have to be small")
-		})
-	}
-}
-
-// policy is a ValidatingAdmissionPolicy that lets no mover in.
-func (s *env) policy(message string) {
+// policy is a ValidatingAdmissionPolicy that admits no mover. Its reason is Invalid, the default.
+func policy(s *env) (remove func()) {
 	admission := s.Kube.AdmissionregistrationV1()
 	_, err := admission.ValidatingAdmissionPolicies().Create(s.soon(), &admissionregistrationv1.ValidatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: s.Namespace},
@@ -172,7 +160,7 @@ func (s *env) policy(message string) {
 			MatchConstraints: &admissionregistrationv1.MatchResources{ObjectSelector: s.ours(), ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{
 				{RuleWithOperations: creating("", "pods", "configmaps")[0]},
 			}},
-			Validations: []admissionregistrationv1.Validation{{Expression: "false", Message: message}},
+			Validations: []admissionregistrationv1.Validation{{Expression: "false", Message: "movers have to be small"}},
 		},
 	}, metav1.CreateOptions{})
 	require.NoError(s, err)
@@ -184,6 +172,6 @@ func (s *env) policy(message string) {
 		},
 	}, metav1.CreateOptions{})
 	require.NoError(s, err)
-	s.removing(admission.ValidatingAdmissionPolicyBindings().Delete)
 	s.webhookInForce()
+	return s.removing(admission.ValidatingAdmissionPolicyBindings().Delete)
 }

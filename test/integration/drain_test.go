@@ -83,13 +83,15 @@ func (d *drained) begin(phase testenv.Phase) (name string) {
 	return name
 }
 
-// restarts waits until the mover of a transfer has been given up, and lets those that follow it end.
-func (d *drained) restarts(name string) {
-	_, err := d.Transfers(d.around.kind).Wait(d.soon(), name, func(seen *testenv.Transfer) bool {
+// restarts waits until the mover of a transfer has been given up, and lets those that follow it end. It returns the UID
+// of the transfer.
+func (d *drained) restarts(name string) types.UID {
+	restarted, err := d.Transfers(d.around.kind).Wait(d.soon(), name, func(seen *testenv.Transfer) bool {
 		return seen.Annotations[api.AnnotationRestarts] == "1"
 	})
 	require.NoError(d, err)
 	close(d.finish)
+	return restarted.UID
 }
 
 func TestATransferOutlivesTheDrainOfItsNode(t *testing.T) {
@@ -123,10 +125,11 @@ func TestATransferOfDataWaitsForTheOnlyNodeToBeUncordoned(t *testing.T) {
 			d := newDrained(t, kind, 1, `{}`)
 			name := d.begin(testenv.InProgress)
 			d.drain(d.node, d.Namespace)
-			d.restarts(name)
-			d.moverIs(name, func(pod *corev1.Pod) bool {
+			movers := metav1.ListOptions{LabelSelector: api.LabelOwnerUID + "=" + string(d.restarts(name))} // the evicted one too
+			_, err := testenv.Wait(d.soon(), d.Kube.CoreV1().Pods(d.Namespace), movers, func(pod *corev1.Pod) bool {
 				return len(pod.Status.Conditions) > 0 && pod.Status.Conditions[0].Reason == corev1.PodReasonUnschedulable
 			})
+			require.NoError(t, err)
 			d.cordon(d.node, false)
 			d.around.ends(name, testenv.Completed)
 		})

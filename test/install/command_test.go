@@ -53,7 +53,7 @@ func envOf(t *testing.T, plane *cluster.Cluster) *env {
 
 // run runs lateen against the cluster of the tests.
 func (s *env) run(input string, args ...string) (out, complaints string, err error) {
-	ctx, cancel := context.WithTimeout(s.Context(), testenv.Patience) // dozens of requests, and controllers that they wait for
+	ctx, cancel := context.WithTimeout(s.Context(), 2*testenv.Patience) // it starts a whole Velero, and waits for its server
 	defer cancel()
 	command := program(ctx, s.T, "lateen", append(args, "--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig)...)
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) } // it then prints what it waits for

@@ -2,6 +2,7 @@ package install
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -77,7 +78,11 @@ func policyEnv(t *testing.T, policy string) (*env, kubernetes.Interface) {
 	require.NoError(t, err)
 	agent, err := kubernetes.NewForConfig(own)
 	require.NoError(t, err)
-	restricts := func(ctx context.Context) (bool, error) { // the API server hears of policies by a watch
+	// Admission observes policies and their parameters by watches. Until it has the parameters, it refuses everything.
+	refuses := func(err error) bool {
+		return apierrors.IsInvalid(err) && !strings.Contains(err.Error(), "no params found")
+	}
+	restricts := func(ctx context.Context) (bool, error) {
 		_, pod := agent.CoreV1().Pods(s.namespace).Create(ctx, &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: "none"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "none", Image: "none"}}},
 		}, dryRun)
@@ -86,7 +91,7 @@ func policyEnv(t *testing.T, policy string) (*env, kubernetes.Interface) {
 				RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "none", Image: "none"}},
 			}},
 		}}, dryRun)
-		return apierrors.IsInvalid(pod) && apierrors.IsInvalid(job), nil
+		return refuses(pod) && refuses(job), nil
 	}
 	require.NoError(t, wait.PollUntilContextCancel(soon(t), 100*time.Millisecond, true, restricts)) //nolint:forbidigo // no watch shows when admission has a policy
 	return s, agent

@@ -145,7 +145,7 @@ test: ## Run all tests: unit, integration, end to end
 	cd test/velero && CGO_ENABLED=0 $(TEST) -trimpath ./...
 	cd test/release && CGO_ENABLED=0 $(TEST) -trimpath ./...
 	cd test && CGO_ENABLED=0 $(TEST) -trimpath -timeout 25m -p 2 -parallel 6 $$(go list ./... | grep -vE '/($(subst $(space),|,$(RACED)))$$')
-	cd test && $(TEST) -race -timeout 25m -p 1 -parallel 8 $(RACED:%=./%)
+	cd test && CGO_ENABLED=1 $(TEST) -race -timeout 25m -p 1 -parallel 8 $(RACED:%=./%)
 
 # These packages run agents within the test, and are short. So does the soak, which has the race detector too; of the tests of
 # integration, which would take twice as long with it, "make sweep" has it.
@@ -160,12 +160,12 @@ PURE := ./reconcile/transfer ./reconcile/maintenance
 test-unit: ## Run the quick tests alone
 	$(call need,gcc=gcc$(comma)libc6-dev)
 	go test $(PURE)
-	go test -race $$(go list ./... | grep -vE '/($(subst $(space),|,$(PURE:./%=%)))$$')
+	CGO_ENABLED=1 go test -race $$(go list ./... | grep -vE '/($(subst $(space),|,$(PURE:./%=%)))$$')
 
 sweep: ## Run the long tests, before an issue is closed: every kill point and every fault, of all kinds and of maintenance
 	$(call need,gcc=gcc$(comma)libc6-dev)
 	$(call with,controlplane snapshot-controller)
-	cd test && $(TEST) -race -timeout 2h -parallel 4 -v -run 'TestAnAgentThatIsKilled|TestFault|TestEvents' ./integration -whole
+	cd test && CGO_ENABLED=1 $(TEST) -race -timeout 2h -parallel 4 -v -run 'TestAnAgentThatIsKilled|TestFault|TestEvents' ./integration -whole
 
 sim: ## Play RUNS=1000 schedules of whole agents in virtual time (SEED= repeats one and prints its smallest form)
 	cd test && CGO_ENABLED=0 $(TEST) -timeout 12h -v -run TestSchedules ./sim -runs $(or $(RUNS),1000) -seed $(or $(SEED),0) | grep -v '^ *\(===\|---\)'

@@ -47,6 +47,13 @@ func trimAgent(pod *corev1.Pod) {
 	pod.Spec.Containers = containers
 }
 
+// trimToOwner keeps the metadata of a pod, with its labels and owners.
+func trimToOwner(pod *corev1.Pod) {
+	meta := minimalMeta(pod.ObjectMeta)
+	meta.Labels, meta.OwnerReferences = pod.Labels, pod.OwnerReferences
+	*pod = corev1.Pod{ObjectMeta: meta}
+}
+
 // trimNode keeps the Ready condition of a Node.
 func trimNode(node *corev1.Node) {
 	conditions := slices.DeleteFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool { return condition.Type != corev1.NodeReady })

@@ -67,6 +67,7 @@ type JobStatus struct {
 	HasPod      bool // it has or had a pod
 	Pending     bool // it has a pod without a ready container
 	Limited     bool // it has a deadline; Velero's server sets none
+	Retries     int  // number of failed pods that Kubernetes replaces (backoffLimit)
 	// Counted means status.succeeded+status.failed > 0. Velero's server reads no other field (velero-protocol 4.3).
 	Counted   bool
 	Released  time.Time // when it was marked as failed; else zero
@@ -122,6 +123,9 @@ func (j JobStatus) Stage() JobStage {
 	}
 }
 
+// defaultBackoffLimit is the default of the API server for spec.backoffLimit of a job.
+const defaultBackoffLimit = 6
+
 // ReadJob reads the state of a maintenance job, of Lateen or of Velero's server.
 func ReadJob(job *batchv1.Job) JobStatus {
 	status := job.Status
@@ -131,6 +135,7 @@ func ReadJob(job *batchv1.Job) JobStatus {
 		Counted:   status.Succeeded+status.Failed > 0,
 		Pending:   status.Active > 0 && status.Ready != nil && *status.Ready == 0,
 		Limited:   job.Spec.ActiveDeadlineSeconds != nil,
+		Retries:   int(ptr.Deref(job.Spec.BackoffLimit, defaultBackoffLimit)),
 		Suspended: job.Spec.Suspend != nil && *job.Spec.Suspend,
 		Deleting:  job.DeletionTimestamp != nil,
 		Ours:      job.Annotations[api.AnnotationRepositoryUID] != "",

@@ -3,6 +3,7 @@ package repository
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -88,6 +89,19 @@ func (j fixtureJobs) List() (all []*batchv1.Job) {
 	return all
 }
 
+type fixtureTerminalPods struct{ *fixture }
+
+func (p fixtureTerminalPods) List() (all []*corev1.Pod) {
+	list, err := p.client.CoreV1().Pods("velero").List(p.Context(), metav1.ListOptions{})
+	require.NoError(p, err)
+	for i := range list.Items {
+		if phase := list.Items[i].Status.Phase; phase == corev1.PodSucceeded || phase == corev1.PodFailed {
+			all = append(all, &list.Items[i])
+		}
+	}
+	return all
+}
+
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	m := &fixture{
@@ -95,8 +109,8 @@ func newFixture(t *testing.T) *fixture {
 		repositories: map[string]*velerov1.BackupRepository{}, enqueued: map[string]bool{},
 	}
 	m.Reconciler = &Reconciler{
-		Repositories: fixtureRepositories{m}, Locations: fixtureLocations{}, Jobs: fixtureJobs{m}, Client: fixtureRepositories{m},
-		JobClient: exposer.Jobs{Client: m.client}, Enqueue: func(key string) { m.enqueued[key] = true },
+		Repositories: fixtureRepositories{m}, Locations: fixtureLocations{}, Jobs: fixtureJobs{m}, TerminalPods: fixtureTerminalPods{m},
+		Client: fixtureRepositories{m}, JobClient: exposer.Jobs{Client: m.client}, Enqueue: func(key string) { m.enqueued[key] = true },
 		Plan: func(context.Context, *velerov1.BackupRepository) (JobPlan, error) {
 			return JobPlan{Settings: objects.JobSettings{Keep: maintenance.DefaultKeep}, Created: func(*batchv1.Job) {}}, nil
 		},
@@ -177,6 +191,17 @@ func (m *fixture) run(key string, end func(*batchv1.Job)) (job string) {
 	}
 	require.Fail(m, "it has no job")
 	return ""
+}
+
+// pod creates a pod of a job in a phase.
+func (m *fixture) pod(job *batchv1.Job, phase corev1.PodPhase) *corev1.Pod {
+	m.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "velero", Name: job.Name + "-" + strings.ToLower(string(phase)), Labels: map[string]string{batchv1.ControllerUidLabel: string(job.UID)},
+	}, Status: corev1.PodStatus{Phase: phase}}
+	_, err := m.client.CoreV1().Pods("velero").Create(m.Context(), pod, metav1.CreateOptions{})
+	require.NoError(m, err)
+	return pod
 }
 
 // outOfMemory fails a job whose pod was OOM-killed.

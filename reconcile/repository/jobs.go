@@ -56,18 +56,24 @@ func (m *Reconciler) deletedJob(uid types.UID) {
 	m.observed[uid] = state
 }
 
-// running counts the unfinished jobs. A job without a pod counts only while a step ends it: if it has a repository, whose
-// next job waits for its end, or if its repository was deleted, after which it is released.
+// running counts the jobs that work. A job whose last pod has terminated does not, although Kubernetes marks it finished
+// about a second later. A job without a pod counts only while a step ends it: if it has a repository, whose next job waits
+// for its end, or if its repository was deleted, after which it is released.
 func (m *Reconciler) running(jobs jobsByLabel) int {
 	maintained, exists := map[string]bool{}, map[string]bool{}
 	for _, object := range m.Repositories.List() {
 		observed, label := maintenance.From(object), objects.RepositoryLabel(object.Name)
 		maintained[label], exists[label] = observed.Kopia && !observed.Deleting, true
 	}
+	terminated := map[types.UID]int{}
+	for _, pod := range m.TerminalPods.List() {
+		terminated[types.UID(pod.Labels[batchv1.ControllerUidLabel])]++
+	}
 	n := 0
 	for label, own := range jobs {
 		for _, job := range own {
-			if job.Outcome == objects.JobUnfinished && (job.HasPod || maintained[label] || !exists[label]) {
+			working := job.Outcome == objects.JobUnfinished && terminated[job.UID] <= job.Retries
+			if working && (job.HasPod || maintained[label] || !exists[label]) {
 				n++
 			}
 		}

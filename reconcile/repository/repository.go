@@ -10,6 +10,7 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -35,6 +36,9 @@ type Reconciler struct {
 	Jobs interface {
 		List() []*batchv1.Job // all maintenance jobs of the namespace, whoever created them
 	}
+	TerminalPods interface {
+		List() []*corev1.Pod // the pods of these jobs that have terminated
+	}
 	Client    reconcile.Patcher[*velerov1.BackupRepository]
 	JobClient exposer.Jobs
 	// Plan returns the specification of a repository's next job, from fresh reads. On an error no job is created.
@@ -42,7 +46,7 @@ type Reconciler struct {
 	Enqueue func(key string)
 
 	Policy maintenance.Policy
-	Limit  int // unfinished jobs in the cluster
+	Limit  int // working jobs in the cluster
 
 	Recorder record.EventRecorder
 	Metrics  *metrics.Maintenance
@@ -151,6 +155,10 @@ func (m *Reconciler) Job(job *batchv1.Job) {
 	m.Enqueue(key)
 	m.enqueueQueued()
 }
+
+// TerminalPod handles an add, update or delete event of a terminated pod. It enqueues the repositories that wait for a
+// free place.
+func (m *Reconciler) TerminalPod(*corev1.Pod) { m.enqueueQueued() }
 
 // Location handles an add, update or delete event of a BackupStorageLocation.
 func (m *Reconciler) Location(location *velerov1.BackupStorageLocation) {

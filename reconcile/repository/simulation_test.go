@@ -168,7 +168,7 @@ func newSimulation(t *testing.T, random *rand.Rand, count int) *simulation {
 	policy := maintenance.DefaultPolicy()
 	policy.PodWait = 24 * time.Hour // pods are also late here
 	s.m = &Reconciler{
-		Repositories: simulatedRepositories{s}, Locations: simulatedLocations{s}, Jobs: simulatedJobs{s}, Client: simulatedRepositories{s},
+		Repositories: simulatedRepositories{s}, Locations: simulatedLocations{s}, Jobs: simulatedJobs{s}, TerminalPods: emptyPods{}, Client: simulatedRepositories{s},
 		JobClient: exposer.Jobs{Client: s.client}, Enqueue: func(key string) { s.enqueued[key] = true },
 		Plan: func(_ context.Context, repository *velerov1.BackupRepository) (JobPlan, error) {
 			if repository.Spec.VolumeNamespace == terminal || random.IntN(4) == 0 {

@@ -2,64 +2,67 @@ package integration
 
 import (
 	"context"
+	"sync"
 
 	"github.com/stretchr/testify/require"
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// jobsAtOnce follows the maintenance jobs of an environment until the context ends. It returns the most that were
-// unfinished at once, in all and of one repository.
-func (s *env) jobsAtOnce(ctx context.Context, jobs watch.Interface) (most, mostOfOne int) {
-	unfinished := map[string]map[string]bool{} // names by repository
-	for {
-		select {
-		case <-ctx.Done():
+// mostAtOnce follows objects until their watch ends. It returns the most that were active at once, in all and of one repository.
+func mostAtOnce[T metav1.Object](changes watch.Interface, active func(T) bool) (most, mostOfOne int) {
+	names := map[string]map[string]bool{} // by repository
+	for change := range changes.ResultChan() {
+		object, ok := change.Object.(T)
+		if !ok {
 			return most, mostOfOne
-		case change, open := <-jobs.ResultChan():
-			job, ok := change.Object.(*batchv1.Job)
-			if !open || !ok {
-				return most, mostOfOne
-			}
-			repository := job.Labels[api.LabelRepository]
-			if unfinished[repository] == nil {
-				unfinished[repository] = map[string]bool{}
-			}
-			if change.Type == watch.Deleted || objects.ReadJob(job).Outcome != objects.JobUnfinished {
-				delete(unfinished[repository], job.Name)
-			} else {
-				unfinished[repository][job.Name] = true
-			}
-			all := 0
-			for _, own := range unfinished {
-				all += len(own)
-				mostOfOne = max(mostOfOne, len(own))
-			}
-			most = max(most, all)
 		}
+		repository := object.GetLabels()[api.LabelRepository]
+		if names[repository] == nil {
+			names[repository] = map[string]bool{}
+		}
+		delete(names[repository], object.GetName())
+		if change.Type != watch.Deleted && active(object) {
+			names[repository][object.GetName()] = true
+		}
+		all := 0
+		for _, own := range names {
+			all += len(own)
+			mostOfOne = max(mostOfOne, len(own))
+		}
+		most = max(most, all)
 	}
+	return most, mostOfOne
 }
 
-// watchJobs follows the maintenance jobs of an environment. What it returns is called in the end, and returns the most that were
-// unfinished at once, in all and of one repository.
-func (s *env) watchJobs() (seen func() (most, mostOfOne int)) {
+// watchJobs follows the maintenance jobs of an environment and their pods. Call the result at the end: it returns how many pods
+// worked at once at most, and how many jobs of one repository were unfinished.
+func (s *env) watchJobs() (seen func() (mostPods, mostOfOne int)) {
 	ctx, stop := context.WithCancel(s.Context())
 	s.Cleanup(stop)
+	pods, err := s.Kube.CoreV1().Pods(s.Namespace).Watch(ctx, ofRepositories)
+	require.NoError(s, err)
 	jobs, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(ctx, ofRepositories)
 	require.NoError(s, err)
-	var most, mostOfOne int
-	counted := make(chan struct{})
-	go func() {
-		defer close(counted)
-		most, mostOfOne = s.jobsAtOnce(ctx, jobs)
-	}()
+	var mostPods, mostOfOne int
+	var following sync.WaitGroup
+	following.Go(func() {
+		mostPods, _ = mostAtOnce(pods, func(pod *corev1.Pod) bool {
+			return pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+		})
+	})
+	following.Go(func() {
+		_, mostOfOne = mostAtOnce(jobs, func(job *batchv1.Job) bool { return objects.ReadJob(job).Outcome == objects.JobUnfinished })
+	})
 	return func() (int, int) {
 		stop()
-		<-counted
-		return most, mostOfOne
+		following.Wait()
+		return mostPods, mostOfOne
 	}
 }
 

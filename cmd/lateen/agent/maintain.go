@@ -82,7 +82,7 @@ func (p *assembly) maintainer(caches *informers.RepositoryCaches) *repository.Re
 		return exists
 	}}
 	return &repository.Reconciler{
-		Repositories: caches.Repositories, Locations: caches.Locations, Jobs: caches.Jobs,
+		Repositories: caches.Repositories, Locations: caches.Locations, Jobs: caches.Jobs, TerminalPods: caches.TerminalPods,
 		Client:    p.clients.velero.BackupRepositories(p.Flags.Namespace),
 		JobClient: exposer.Jobs{Client: p.clients.kube},
 		Plan:      planner.plan,
@@ -101,7 +101,11 @@ func addRepositoryHandlers(caches *informers.RepositoryCaches, maintainer *repos
 		return nil, err
 	}
 	jobs, err := caches.Jobs.AddHandler(func(job *batchv1.Job) { maintainer.Job(job) })
-	return []cache.DoneChecker{repositories, locations, jobs}, err
+	if err != nil {
+		return nil, err
+	}
+	pods, err := caches.TerminalPods.AddHandler(maintainer.TerminalPod)
+	return []cache.DoneChecker{repositories, locations, jobs, pods}, err
 }
 
 // jobPlanner plans the next maintenance job of a repository. One worker uses it.

@@ -2,7 +2,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help build cluster cluster-check cluster-sample cluster-test compatibility demo test test-unit sweep sim mutants soak conformance bench scale recording dashboard pictures site image release manifests lint
+.PHONY: help build cluster cluster-check cluster-sample cluster-test compatibility demo test test-unit sweep sim mutants reverts soak conformance bench scale recording dashboard pictures site image release manifests lint
 
 BIN := $(CURDIR)/bin
 PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller bin/kubectl
@@ -172,6 +172,10 @@ sim: ## Play RUNS=1000 schedules of whole agents in virtual time (SEED= repeats 
 
 mutants: ## Change COUNT=100 single lines of the product, one at a time, and count those that unit tests or the simulation find (SEED= repeats)
 	cd test && CGO_ENABLED=0 go run ./mutants --count=$(or $(COUNT),100) --seed=$(or $(SEED),0)
+
+reverts: ## Revert fixes in a copy, one at a time, and play up to RUNS=10000 schedules until one fails (NAMES=D1,D2; COUNT=2 is a sample)
+	cd test && CGO_ENABLED=0 go run ./mutants --reverts=sim/testdata/reverts --names=$(NAMES) --count=$(or $(COUNT),0) \
+		--runs=$(or $(RUNS),10000) --seed=$(or $(SEED),0)
 
 # Velero's agent mostly waits: twelve of its cases at a time, which take less than 15 minutes each, keep within the 90.
 AGENT := velero

@@ -1,5 +1,5 @@
-// Command mutants changes single lines of the program and counts how many of the changes the tests find. One copy of
-// the program has all mutants at once, and the environment selects one: so it is compiled only once.
+// Command mutants changes a copy of the program and counts how many of the changes the tests find. It generates mutants,
+// which change a single line, or it reverts fixes.
 package main
 
 import (
@@ -22,19 +22,29 @@ func main() {
 	runs := flag.Int("runs", 200, "schedules of the simulation for each mutant that the unit tests do not find")
 	root := flag.String("root", "..", "directory of the program")
 	packages := flag.String("packages", "reconcile,exposer,informers", "directories whose packages are changed")
+	reverts := flag.String("reverts", "", "directory of patches, each of which reverts a fix: the simulation plays each of them instead of mutants")
+	names := flag.String("names", "", "names of the patches, separated by commas; default: a sample of count, or all if count is 0")
 	flag.Parse()
 	if *seed == 0 {
 		*seed = 1 + rand.Uint64N(1<<63)
 	}
 	fmt.Printf("seed %d\n", *seed)
-	if err := measure(context.Background(), *root, strings.Split(*packages, ","), *seed, *count, *runs); err != nil {
+	work := func(ctx context.Context, root string) error {
+		return measure(ctx, root, strings.Split(*packages, ","), *seed, *count, *runs)
+	}
+	if *reverts != "" {
+		work = func(ctx context.Context, root string) error {
+			return playReverts(ctx, root, *reverts, selection{*names, *count, *seed}, *runs)
+		}
+	}
+	if err := inCopy(context.Background(), *root, work); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-// measure copies the program, mutates the copy and runs its tests.
-func measure(ctx context.Context, source string, packages []string, seed uint64, count, runs int) error {
+// inCopy calls a function with a copy of the program, and removes the copy.
+func inCopy(ctx context.Context, source string, work func(ctx context.Context, root string) error) error {
 	root, err := os.MkdirTemp("", "lateen-mutants-")
 	if err != nil {
 		return fmt.Errorf("make a directory: %w", err)
@@ -44,6 +54,12 @@ func measure(ctx context.Context, source string, packages []string, seed uint64,
 	if output, err := archive.CombinedOutput(); err != nil {
 		return fmt.Errorf("copy the program: %w\n%s", err, output)
 	}
+	return work(ctx, root)
+}
+
+// measure mutates a copy of the program and runs its tests. One copy has all mutants at once, and the environment
+// selects one: so it is compiled only once.
+func measure(ctx context.Context, root string, packages []string, seed uint64, count, runs int) error {
 	mutants, err := mutate(root, packages, seed, count)
 	if err != nil {
 		return err

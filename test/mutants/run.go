@@ -52,7 +52,7 @@ func (s *suite) run(ctx context.Context, root string, number int, limit time.Dur
 	failed := (*exec.ExitError)(nil)
 	switch err := test.Run(); {
 	case err == nil:
-		return true, "", nil
+		return true, out.String(), nil
 	case errors.As(err, &failed) || ctx.Err() != nil: // a mutant may also hang
 		return false, out.String(), nil
 	default:

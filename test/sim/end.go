@@ -28,7 +28,9 @@ func (s *Simulation) checkEnd() error {
 			}
 			continue
 		}
-		ended++
+		if !j.byVelero {
+			ended++
+		}
 		v := viewOf(object)
 		if v.phase != "Completed" {
 			if !s.justified(j) {

@@ -22,6 +22,7 @@ type Plan struct {
 	Failing      int             // the first runs of each repository that fail, refused ones included
 	History      int             // entries of a repository's history that Velero's server keeps; 0: it does not look at it
 	Foreign      int             // transfers of another data mover that never end, one on each of the first nodes
+	Velero       bool            // one more node has Velero's agent
 	Lists        bool            // the API server cannot stream lists, as before Kubernetes 1.32
 	Skew         []time.Duration // of each node's clock
 	WhenUsed     bool            // volumes are provisioned for the first consumer
@@ -105,6 +106,7 @@ func Draw(seed uint64) Plan {
 	drawMaintenance(&plan)
 	drawLag(&plan)
 	drawTakeover(&plan)
+	drawVelero(&plan)
 	return plan
 }
 
@@ -140,4 +142,5 @@ const (
 	maintenanceStream = 8
 	lagStream         = 9
 	takeoverStream    = 10
+	veleroStream      = 11
 )

@@ -104,6 +104,9 @@ func (s *Simulation) check() error {
 	if most := s.mostRequests(); s.promises.requests > most {
 		return fmt.Errorf("agents sent %d requests, more than %d", s.promises.requests, most)
 	}
+	if err := s.checkOther(); err != nil {
+		return err
+	}
 	return s.checkHandles()
 }
 
@@ -156,7 +159,7 @@ func (s *Simulation) checkQueue() error {
 			prepared++
 		}
 	}
-	if s.plan.Queue > 0 && prepared > most && len(s.faults.met) == 0 {
+	if s.plan.Queue > 0 && prepared > most && len(s.faults.met) == 0 && !s.plan.Velero {
 		return fmt.Errorf("%d transfers are prepared, and the queue has %d places", prepared, s.plan.Queue)
 	}
 	return nil
@@ -234,7 +237,7 @@ func (s *Simulation) leftovers() string {
 	var all []string
 	for _, plural := range []string{"pods", "persistentvolumeclaims", "volumesnapshots", "volumesnapshotcontents"} {
 		for _, object := range s.api.List(plural) {
-			if object.GetLabels()["lateen.dev/mover"] != "" {
+			if object.GetLabels()["lateen.dev/mover"] != "" && object.GetName() != otherContent {
 				all = append(all, plural+" "+object.Key())
 			}
 		}

@@ -27,6 +27,7 @@ type job struct {
 	original string            // content of an Upload's volume
 	asked    time.Time         // when it was asked for
 	ended    bool              // it was terminal within its bound
+	byVelero bool              // Velero's agent moved its data
 }
 
 // server plays Velero's server: it asks for transfers.

@@ -50,8 +50,10 @@ func TestASeedReplaysToTheSameTrace(t *testing.T) {
 	})
 }
 
-// runs is how many fresh schedules are played.
-var runs = flag.Int("runs", 1000, "fresh schedules")
+var (
+	runs  = flag.Int("runs", 1000, "fresh schedules")
+	first = flag.Bool("first", false, "end with the first schedule that fails, and do not minimize its plan")
+)
 
 func TestSchedules(t *testing.T) {
 	start := time.Now()
@@ -59,13 +61,20 @@ func TestSchedules(t *testing.T) {
 	t.Cleanup(func() {
 		t.Logf("%d schedules with %d choices in %s", played.Load(), steps.Load(), time.Since(start).Round(time.Millisecond))
 	})
+	all := t
 	seeds.Each(t, *runs, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
 		t.Parallel()
+		if *first && all.Failed() {
+			return
+		}
 		plan := Draw(random.Uint64())
 		trace, broken := play(t, plan)
 		played.Add(1)
 		steps.Add(int64(len(trace.lines)))
+		if *first {
+			require.NoError(t, broken)
+		}
 		if broken == nil {
 			return
 		}

@@ -176,6 +176,7 @@ func (s *Simulation) choices() []choice {
 	}
 	all = append(all, s.collecting()...)
 	all = append(all, s.server()...)
+	all = append(all, s.veleros()...)
 	all = append(all, s.working()...)
 	all = append(all, s.recalling()...)
 	all = append(all, s.housekeeping()...)

@@ -123,6 +123,7 @@ func (s *Simulation) furnish() {
 		s.createPriority()
 	}
 	s.furnishRepositories()
+	s.furnishVelero()
 	for _, node := range s.nodes[:s.plan.Foreign] {
 		s.create("datauploads", veleroNamespace, &velerov2alpha1.DataUpload{
 			ObjectMeta: metav1.ObjectMeta{Name: foreignPrefix + node}, Spec: velerov2alpha1.DataUploadSpec{DataMover: "example"},

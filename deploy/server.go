@@ -20,9 +20,6 @@ func Server(v Velero) []runtime.Object {
 	if v.Credentials != nil {
 		all = append(all, secret(v))
 	}
-	if v.Maintenance != "" {
-		all = append(all, maintenanceConfig(v))
-	}
 	if !v.NoLocation {
 		all = append(all, storageLocation(v))
 	}

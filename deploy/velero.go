@@ -17,8 +17,6 @@ const (
 	VeleroImage = "velero/velero:v1.18.3"
 	// DefaultNamespace is the default namespace of Velero.
 	DefaultNamespace = "velero"
-	// MaintenanceConfigMap is the ConfigMap that `lateen install` creates from the flags for maintenance jobs.
-	MaintenanceConfigMap = "repo-maintenance-job"
 	// credentials is the name of the Secret with the credentials of the object store, and of its volume.
 	credentials = "cloud-credentials"
 	// veleroAccount is the ServiceAccount of Velero's server and of all movers.
@@ -46,8 +44,6 @@ type Velero struct {
 	Resources                 corev1.ResourceRequirements // of the server
 	Plugins                   []string                    // images
 	Args                      []string                    // after `velero server`
-	// settings of all repositories, as JSON; empty: create no MaintenanceConfigMap
-	Maintenance string
 }
 
 // Definitions returns Velero's CustomResourceDefinitions from its own module.
@@ -108,15 +104,6 @@ func secret(v Velero) *corev1.Secret {
 		ObjectMeta: veleroMeta(v.Namespace, credentials),
 		Type:       corev1.SecretTypeOpaque,
 		Data:       map[string][]byte{"cloud": v.Credentials},
-	}
-}
-
-// maintenanceConfig sets the key "global", the settings for all repositories (velero-protocol 4.5).
-func maintenanceConfig(v Velero) *corev1.ConfigMap {
-	return &corev1.ConfigMap{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-		ObjectMeta: veleroMeta(v.Namespace, MaintenanceConfigMap),
-		Data:       map[string]string{"global": v.Maintenance},
 	}
 }
 

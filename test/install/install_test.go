@@ -221,24 +221,6 @@ func TestConfigMapsThatAreNamed(t *testing.T) {
 	}
 }
 
-func TestFlagsForMaintenanceJobsBecomeAConfigMapOfServerAndAgents(t *testing.T) {
-	s := newEnv(t)
-	s.install("--keep-latest-maintenance-jobs=2", "--maintenance-job-cpu-request=100m", "--maintenance-job-mem-limit=1Gi")
-	created, err := s.kube.CoreV1().ConfigMaps(s.namespace).Get(soon(t), "repo-maintenance-job", metav1.GetOptions{})
-	require.NoError(t, err)
-	require.JSONEq(t, `{"keepLatestMaintenanceJobs":2,"podResources":{"cpuRequest":"100m","memoryLimit":"1Gi"}}`, created.Data["global"])
-	server := s.server()
-	require.Contains(t, server.Spec.Template.Spec.Containers[0].Args, "--repo-maintenance-job-configmap=repo-maintenance-job")
-	agents := s.agents()
-	require.Contains(t, agents.Spec.Template.Spec.Containers[0].Args, "--repo-maintenance-job-configmap=repo-maintenance-job")
-	s.succeeds("", "check")
-
-	_, reported := s.fails("", append([]string{"install", "--keep-latest-maintenance-jobs=2", "--repo-maintenance-job-configmap=named"}, usual(t)...)...)
-	require.Contains(t, reported, "remove that flag")
-	out, _ := s.succeeds("", "uninstall", "--force")
-	require.Contains(t, out, "ConfigMap repo-maintenance-job removed\n")
-}
-
 func TestTheDaemonSetOfVelerosOwnAgentsIsNotOverwritten(t *testing.T) {
 	s := newEnv(t)
 	s.define()

@@ -40,7 +40,6 @@ func TestDifferencesFromVelerosOwnInstallation(t *testing.T) {
 		"--snapshot-location-config=region=eu-central-1", "--pod-labels=team=storage", "--pod-annotations=team=storage",
 		"--sa-annotations=role=backup", "--features=EnableCSI", "--default-volumes-to-fs-backup",
 		"--server-priority-class-name=server", "--node-agent-priority-class-name=agent",
-		"--keep-latest-maintenance-jobs=2", "--maintenance-job-cpu-request=100m", "--maintenance-job-mem-limit=1Gi",
 		"--use-node-agent", "--use-node-agent-windows", "--kubeconfig="+kubeconfig, "--dry-run", "--output=json")
 	theirs, err := program(ctx, t, "velero", append([]string{"install"}, same...)...).Output()
 	require.NoError(t, err)

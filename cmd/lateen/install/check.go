@@ -42,9 +42,6 @@ func (o *options) checkClasses(ctx context.Context, kube kubernetes.Interface, w
 // checkConfigMaps evaluates the named ConfigMaps as `lateen check` does.
 func (o *options) checkConfigMaps(ctx context.Context, kube kubernetes.Interface, warnings io.Writer) error {
 	maintenance := o.agent.MaintenanceConfigMap
-	if o.server.Maintenance != "" {
-		maintenance = "" // it is built from flags that are already validated
-	}
 	if o.agent.NodeAgentConfigMap == "" && o.agent.BackupRepositoryConfigMap == "" && maintenance == "" {
 		return nil
 	}

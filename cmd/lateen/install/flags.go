@@ -26,8 +26,6 @@ type options struct {
 	secretFile, caCertFile  string
 	noSecret, snapshots     bool
 	useNodeAgent            bool
-	keepJobs                int
-	jobPod                  quantities
 	serverPod, agentPod     quantities
 	features                string
 	fsBackup, moveSnapshots bool
@@ -104,8 +102,6 @@ func (o *options) addServerFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.agent.BackupRepositoryConfigMap, "backup-repository-configmap", "", "ConfigMap with the configuration of backup repositories")
 	flags.StringVar(&o.agent.MaintenanceConfigMap, "repo-maintenance-job-configmap", "", "ConfigMap with the configuration of maintenance jobs")
 	cluster.AddCopyFlags(flags, &o.copies)
-	flags.IntVar(&o.keepJobs, "keep-latest-maintenance-jobs", 0, "finished maintenance jobs to keep per repository (default: 3)")
-	o.jobPod.addFlags(flags, "maintenance-job", "a maintenance job", quantities{cpuRequest: "0", cpuLimit: "0", memRequest: "0", memLimit: "0"})
 }
 
 // validate rejects contradicting flags, as `velero install` does.
@@ -131,8 +127,6 @@ func (o *options) validate() error {
 		return cluster.ValidateCopies(o.copies)
 	case len(o.copies.From) > 0 && !o.useNodeAgent:
 		return errors.New("--copy-from requires agents: remove --use-node-agent=false")
-	case o.keepJobs < 0:
-		return errors.New("--keep-latest-maintenance-jobs cannot be negative: remove it to keep 3")
 	case o.fsBackup && !o.useNodeAgent:
 		return errors.New("--default-volumes-to-fs-backup requires agents: remove --use-node-agent=false")
 	case o.secretFile == "" && !o.noSecret:
@@ -178,9 +172,6 @@ func (o *options) complete() (err error) {
 	o.server.NoSnapshots = !o.snapshots
 	o.agent.Labels, o.agent.Annotations, o.agent.Features = o.server.Labels, o.server.Annotations, o.features
 	o.agent.Movers.Annotations = o.server.ServiceAccountAnnotations // a role of the cloud provider is the movers' too
-	if err := o.completeMaintenance(); err != nil {
-		return err
-	}
 	o.server.Args = o.serverArgs()
 	if o.secretFile != "" {
 		if o.server.Credentials, err = os.ReadFile(o.secretFile); err != nil {

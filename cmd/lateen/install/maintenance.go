@@ -3,7 +3,6 @@ package install
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -17,46 +16,6 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/deploy"
 )
-
-// podResources are quantities with the field names of Velero's ConfigMaps.
-type podResources struct {
-	CPURequest    string `json:"cpuRequest,omitempty"`
-	CPULimit      string `json:"cpuLimit,omitempty"`
-	MemoryRequest string `json:"memoryRequest,omitempty"`
-	MemoryLimit   string `json:"memoryLimit,omitempty"`
-}
-
-// maintenanceOfAll is the part of the key "global" in the ConfigMap of maintenance jobs that has flags
-// (velero-protocol 4.5).
-type maintenanceOfAll struct {
-	Keep      int          `json:"keepLatestMaintenanceJobs,omitempty"`
-	Resources podResources `json:"podResources,omitzero"`
-}
-
-// completeMaintenance builds a ConfigMap from the flags for maintenance jobs. `velero install` passes them to its
-// server, but the server of 1.17 and 1.18 has no such flags and does not start with them. It reads a ConfigMap, as
-// Lateen's agents do.
-func (o *options) completeMaintenance() error {
-	if _, err := o.jobPod.parse("maintenance-job"); err != nil {
-		return err
-	}
-	wanted := maintenanceOfAll{Keep: o.keepJobs, Resources: podResources{
-		CPURequest: unlessZero(o.jobPod.cpuRequest), CPULimit: unlessZero(o.jobPod.cpuLimit),
-		MemoryRequest: unlessZero(o.jobPod.memRequest), MemoryLimit: unlessZero(o.jobPod.memLimit),
-	}}
-	if wanted == (maintenanceOfAll{}) {
-		return nil
-	}
-	if o.agent.MaintenanceConfigMap != "" {
-		return fmt.Errorf("--keep-latest-maintenance-jobs and --maintenance-job-… create their own ConfigMap: write the settings into %s, named by --repo-maintenance-job-configmap, or remove that flag", o.agent.MaintenanceConfigMap)
-	}
-	text, err := json.Marshal(wanted)
-	if err != nil {
-		return fmt.Errorf("encode ConfigMap of maintenance jobs: %w", err)
-	}
-	o.server.Maintenance, o.agent.MaintenanceConfigMap = string(text), deploy.MaintenanceConfigMap
-	return nil
-}
 
 // serverWaits is the frequency that keeps Velero's server from repositories that the agents maintain. serverDefault
 // is the server's own.
@@ -116,12 +75,4 @@ func (o *options) setFrequencies(ctx context.Context, client *cluster.Client) er
 		fmt.Fprintf(client.Out, "BackupRepository %s: maintenanceFrequency %s\n", repository.GetName(), wanted)
 	}
 	return nil
-}
-
-// unlessZero omits a quantity of "0", which means none.
-func unlessZero(quantity string) string {
-	if quantity == "0" {
-		return ""
-	}
-	return quantity
 }

@@ -156,6 +156,7 @@ func (a *adoption) completed(ctx context.Context, agents *unstructured.Unstructu
 	if err := unstructured.SetNestedMap(agents.Object, created, "spec", "template"); err != nil {
 		return nil, err
 	}
+	agents.SetResourceVersion("") // nothing is written: a status that has changed is no conflict
 	dryRun := metav1.UpdateOptions{FieldManager: cluster.FieldManager, DryRun: []string{metav1.DryRunAll}}
 	answer, err := a.Dynamic.Resource(cluster.DaemonSets()).Namespace(a.Namespace).Update(ctx, agents, dryRun)
 	if err != nil {

@@ -25,7 +25,7 @@ func leaving() map[string]func(*env) (change func(*agent.Options), leave func(*a
 			return func(*agent.Options) {}, func(first *agentRun) { first.stop() }, func() {}
 		},
 		"is killed, and its term runs out": func(s *env) (func(*agent.Options), func(*agentRun), func()) {
-			k := newKiller(12, true) // about the third run that is written down: into the history, and on its job
+			k := newKiller(16, true) // at the latest after 12 new jobs and two runs, each written into the history and on its job
 			return fixture.Through(k.wrap), func(first *agentRun) {
 				s.await(k.struck, "the write at which the agent is killed")
 				first.Cancel() // nothing of it gets through any more
@@ -57,7 +57,7 @@ func TestManyRepositoriesTakeTurns(t *testing.T) {
 			change, leave, after := prepare(s)
 			first := s.start(maintains, shortTerm, change)
 			term := s.coordinator("")
-			s.maintained(names[0], ran(1))
+			waitFor(s, s.Repositories(), metav1.ListOptions{}, ran(1)) // of any of them
 			leave(first)
 			second := s.start(maintains, shortTerm)
 			s.coordinator(term)

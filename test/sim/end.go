@@ -70,7 +70,7 @@ func (s *Simulation) justified(j *job) bool {
 
 // excuses returns the faults after which a transfer need not be Completed: those that are harmful, and a storage class
 // that is missing for longer than a transfer may take to be prepared.
-func excuses() []string { return append(harmful(), deleteClass, killAgents) }
+func excuses() []string { return append(harmful(), deleteClass, killAgents, cancelHandover) }
 
 // delivered reports whether the target of a restore is bound to the volume with its data.
 func (s *Simulation) delivered(j *job) bool {

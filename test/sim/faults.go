@@ -139,7 +139,7 @@ func (s *Simulation) apply(fault Fault) bool {
 	switch fault.What {
 	case killAgent, cutAgent, oldLists, killCoordinator, cutCoordinator:
 		return s.harmAgent(fault)
-	case stallWatches, stallCache, stopVolumes, stopAgent, killRebinder, overlapRebind:
+	case stallWatches, stallCache, stopVolumes, stopAgent, killRebinder, overlapRebind, lateProtection, cancelHandover:
 		return s.takeOver(fault)
 	case killAgents:
 		return s.rebinds(fault.Pick) && s.killAll()

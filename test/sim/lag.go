@@ -45,9 +45,10 @@ func drawLag(plan *Plan) {
 
 // lag is what is delayed.
 type lag struct {
-	watches map[*apiserver.Watch]stalled
-	writes  []lateWrite
-	volumes time.Time // until when no controller of volumes or snapshots acts
+	watches    map[*apiserver.Watch]stalled
+	writes     []lateWrite
+	volumes    time.Time // until when no controller of volumes or snapshots acts
+	protection time.Time // until when no content gets its finalizer
 }
 
 // stalled is how long the events of a watch are delayed. One that expires then never gets them: its client lists again.
@@ -125,8 +126,10 @@ func (s *Simulation) isLate() (until time.Time, late bool) {
 			sooner(stall.until)
 		}
 	}
-	if time.Now().Before(s.lag.volumes) {
-		sooner(s.lag.volumes)
+	for _, until := range []time.Time{s.lag.volumes, s.lag.protection} {
+		if time.Now().Before(until) {
+			sooner(until)
+		}
 	}
 	for _, write := range s.lag.writes {
 		sooner(write.at)

@@ -107,6 +107,7 @@ func Draw(seed uint64) Plan {
 	drawLag(&plan)
 	drawTakeover(&plan)
 	drawVelero(&plan)
+	drawHandover(&plan)
 	return plan
 }
 
@@ -143,4 +144,5 @@ const (
 	lagStream         = 9
 	takeoverStream    = 10
 	veleroStream      = 11
+	handoverStream    = 12
 )

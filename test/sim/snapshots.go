@@ -2,6 +2,7 @@ package sim
 
 import (
 	"slices"
+	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -149,6 +150,8 @@ func (s *Simulation) sidecar(object *apiserver.Object) (string, func()) {
 	case of.DeletionTimestamp != nil && slices.Contains(of.Finalizers, contentFinalizer):
 		return "releases", func() { s.removeFinalizer("volumesnapshotcontents", object, contentFinalizer) }
 	case of.DeletionTimestamp != nil:
+		return "", nil
+	case !slices.Contains(of.Finalizers, contentFinalizer) && time.Now().Before(s.lag.protection):
 		return "", nil
 	case !slices.Contains(of.Finalizers, contentFinalizer):
 		return "protects", func() {

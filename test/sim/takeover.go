@@ -74,6 +74,8 @@ func (s *Simulation) takeOver(fault Fault) bool {
 		}
 		s.lag.volumes = stallEnd(fault.Pick)
 		return true
+	case lateProtection, cancelHandover:
+		return s.interrupt(fault)
 	case stopAgent:
 		return s.stopOne(fault.Pick)
 	case killRebinder:

@@ -56,8 +56,16 @@ func jobValidations() []admissionv1.Validation {
 	return []admissionv1.Validation{
 		invalid("agents may create only jobs that run /velero repo-maintenance",
 			`variables.spec.containers.all(c, has(c.command) && c.command == ['/velero'] && has(c.args) && c.args.size() > 0 && c.args[0] == 'repo-maintenance')`),
-		invalid("agents may create only jobs with label "+api.LabelRepository,
-			"has(object.metadata.labels) && '"+api.LabelRepository+"' in object.metadata.labels"),
+	}
+}
+
+// otherValidations are those of every pod and job. The policies with a parameter match by these labels.
+func (p PodPolicy) otherValidations() []admissionv1.Validation {
+	labels := "has(object.metadata.labels) && (request.resource.resource == 'jobs' ? '%s' : '%s') in object.metadata.labels"
+	return []admissionv1.Validation{
+		invalid("agents may create pods and jobs only in Velero's namespace", "request.namespace == '"+p.Namespace+"'"),
+		invalid("agents may create only pods with label "+api.LabelMover+" and jobs with label "+api.LabelRepository,
+			fmt.Sprintf(labels, api.LabelRepository, api.LabelMover)),
 	}
 }
 

@@ -2,6 +2,7 @@ package install
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +34,7 @@ func moverOf(kind api.Kind, command string, volume corev1.VolumeSource) *corev1.
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:            "nightly-1",
+			Labels:          map[string]string{api.LabelMover: "true"},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: version, Kind: name, Name: "nightly-1", UID: "uid", Controller: new(true)}},
 		},
 		Spec: corev1.PodSpec{
@@ -82,18 +84,21 @@ func policyEnv(t *testing.T, policy string) (*env, kubernetes.Interface) {
 	refuses := func(err error) bool {
 		return apierrors.IsInvalid(err) && !strings.Contains(err.Error(), "no params found")
 	}
+	var answers []error
 	restricts := func(ctx context.Context) (bool, error) {
-		_, pod := agent.CoreV1().Pods(s.namespace).Create(ctx, &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: "none"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "none", Image: "none"}}},
-		}, dryRun)
-		_, job := agent.BatchV1().Jobs(s.namespace).Create(ctx, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "none"}, Spec: batchv1.JobSpec{
-			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-				RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "none", Image: "none"}},
-			}},
-		}}, dryRun)
-		return refuses(pod) && refuses(job), nil
+		answers = nil
+		for _, labels := range []map[string]string{nil, {api.LabelMover: "true", api.LabelRepository: "none"}} { // each policy
+			pod, job := podVolumeMover(), maintenanceJob()
+			pod.Labels, pod.Spec.Containers[0].Image = labels, "none"
+			job.Labels, job.Spec.Template.Spec.Containers[0].Image = labels, "none"
+			_, noPod := agent.CoreV1().Pods(s.namespace).Create(ctx, pod, dryRun)
+			_, noJob := agent.BatchV1().Jobs(s.namespace).Create(ctx, job, dryRun)
+			answers = append(answers, noPod, noJob)
+		}
+		return !slices.ContainsFunc(answers, func(err error) bool { return !refuses(err) }), nil
 	}
-	require.NoError(t, wait.PollUntilContextCancel(soon(t), 100*time.Millisecond, true, restricts)) //nolint:forbidigo // no watch shows when admission has a policy
+	err = wait.PollUntilContextCancel(soon(t), 100*time.Millisecond, true, restricts) //nolint:forbidigo // no watch shows when admission has a policy
+	require.NoError(t, err, "the last answers: %v", answers)
 	return s, agent
 }
 
@@ -164,6 +169,8 @@ func TestThePodPolicyRefusesOtherPods(t *testing.T) {
 		"the processes of the host":       {func(pod *corev1.Pod) { pod.Spec.HostPID = true }, "namespaces of the host"},
 		"the IPC of the host":             {func(pod *corev1.Pod) { pod.Spec.HostIPC = true }, "namespaces of the host"},
 		"no owner":                        {func(pod *corev1.Pod) { pod.OwnerReferences = nil }, "DataUpload"},
+		"no label":                        {func(pod *corev1.Pod) { pod.Labels = nil }, api.LabelMover},
+		"the label of jobs":               {func(pod *corev1.Pod) { pod.Labels = map[string]string{api.LabelRepository: "r"} }, api.LabelMover},
 		"an owner that is not a transfer": {func(pod *corev1.Pod) { pod.OwnerReferences[0].Kind = "Backup" }, "DataUpload"},
 		"a second container": {func(pod *corev1.Pod) {
 			second := pod.Spec.Containers[0]
@@ -210,6 +217,25 @@ func TestThePodPolicyRefusesOtherPods(t *testing.T) {
 			require.True(t, apierrors.IsInvalid(err), "%v", err)
 			require.ErrorContains(t, err, test.says)
 		})
+	}
+}
+
+// Admission denies whatever a policy matches while the parameter of the policy does not exist: Velero's Deployment.
+func TestThePodPolicyConcernsNobodyElseWithoutVelerosServer(t *testing.T) {
+	s, agent := policyEnv(t, deploy.PodPolicyRestricted)
+	require.NoError(t, s.kube.AppsV1().Deployments(s.namespace).Delete(soon(t), deploy.VeleroDeployment, metav1.DeleteOptions{}))
+	lacksServer := func(ctx context.Context) (bool, error) {
+		_, err := agent.CoreV1().Pods(s.namespace).Create(ctx, podVolumeMover(), dryRun)
+		return err != nil && strings.Contains(err.Error(), "no params found"), nil
+	}
+	require.NoError(t, wait.PollUntilContextCancel(soon(t), 100*time.Millisecond, true, lacksServer)) //nolint:forbidigo // no watch shows when admission has observed the deletion
+	for _, namespace := range []string{s.namespace, metav1.NamespaceDefault} {
+		pod, job := podVolumeMover(), maintenanceJob()
+		pod.Labels, pod.Spec.ServiceAccountName, job.Labels = nil, "", nil
+		_, err := s.kube.CoreV1().Pods(namespace).Create(soon(t), pod, dryRun)
+		require.NoError(t, err)
+		_, err = s.kube.BatchV1().Jobs(namespace).Create(soon(t), job, dryRun)
+		require.NoError(t, err)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -20,10 +19,6 @@ import (
 type emptyJobs struct{}
 
 func (emptyJobs) List() []*batchv1.Job { return nil }
-
-type emptyPods struct{}
-
-func (emptyPods) List() []*corev1.Pod { return nil }
 
 func TestAJobThatIsDeletedBeforeItIsCachedIsFollowedByAnother(t *testing.T) {
 	m := newFixture(t)

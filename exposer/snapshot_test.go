@@ -15,6 +15,7 @@ import (
 	clientset "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -130,6 +131,20 @@ func TestACleanUpAfterItsOwnHandOverIsConfirmedByOneRead(t *testing.T) {
 			require.Equal(t, test.want, s.requests())
 		})
 	}
+}
+
+func TestACleanUpReadsTheSourceFromABackupThatNoCacheHas(t *testing.T) {
+	snapshot, content := original()
+	backup := &snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "velero", Name: "du-1", UID: "backup-uid", Labels: objects.OwnerLabels("du-1-uid", "n1"),
+		Annotations: map[string]string{api.AnnotationSourceSnapshot: "apps/snap"},
+	}}
+	s := newStorage(snapshot, content, backup)
+	orphan := upload()
+	orphan.Source.Snapshot.Namespace, orphan.Source.Snapshot.Snapshot = "", ""
+	_, err := (&Exposer{Snapshots: s}).cleanSnapshots(t.Context(), orphan, false)
+	require.NoError(t, err)
+	require.Contains(t, s.requests(), "get volumesnapshots snap")
 }
 
 func TestDeletesHaveUIDPreconditions(t *testing.T) {

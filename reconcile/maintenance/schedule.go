@@ -67,20 +67,8 @@ func (r Repository) lastFailure(jobs []objects.JobStatus) time.Time {
 	if n := len(jobs); n > 0 && jobs[n-1].Verdict.Failed() {
 		last = jobs[n-1].Finished
 	}
-	if runs := r.failures(); len(runs) > 0 {
-		if end := endOf(runs[len(runs)-1], jobs); end.After(last) {
-			last = end
-		}
+	if runs := r.failures(); len(runs) > 0 && runs[len(runs)-1].Started.After(last) {
+		last = runs[len(runs)-1].Started // it had no job, or its job is deleted
 	}
 	return last
-}
-
-// endOf returns when a failed run finished, as far as its job still shows it; otherwise its start.
-func endOf(run Run, jobs []objects.JobStatus) time.Time {
-	for _, job := range jobs {
-		if job.Created.Unix() == run.Started.Unix() && !job.Finished.IsZero() {
-			return job.Finished
-		}
-	}
-	return run.Started
 }

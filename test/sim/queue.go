@@ -17,6 +17,7 @@ type queue struct {
 	changed *sync.Cond
 	waiting map[string]bool
 	granted []string
+	idle    int // workers that wait for a key
 	working map[string]bool
 	closed  bool
 }
@@ -31,10 +32,14 @@ func (p *process) queue(name string) workqueue.TypedInterface[string] {
 	return q
 }
 
-// ready returns the keys that a worker can have, in order.
+// ready returns the keys that a worker can have now, in order. A key that is granted before there is a worker would be
+// worked on together with others, once there are workers.
 func (q *queue) ready() (keys []string) {
 	q.lock.Lock()
 	defer q.lock.Unlock()
+	if q.idle <= len(q.granted) {
+		return nil
+	}
 	for key := range maps.Keys(q.waiting) {
 		if !q.working[key] && !slices.Contains(q.granted, key) {
 			keys = append(keys, key)
@@ -74,9 +79,12 @@ func (q *queue) Len() int {
 func (q *queue) Get() (key string, shutdown bool) {
 	q.lock.Lock()
 	defer q.lock.Unlock()
+	q.idle++
+	q.gate.signal()
 	for len(q.granted) == 0 && !q.closed {
 		q.changed.Wait()
 	}
+	q.idle--
 	if len(q.granted) == 0 {
 		return "", true
 	}

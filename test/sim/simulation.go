@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/test/sim/apiserver"
@@ -190,12 +191,21 @@ func (s *Simulation) choices() []choice {
 func (s *Simulation) requests() (all []choice) {
 	for _, p := range s.gate.waiting() {
 		if p.from.cut {
-			all = append(all, choice{p.from.name + ": cut: " + p.name, often, func() { s.gate.release(p, outcome{err: errCut}) }})
+			all = append(all, choice{p.from.name + ": cut: " + p.name, often, func() { s.gate.release(p, unreached(p)) }})
 			continue
 		}
 		all = append(all, choice{p.from.name + ": " + p.name, often, func() { s.answer(p) }})
 	}
 	return all
+}
+
+// unreached returns the outcome of a request that does not reach the API server. client-go sends an Event without an answer
+// again after a random delay that no seed reaches.
+func unreached(p *parked) outcome {
+	if p.request.Method != http.MethodGet && strings.Contains(p.request.Path, "/events") {
+		return outcome{response: apiserver.Failure(apierrors.NewServiceUnavailable("cut off")).Response(p.http)}
+	}
+	return outcome{err: errCut}
 }
 
 // answer answers a request, unless a fault hits it.

@@ -144,12 +144,16 @@ test: ## Run all tests: unit, integration, end to end
 	cd test/cluster && $(TEST) ./...
 	cd test/velero && CGO_ENABLED=0 $(TEST) -trimpath ./...
 	cd test/release && CGO_ENABLED=0 $(TEST) -trimpath ./...
-	cd test && CGO_ENABLED=0 $(TEST) -trimpath -timeout 25m -p 2 -parallel 6 $$(go list ./... | grep -vE '/($(subst $(space),|,$(RACED)))$$')
+	cd test && CGO_ENABLED=0 $(TEST) -trimpath $(ALONE:%=./%)
+	cd test && CGO_ENABLED=0 $(TEST) -trimpath -timeout 25m -p 2 -parallel 6 $$(go list ./... | grep -vE '/($(subst $(space),|,$(RACED) $(ALONE)))$$')
 	cd test && CGO_ENABLED=1 $(TEST) -race -timeout 25m -p 1 -parallel 8 $(RACED:%=./%)
 
 # These packages run agents within the test, and are short. So does the soak, which has the race detector too; of the tests of
 # integration, which would take twice as long with it, "make sweep" has it.
 RACED := e2e monitoring
+
+# The simulation needs every processor. Alone, it plays 1,000 schedules within a minute on 2.
+ALONE := sim
 
 # Go's cache of results does not see that a program in bin/ has changed: what runs one is always run anew.
 TEST := go test -count=1

@@ -173,9 +173,12 @@ func (c *Coordinator) lead(ctx, leading context.Context, term func(context.Conte
 	logger.Info("Stopped being coordinator", "identity", c.Identity)
 }
 
+// minRelease is the shortest limit for the release of the Lease, which takes two requests.
+const minRelease = 2 * time.Second
+
 // release releases the Lease, so that the next term starts at once and not only after the expiry.
 func (c *Coordinator) release(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Retry)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(c.Retry, minRelease))
 	defer cancel()
 	lock := c.lock()
 	record, _, err := lock.Get(ctx)

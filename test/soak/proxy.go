@@ -71,7 +71,7 @@ func (l *proxy) wrap(next http.RoundTripper) http.RoundTripper {
 			return nil, err
 		}
 		if lethal == killedBefore {
-			l.die(request)
+			l.die(request, lethal)
 			return nil, errDead
 		}
 		var response *http.Response
@@ -81,7 +81,7 @@ func (l *proxy) wrap(next http.RoundTripper) http.RoundTripper {
 			response, err = l.spoil(request, next)
 		}
 		if lethal == killedAfter {
-			l.die(request)
+			l.die(request, lethal)
 		}
 		if l.isDead() {
 			discard(response)
@@ -114,8 +114,8 @@ func (l *proxy) arm(how fault) {
 }
 
 // die ends all that is open.
-func (l *proxy) die(request *http.Request) {
-	l.plan.counts.add(l.armed)
+func (l *proxy) die(request *http.Request, of fault) {
+	l.plan.counts.add(of)
 	l.lock.Lock()
 	l.lastPod = request.Method == http.MethodPost && strings.HasSuffix(request.URL.Path, "/pods")
 	l.lock.Unlock()

@@ -114,10 +114,10 @@ func (k *supervisor) start(ctx context.Context) (*run, error) {
 	}
 	logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(k.log), textlogger.Verbosity(verbosity)))
 	logger.Info("Agent begins a life", "node", k.node.Name())
+	r.Run(klog.NewContext(context.WithoutCancel(ctx), logger)) // before others can cancel it
 	k.lock.Lock()
+	defer k.lock.Unlock()
 	k.runs = append(k.runs, r)
-	k.lock.Unlock()
-	r.Run(klog.NewContext(context.WithoutCancel(ctx), logger))
 	return r, nil
 }
 

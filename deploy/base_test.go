@@ -28,10 +28,8 @@ func TestTheComponentsMatchThePackage(t *testing.T) {
 		"patch":  "- {op: add, path: /spec/template/spec/containers/0/args/-, value: " + deploy.MoverAccountFlag + "=" + deploy.MoverAccountName + "}\n",
 	})
 	requireFiles(t, "components/movers", movers)
-	policies := deploy.PodPolicies(deploy.PodPolicy{
-		Namespace: "velero", Deployment: deploy.VeleroDeployment, PodsDir: "/var/lib/kubelet/pods",
-		Account: "'" + deploy.MoverAccountName + "'", Privileged: "false",
-	})
+	server := deploy.Velero{Image: deploy.VeleroImage, Credentials: []byte("of the bucket")}
+	policies := deploy.PodPolicies(deploy.PodPolicyOf("velero", "/var/lib/kubelet/pods", deploy.PodPolicyRestricted, deploy.Movers{Account: true}, server.Inherited()))
 	policy := map[string]string{"policies.yaml": string(render(t, policies))}
 	policy["kustomization.yaml"] = kustomization(t, "v1alpha1", "Component", policy)
 	requireFiles(t, "components/pod-policy", policy)
@@ -46,9 +44,12 @@ func TestTheFilesOfTheChartMatchThePackage(t *testing.T) {
 		"clusterrole.yaml": document(t, deploy.ClusterRules()),
 		"mover-role.yaml":  document(t, deploy.MoverRules()),
 		"podpolicies.yaml": string(render(t, deploy.PodPolicies(deploy.PodPolicy{
-			Namespace: "{{ .Release.Namespace }}", Deployment: "{{ .Values.veleroDeployment }}", PodsDir: "{{ .Values.nodeAgent.podVolumePath }}",
-			Account:    `{{ ternary "'` + deploy.MoverAccountName + `'" "` + deploy.ServerAccount + `" .Values.moverServiceAccount.create }}`,
+			Namespace: "{{ .Release.Namespace }}", PodsDir: "{{ .Values.nodeAgent.podVolumePath }}",
 			Privileged: `{{ eq .Values.podPolicy "` + deploy.PodPolicyPrivileged + `" }}`,
+			Account:    `{{ include "lateen.policyAccount" . }}`,
+			Image:      `{{ include "lateen.policyImage" . }}`,
+			Secrets:    "{{ toJson .Values.podPolicyAllows.secrets }}",
+			Drivers:    "{{ toJson .Values.podPolicyAllows.csiDrivers }}",
 		}))),
 		"podmonitor.yaml":     document(t, spec(t, "monitoring/podmonitor.yaml")),
 		"prometheusrule.yaml": document(t, spec(t, "monitoring/prometheusrule.yaml")),

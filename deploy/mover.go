@@ -24,14 +24,6 @@ type Movers struct {
 	Annotations map[string]string // of the ServiceAccount, such as the role of a cloud provider
 }
 
-// PolicyAccount is PodPolicy.Account for these movers.
-func (m Movers) PolicyAccount() string {
-	if m.Account {
-		return "'" + MoverAccountName + "'"
-	}
-	return ServerAccount
-}
-
 // MoverRules are all permissions of the movers and maintenance jobs of Velero's image. Secrets that a pod mounts need
 // none: the kubelet reads them.
 func MoverRules(secrets ...string) []rbacv1.PolicyRule {

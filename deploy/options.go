@@ -24,7 +24,8 @@ type Options struct {
 	Labels, Annotations map[string]string            // of the agent's pods, besides the required ones
 	Resources           *corev1.ResourceRequirements // of the agent's container; nil: DefaultResources
 	Movers              Movers
-	PodPolicy           string // restricts what agents create: empty (not), PodPolicyRestricted or PodPolicyPrivileged
+	PodPolicy           string    // restricts what agents create: empty (not), PodPolicyRestricted or PodPolicyPrivileged
+	Inherited           Inherited // what PodPolicy allows of Velero's own pods
 }
 
 // Values of Options.PodPolicy.

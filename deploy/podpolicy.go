@@ -1,75 +1,141 @@
 package deploy
 
 import (
+	"cmp"
 	"fmt"
 	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-
-	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // PodPolicy are the parts of the admission policies that depend on the installation. All are texts, so that the chart
 // can fill them in.
 type PodPolicy struct {
 	Namespace  string
-	Deployment string // of Velero's server, with the image of movers and the Secrets that they may have
 	PodsDir    string // the kubelet's pods directory
-	Account    string // CEL: the ServiceAccount of movers and jobs
 	Privileged string // CEL: whether movers of pod volumes may be privileged
+	Account    string // the ServiceAccount of movers and jobs
+	Image      string // of Velero's server; its tag and digest do not matter
+	Secrets    string // CEL: the list of the Secrets that pods may have
+	Drivers    string // CEL: the list of the CSI drivers whose inline volumes pods may have
 }
 
-// ServerAccount is PodPolicy.Account for movers that run as Velero's server does.
-const ServerAccount = "variables.serverAccount"
+// Inherited is what movers and jobs inherit from the workloads of Velero, and the policies allow.
+type Inherited struct {
+	Image, Account      string // Image without tag and digest
+	Secrets, CSIDrivers []string
+}
+
+// Inherited is what Velero's own server gives movers and jobs.
+func (v Velero) Inherited() Inherited { return InheritedFrom(serverPod(v), corev1.PodSpec{}) }
+
+// InheritedFrom reads image and ServiceAccount from the pods of Velero's server, and Secrets and CSI drivers from those
+// of the agents too. Without a container that runs the server, the image is that of the first one.
+func InheritedFrom(server, agents corev1.PodSpec) Inherited {
+	found := Inherited{Account: cmp.Or(server.ServiceAccountName, "default")}
+	if len(server.Containers) > 0 {
+		image := server.Containers[max(slices.IndexFunc(server.Containers, RunsServer), 0)].Image
+		found.Image = regexp.MustCompile(repository).FindString(image)
+	}
+	for _, pod := range []corev1.PodSpec{server, agents} {
+		found.addVolumes(pod.Volumes)
+		for _, container := range pod.Containers {
+			found.addVariables(container)
+		}
+	}
+	slices.Sort(found.Secrets)
+	slices.Sort(found.CSIDrivers)
+	found.Secrets, found.CSIDrivers = slices.Compact(found.Secrets), slices.Compact(found.CSIDrivers)
+	return found
+}
+
+func (i *Inherited) addVolumes(volumes []corev1.Volume) {
+	for _, volume := range volumes {
+		switch {
+		case volume.Secret != nil:
+			i.Secrets = append(i.Secrets, volume.Secret.SecretName)
+		case volume.CSI != nil:
+			i.CSIDrivers = append(i.CSIDrivers, volume.CSI.Driver)
+		case volume.Projected != nil:
+			for _, source := range volume.Projected.Sources {
+				if source.Secret != nil {
+					i.Secrets = append(i.Secrets, source.Secret.Name)
+				}
+			}
+		}
+	}
+}
+
+func (i *Inherited) addVariables(container corev1.Container) {
+	for _, variable := range container.Env {
+		if variable.ValueFrom != nil && variable.ValueFrom.SecretKeyRef != nil {
+			i.Secrets = append(i.Secrets, variable.ValueFrom.SecretKeyRef.Name)
+		}
+	}
+	for _, all := range container.EnvFrom {
+		if all.SecretRef != nil {
+			i.Secrets = append(i.Secrets, all.SecretRef.Name)
+		}
+	}
+}
+
+// PodPolicyOf returns the parts for an installation whose policies have that mode.
+func PodPolicyOf(namespace, podsDir, mode string, movers Movers, from Inherited) PodPolicy {
+	p := PodPolicy{
+		Namespace: namespace, PodsDir: podsDir, Privileged: fmt.Sprint(mode == PodPolicyPrivileged), Account: from.Account,
+		Image: from.Image, Secrets: celList(from.Secrets), Drivers: celList(from.CSIDrivers),
+	}
+	if movers.Account {
+		p.Account = MoverAccountName
+	}
+	return p
+}
+
+// celList returns a list of names as CEL, which has the lists of JSON.
+func celList(names []string) string {
+	quoted := make([]string, 0, len(names))
+	for _, name := range names {
+		quoted = append(quoted, strconv.Quote(name))
+	}
+	return "[" + strings.Join(quoted, ",") + "]"
+}
 
 // podPolicy returns the policies of an installation; nil if it has none.
 func podPolicy(o Options) []runtime.Object {
 	if o.PodPolicy == "" {
 		return nil
 	}
-	return PodPolicies(PodPolicy{
-		Namespace: o.Namespace, Deployment: VeleroDeployment, PodsDir: path.Join(o.kubeletRoot(), "pods"),
-		Account: o.Movers.PolicyAccount(), Privileged: fmt.Sprint(o.PodPolicy == PodPolicyPrivileged),
-	})
+	return PodPolicies(PodPolicyOf(o.Namespace, path.Join(o.kubeletRoot(), "pods"), o.PodPolicy, o.Movers, o.Inherited))
 }
 
 // PodPolicies returns ValidatingAdmissionPolicies with their bindings. They refuse the agents' ServiceAccount every
 // pod and job that agents do not create, and changes of existing pods. Kubernetes has them from 1.30.
 //
-// A policy whose parameter does not exist denies each object that it matches, of any user: Kubernetes looks for the
-// parameter before it evaluates the match conditions. So the policies with a parameter match only what has a label of
-// agents, in Velero's namespace. Another policy, without a parameter, denies agents everything else.
+// They have no parameter. If the last policy with a parameter of a built-in kind is deleted, an API server stops to watch
+// this kind, and policies that are created later use what it has seen last (kubernetes/kubernetes#130887).
 func PodPolicies(p PodPolicy) []runtime.Object {
-	created := admissionv1.ValidatingAdmissionPolicySpec{
-		// The policy follows an upgrade of Velero: it reads image, ServiceAccount and Secrets from the server.
-		ParamKind: &admissionv1.ParamKind{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "Deployment"},
+	movers := admissionv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: matching(admissionv1.Create, "", "pods"),
+		Variables: p.variables("object.spec",
+			"has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, o.kind.startsWith('PodVolume'))"),
+		Validations: slices.Concat(p.placeValidations(), moverValidations(), podValidations()),
 	}
-	movers, jobs := created, created
-	movers.MatchConstraints = p.labeled(api.LabelMover, matching(admissionv1.Create, objectsOf("", "pods")))
-	movers.Variables = p.variables("object.spec",
-		"has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, o.kind.startsWith('PodVolume'))")
-	movers.Validations = append(moverValidations(), podValidations()...)
-	jobs.MatchConstraints = p.labeled(api.LabelRepository, matching(admissionv1.Create, objectsOf("batch", "jobs")))
-	jobs.Variables = p.variables("object.spec.template.spec", "false")
-	jobs.Validations = append(jobValidations(), podValidations()...)
-	others := admissionv1.ValidatingAdmissionPolicySpec{
-		MatchConstraints: matching(admissionv1.Create, objectsOf("", "pods"), objectsOf("batch", "jobs")), Validations: p.otherValidations(),
+	jobs := admissionv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: matching(admissionv1.Create, "batch", "jobs"),
+		Variables:        p.variables("object.spec.template.spec", "false"),
+		Validations:      slices.Concat(p.placeValidations(), jobValidations(), podValidations()),
 	}
 	patches := admissionv1.ValidatingAdmissionPolicySpec{
-		MatchConstraints: matching(admissionv1.Update, objectsOf("", "pods")), Validations: patchValidations(),
+		MatchConstraints: matching(admissionv1.Update, "", "pods"), Validations: patchValidations(),
 	}
-	var all []runtime.Object
-	for _, policy := range []struct {
-		suffix string
-		spec   admissionv1.ValidatingAdmissionPolicySpec
-	}{{"-movers", movers}, {"-jobs", jobs}, {"-others", others}, {"-patches", patches}} {
-		all = append(all, p.policy(policy.suffix, policy.spec)...)
-	}
-	return all
+	return slices.Concat(p.policy("-movers", movers), p.policy("-jobs", jobs), p.policy("-patches", patches))
 }
 
 // policy returns a policy for requests of the agents, and its binding.
@@ -82,11 +148,6 @@ func (p PodPolicy) policy(suffix string, spec admissionv1.ValidatingAdmissionPol
 	}}
 	binding := admissionv1.ValidatingAdmissionPolicyBindingSpec{
 		PolicyName: name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
-	}
-	if spec.ParamKind != nil {
-		binding.ParamRef = &admissionv1.ParamRef{
-			Name: p.Deployment, Namespace: p.Namespace, ParameterNotFoundAction: new(admissionv1.DenyAction),
-		}
 	}
 	version := admissionv1.SchemeGroupVersion.String()
 	return []runtime.Object{
@@ -101,23 +162,11 @@ func (p PodPolicy) policy(suffix string, spec admissionv1.ValidatingAdmissionPol
 	}
 }
 
-func matching(operation admissionv1.OperationType, rules ...admissionv1.Rule) *admissionv1.MatchResources {
-	all := &admissionv1.MatchResources{}
-	for _, each := range rules {
-		all.ResourceRules = append(all.ResourceRules, admissionv1.NamedRuleWithOperations{RuleWithOperations: admissionv1.RuleWithOperations{
-			Operations: []admissionv1.OperationType{operation}, Rule: each,
-		}})
-	}
-	return all
-}
-
-func objectsOf(group, resource string) admissionv1.Rule {
-	return admissionv1.Rule{APIGroups: []string{group}, APIVersions: []string{"v1"}, Resources: []string{resource}}
-}
-
-// labeled restricts what is matched to objects with a label in Velero's namespace.
-func (p PodPolicy) labeled(label string, all *admissionv1.MatchResources) *admissionv1.MatchResources {
-	all.ObjectSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: label, Operator: metav1.LabelSelectorOpExists}}}
-	all.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: p.Namespace}}
-	return all
+func matching(operation admissionv1.OperationType, group, resource string) *admissionv1.MatchResources {
+	return &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
+		RuleWithOperations: admissionv1.RuleWithOperations{
+			Operations: []admissionv1.OperationType{operation},
+			Rule:       admissionv1.Rule{APIGroups: []string{group}, APIVersions: []string{"v1"}, Resources: []string{resource}},
+		},
+	}}}
 }

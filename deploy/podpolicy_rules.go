@@ -27,10 +27,10 @@ func (p PodPolicy) variables(spec, podVolume string) []admissionv1.Variable {
 	return []admissionv1.Variable{
 		{Name: "spec", Expression: spec},
 		{Name: "volumes", Expression: "has(variables.spec.volumes) ? variables.spec.volumes : []"},
-		{Name: "server", Expression: "params.spec.template.spec"},
-		{Name: "serverVolumes", Expression: "has(variables.server.volumes) ? variables.server.volumes : []"},
-		{Name: "serverAccount", Expression: "has(variables.server.serviceAccountName) ? variables.server.serviceAccountName : 'default'"},
-		{Name: "account", Expression: p.Account},
+		{Name: "image", Expression: "'" + p.Image + "'"},
+		{Name: "account", Expression: "'" + p.Account + "'"},
+		{Name: "secrets", Expression: p.Secrets},
+		{Name: "drivers", Expression: p.Drivers},
 		{Name: "podsDir", Expression: "'" + p.PodsDir + "/'"},
 		{Name: "privileged", Expression: p.Privileged},
 		{Name: "podVolume", Expression: podVolume},
@@ -59,13 +59,10 @@ func jobValidations() []admissionv1.Validation {
 	}
 }
 
-// otherValidations are those of every pod and job. The policies with a parameter match by these labels.
-func (p PodPolicy) otherValidations() []admissionv1.Validation {
-	labels := "has(object.metadata.labels) && (request.resource.resource == 'jobs' ? '%s' : '%s') in object.metadata.labels"
+// placeValidations are those of every pod and job.
+func (p PodPolicy) placeValidations() []admissionv1.Validation {
 	return []admissionv1.Validation{
 		invalid("agents may create pods and jobs only in Velero's namespace", "request.namespace == '"+p.Namespace+"'"),
-		invalid("agents may create only pods with label "+api.LabelMover+" and jobs with label "+api.LabelRepository,
-			fmt.Sprintf(labels, api.LabelRepository, api.LabelMover)),
 	}
 }
 
@@ -81,8 +78,8 @@ func podValidations() []admissionv1.Validation {
 	return []admissionv1.Validation{
 		invalid("pods of agents have one container; exclude Velero's namespace from webhooks that add others",
 			"variables.spec.containers.size() == 1 && !has(variables.spec.initContainers) && !has(variables.spec.ephemeralContainers)"),
-		invalid("pods of agents have the image of Velero's server, with any tag",
-			fmt.Sprintf("variables.spec.containers.all(c, variables.server.containers.exists(s, s.image.find(r'%[1]s') == c.image.find(r'%[1]s')))", repository)),
+		invalid("pods of agents have the image of Velero's server, with any tag; if its name has changed, apply this policy again",
+			fmt.Sprintf("variables.spec.containers.all(c, variables.image.find(r'%[1]s') == c.image.find(r'%[1]s'))", repository)),
 		invalid("pods of agents have the ServiceAccount of movers and no other",
 			"(has(variables.spec.serviceAccountName) ? variables.spec.serviceAccountName : 'default') == variables.account"),
 		invalid("pods of agents do not share namespaces of the host",
@@ -94,17 +91,14 @@ func podValidations() []admissionv1.Validation {
 		invalid("a host path of agents' pods is a volume of a pod, below the kubelet's pods directory, and only for pod volumes",
 			fmt.Sprintf("variables.volumes.all(v, !has(v.hostPath) || (variables.podVolume && v.hostPath.path.startsWith(variables.podsDir) && "+
 				"v.hostPath.path.substring(variables.podsDir.size()).matches(r'%s') && !v.hostPath.path.matches(r'%s')))", volumeDir, identities)),
-		invalid("volumes of agents' pods are claims, directories of the pod, ConfigMaps, tokens, and those Secrets and CSI volumes that Velero's server has",
+		invalid("volumes of agents' pods are claims, directories of the pod, ConfigMaps, tokens, and those Secrets and CSI volumes that Velero's pods have; if these have changed, apply this policy again",
 			"variables.volumes.all(v, has(v.hostPath) || has(v.persistentVolumeClaim) || has(v.emptyDir) || has(v.configMap) || has(v.downwardAPI) || "+
-				"(has(v.secret) && variables.serverVolumes.exists(s, has(s.secret) && s.secret.secretName == v.secret.secretName)) || "+
-				"(has(v.csi) && variables.serverVolumes.exists(s, has(s.csi) && s.name == v.name && s.csi.driver == v.csi.driver)) || "+
-				"(has(v.projected) && (!has(v.projected.sources) || v.projected.sources.all(p, !has(p.secret) || variables.serverVolumes.exists(s, "+
-				"has(s.projected) && s.projected.sources.exists(q, has(q.secret) && q.secret.name == p.secret.name))))))"),
-		invalid("variables of agents' pods are from those Secrets that Velero's server has",
+				"(has(v.secret) && v.secret.secretName in variables.secrets) || (has(v.csi) && v.csi.driver in variables.drivers) || "+
+				"(has(v.projected) && (!has(v.projected.sources) || v.projected.sources.all(p, !has(p.secret) || p.secret.name in variables.secrets))))"),
+		invalid("variables of agents' pods are from those Secrets that Velero's pods have; if these have changed, apply this policy again",
 			"variables.spec.containers.all(c, (!has(c.env) || c.env.all(e, !has(e.valueFrom) || !has(e.valueFrom.secretKeyRef) || "+
-				"variables.server.containers.exists(s, has(s.env) && s.env.exists(f, has(f.valueFrom) && has(f.valueFrom.secretKeyRef) && "+
-				"f.valueFrom.secretKeyRef.name == e.valueFrom.secretKeyRef.name)))) && (!has(c.envFrom) || c.envFrom.all(e, !has(e.secretRef) || "+
-				"variables.server.containers.exists(s, has(s.envFrom) && s.envFrom.exists(f, has(f.secretRef) && f.secretRef.name == e.secretRef.name)))))"),
+				"e.valueFrom.secretKeyRef.name in variables.secrets)) && (!has(c.envFrom) || c.envFrom.all(e, !has(e.secretRef) || "+
+				"e.secretRef.name in variables.secrets)))"),
 	}
 }
 

@@ -36,10 +36,10 @@ func TestMoversHaveExactlyTheRightsThatTheyNeed(t *testing.T) {
 func moveWithOwnAccount(t *testing.T, s *env) {
 	t.Helper()
 	require.NoError(t, testenv.Apply(s.ctx, s.Plane.Admin(), deploy.MoverAccess(s.Namespace, deploy.Movers{Account: true})...))
-	require.NoError(t, testenv.Apply(s.ctx, s.Plane.Admin(), deploy.PodPolicies(deploy.PodPolicy{
-		Namespace: s.Namespace, Deployment: deploy.VeleroDeployment, PodsDir: filepath.Join(s.Dir, "kubelet", "pods"),
-		Account: "'" + deploy.MoverAccountName + "'", Privileged: "false",
-	})...))
+	server, err := s.Kube.AppsV1().Deployments(s.Namespace).Get(s.ctx, deploy.VeleroDeployment, metav1.GetOptions{})
+	require.NoError(t, err)
+	require.NoError(t, testenv.Apply(s.ctx, s.Plane.Admin(), deploy.PodPolicies(deploy.PodPolicyOf(s.Namespace, filepath.Join(s.Dir, "kubelet", "pods"),
+		deploy.PodPolicyRestricted, deploy.Movers{Account: true}, deploy.InheritedFrom(server.Spec.Template.Spec, corev1.PodSpec{})))...))
 	s.policiesAreInForce(t)
 	jobs := s.followJobs(t)
 	s.startAgent(t, hourly, func(options *agent.Options) { options.Flags.MoverServiceAccount = deploy.MoverAccountName })

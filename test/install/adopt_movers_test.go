@@ -15,9 +15,8 @@ import (
 // restrictions are the objects of --restrict-movers --mover-secrets=bucket --pod-policy=privileged.
 func (s *env) restrictions() (all []*unstructured.Unstructured) {
 	wanted := deploy.MoverAccess(s.namespace, deploy.Movers{Account: true, Secrets: []string{"bucket"}})
-	wanted = append(wanted, deploy.PodPolicies(deploy.PodPolicy{
-		Namespace: s.namespace, Deployment: deploy.VeleroDeployment, PodsDir: "/data/kubelet/pods", Account: "'lateen-mover'", Privileged: "true",
-	})...)
+	velero := deploy.Inherited{Image: "velero/velero", Account: "velero", Secrets: []string{"cloud-credentials"}}
+	wanted = append(wanted, deploy.PodPolicies(deploy.PodPolicyOf(s.namespace, "/data/kubelet/pods", deploy.PodPolicyPrivileged, deploy.Movers{Account: true}, velero))...)
 	for _, object := range wanted {
 		manifest, err := deploy.Manifest(object)
 		require.NoError(s, err)

@@ -105,14 +105,20 @@ nodeAgent:
 			},
 		},
 		"with a policy on pods": {
-			values:  "{image: {repository: example.test/lateen, tag: v1}, podPolicy: privileged}",
-			options: deploy.Options{Namespace: "backups", Image: "example.test/lateen:v1", PodPolicy: deploy.PodPolicyPrivileged},
+			values: "{image: {repository: example.test/lateen, tag: v1}, podPolicy: privileged, podPolicyAllows: " +
+				"{image: velero/velero, serviceAccount: server, secrets: [bucket, proxy], csiDrivers: [secrets-store.csi.k8s.io]}}",
+			options: deploy.Options{
+				Namespace: "backups", Image: "example.test/lateen:v1", PodPolicy: deploy.PodPolicyPrivileged,
+				Inherited: deploy.Inherited{
+					Image: "velero/velero", Account: "server", Secrets: []string{"bucket", "proxy"}, CSIDrivers: []string{"secrets-store.csi.k8s.io"},
+				},
+			},
 		},
 		"with a policy on pods, and a ServiceAccount of movers": {
-			values: "{image: {repository: example.test/lateen, tag: v1}, podPolicy: restricted, moverServiceAccount: {create: true}, nodeAgent: {podVolumePath: /data/kubelet/pods}}",
+			values: "{image: {repository: example.test/lateen, tag: v1}, podPolicy: restricted, podPolicyAllows: {image: velero/velero}, moverServiceAccount: {create: true}, nodeAgent: {podVolumePath: /data/kubelet/pods}}",
 			options: deploy.Options{
 				Namespace: "velero", Image: "example.test/lateen:v1", PodPolicy: deploy.PodPolicyRestricted, Movers: deploy.Movers{Account: true},
-				KubeletRoot: "/data/kubelet",
+				Inherited: deploy.Inherited{Image: "velero/velero"}, KubeletRoot: "/data/kubelet",
 			},
 		},
 		"with a ServiceAccount of movers": {

@@ -2,8 +2,6 @@ package install
 
 import (
 	"context"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -80,22 +78,14 @@ func policyEnv(t *testing.T, policy string) (*env, kubernetes.Interface) {
 	require.NoError(t, err)
 	agent, err := kubernetes.NewForConfig(own)
 	require.NoError(t, err)
-	// Admission observes policies and their parameters by watches. Until it has the parameters, it refuses everything.
-	refuses := func(err error) bool {
-		return apierrors.IsInvalid(err) && !strings.Contains(err.Error(), "no params found")
-	}
 	var answers []error
 	restricts := func(ctx context.Context) (bool, error) {
-		answers = nil
-		for _, labels := range []map[string]string{nil, {api.LabelMover: "true", api.LabelRepository: "none"}} { // each policy
-			pod, job := podVolumeMover(), maintenanceJob()
-			pod.Labels, pod.Spec.Containers[0].Image = labels, "none"
-			job.Labels, job.Spec.Template.Spec.Containers[0].Image = labels, "none"
-			_, noPod := agent.CoreV1().Pods(s.namespace).Create(ctx, pod, dryRun)
-			_, noJob := agent.BatchV1().Jobs(s.namespace).Create(ctx, job, dryRun)
-			answers = append(answers, noPod, noJob)
-		}
-		return !slices.ContainsFunc(answers, func(err error) bool { return !refuses(err) }), nil
+		pod, job := podVolumeMover(), maintenanceJob()
+		pod.Spec.Containers[0].Image, job.Spec.Template.Spec.Containers[0].Image = "none", "none"
+		_, noPod := agent.CoreV1().Pods(s.namespace).Create(ctx, pod, dryRun)
+		_, noJob := agent.BatchV1().Jobs(s.namespace).Create(ctx, job, dryRun)
+		answers = []error{noPod, noJob}
+		return apierrors.IsInvalid(noPod) && apierrors.IsInvalid(noJob), nil
 	}
 	err = wait.PollUntilContextCancel(soon(t), 100*time.Millisecond, true, restricts) //nolint:forbidigo // no watch shows when admission has a policy
 	require.NoError(t, err, "the last answers: %v", answers)
@@ -119,7 +109,7 @@ func TestThePodPolicyAdmitsWhatAgentsCreate(t *testing.T) {
 	_, err = agent.CoreV1().Pods(s.namespace).Create(soon(t), identity, dryRun)
 	require.NoError(t, err, "webhooks of clouds add a token")
 
-	for _, object := range deploy.PodPolicies(deploy.PodPolicy{Namespace: s.namespace, Account: deploy.ServerAccount, Privileged: "false"}) {
+	for _, object := range deploy.PodPolicies(deploy.PodPolicy{Namespace: s.namespace}) {
 		policy, ok := object.(*admissionv1.ValidatingAdmissionPolicy)
 		if !ok {
 			continue
@@ -169,8 +159,6 @@ func TestThePodPolicyRefusesOtherPods(t *testing.T) {
 		"the processes of the host":       {func(pod *corev1.Pod) { pod.Spec.HostPID = true }, "namespaces of the host"},
 		"the IPC of the host":             {func(pod *corev1.Pod) { pod.Spec.HostIPC = true }, "namespaces of the host"},
 		"no owner":                        {func(pod *corev1.Pod) { pod.OwnerReferences = nil }, "DataUpload"},
-		"no label":                        {func(pod *corev1.Pod) { pod.Labels = nil }, api.LabelMover},
-		"the label of jobs":               {func(pod *corev1.Pod) { pod.Labels = map[string]string{api.LabelRepository: "r"} }, api.LabelMover},
 		"an owner that is not a transfer": {func(pod *corev1.Pod) { pod.OwnerReferences[0].Kind = "Backup" }, "DataUpload"},
 		"a second container": {func(pod *corev1.Pod) {
 			second := pod.Spec.Containers[0]
@@ -207,7 +195,6 @@ func TestThePodPolicyRefusesOtherPods(t *testing.T) {
 		"the rights of Velero's server": {func(job *batchv1.Job) { job.Spec.Template.Spec.ServiceAccountName = "velero" }, "ServiceAccount of movers"},
 		"a shell":                       {func(job *batchv1.Job) { job.Spec.Template.Spec.Containers[0].Command = []string{"/bin/sh"} }, "/velero repo-maintenance"},
 		"a volume of a pod":             {func(job *batchv1.Job) { job.Spec.Template.Spec.Volumes = podVolumeMover().Spec.Volumes }, "host path"},
-		"no repository":                 {func(job *batchv1.Job) { job.Labels = nil }, api.LabelRepository},
 	}
 	for name, test := range jobs {
 		t.Run("a job with "+name, func(t *testing.T) {
@@ -217,25 +204,6 @@ func TestThePodPolicyRefusesOtherPods(t *testing.T) {
 			require.True(t, apierrors.IsInvalid(err), "%v", err)
 			require.ErrorContains(t, err, test.says)
 		})
-	}
-}
-
-// Admission denies whatever a policy matches while the parameter of the policy does not exist: Velero's Deployment.
-func TestThePodPolicyConcernsNobodyElseWithoutVelerosServer(t *testing.T) {
-	s, agent := policyEnv(t, deploy.PodPolicyRestricted)
-	require.NoError(t, s.kube.AppsV1().Deployments(s.namespace).Delete(soon(t), deploy.VeleroDeployment, metav1.DeleteOptions{}))
-	lacksServer := func(ctx context.Context) (bool, error) {
-		_, err := agent.CoreV1().Pods(s.namespace).Create(ctx, podVolumeMover(), dryRun)
-		return err != nil && strings.Contains(err.Error(), "no params found"), nil
-	}
-	require.NoError(t, wait.PollUntilContextCancel(soon(t), 100*time.Millisecond, true, lacksServer)) //nolint:forbidigo // no watch shows when admission has observed the deletion
-	for _, namespace := range []string{s.namespace, metav1.NamespaceDefault} {
-		pod, job := podVolumeMover(), maintenanceJob()
-		pod.Labels, pod.Spec.ServiceAccountName, job.Labels = nil, "", nil
-		_, err := s.kube.CoreV1().Pods(namespace).Create(soon(t), pod, dryRun)
-		require.NoError(t, err)
-		_, err = s.kube.BatchV1().Jobs(namespace).Create(soon(t), job, dryRun)
-		require.NoError(t, err)
 	}
 }
 

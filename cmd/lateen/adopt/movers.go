@@ -46,10 +46,8 @@ func (a *adoption) restrict(ctx context.Context, agents *unstructured.Unstructur
 	if err != nil {
 		return nil, err
 	}
-	return append(wanted, deploy.PodPolicies(deploy.PodPolicy{
-		Namespace: a.Namespace, Deployment: server.Name, PodsDir: deploy.PodsDir(template),
-		Account: a.movers.PolicyAccount(), Privileged: fmt.Sprint(a.podPolicy == deploy.PodPolicyPrivileged),
-	})...), nil
+	inherited := deploy.InheritedFrom(server.Spec.Template.Spec, template.Spec)
+	return append(wanted, deploy.PodPolicies(deploy.PodPolicyOf(a.Namespace, deploy.PodsDir(template), a.podPolicy, a.movers, inherited))...), nil
 }
 
 // moversRemain reports whether pods run with the ServiceAccount of movers. Without it, they could not write their results.

@@ -114,6 +114,7 @@ func (o *options) manifests() (definitions, rest []*unstructured.Unstructured, e
 	}
 	objects := deploy.Server(o.server)
 	if o.useNodeAgent {
+		o.agent.Inherited = o.server.Inherited()
 		objects = append(objects, deploy.Objects(o.agent)...)
 		objects = append(objects, deploy.CopyAccess(o.cluster.Namespace, o.copies)...)
 	}

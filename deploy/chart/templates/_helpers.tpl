@@ -83,3 +83,15 @@ lateen-{{ .Release.Namespace }}
 {{- fail "nodeAgent.podSecurityContext: runAsUser is 0 and runAsNonRoot is true, so no agent would start: remove runAsUser, agents need no root" -}}
 {{- end -}}
 {{- end }}
+
+{{- define "lateen.policyImage" -}}
+{{ required "podPolicyAllows.image: set the image of Velero's server, such as velero/velero" .Values.podPolicyAllows.image }}
+{{- end }}
+
+{{- define "lateen.policyAccount" -}}
+{{- if .Values.moverServiceAccount.create -}}
+lateen-mover
+{{- else -}}
+{{ required "podPolicyAllows.serviceAccount: set the ServiceAccount of Velero's server, or moverServiceAccount.create: true" .Values.podPolicyAllows.serviceAccount }}
+{{- end -}}
+{{- end }}

@@ -29,7 +29,8 @@ const component = "lateen"
 const (
 	EventPriorityClass = "PriorityClassNotInForce"
 	EventConfig        = "ConfigProblem"
-	EventVersion       = "VeleroNotTried"
+	EventVelero        = "VeleroNotTried"
+	EventKubernetes    = "KubernetesNotTried"
 )
 
 type recorder = record.EventRecorder
@@ -54,7 +55,7 @@ func (p *assembly) reportConfig(ctx context.Context) {
 	for _, section := range configmap.Sections() {
 		p.showProblems(section, p.startup.Problems)
 	}
-	p.reportVersion(ctx, self)
+	p.reportVersions(ctx, self)
 	p.exportHash(ctx, p.startup)
 	if p.Flags.MaintenanceConcurrency > 0 {
 		logger.Info("Found ConfigMap of maintenance jobs", "configMap", p.startup.MaintenanceConfigMap, "namedBy", p.startup.MaintenanceNamedBy)
@@ -85,17 +86,28 @@ func (p *assembly) reportMoverClass(ctx context.Context, class priority.Resoluti
 		fmt.Sprintf("Data movers run without priority class %q (%s): %s", class.Configured, class.Reason, class.Message))
 }
 
-// reportVersion warns if this version of Velero was not tested with Lateen.
-func (p *assembly) reportVersion(ctx context.Context, self *corev1.ObjectReference) {
-	image := p.startup.Templates[corev1.Linux].Image
+// reportVersions warns if this version of Velero or Kubernetes was not tested with Lateen.
+func (p *assembly) reportVersions(ctx context.Context, self *corev1.ObjectReference) {
 	logger := klog.FromContext(ctx)
+	image := p.startup.Templates[corev1.Linux].Image
 	logger.Info("Found Velero", "image", image, "tested", config.TriedVersions())
-	untried := config.UntriedVelero(image)
-	if untried == "" {
+	p.reportUntested(ctx, self, EventVelero, config.UntriedVelero(image))
+	server, err := p.clients.kube.Discovery().ServerVersion()
+	if err != nil {
+		logger.Error(err, "Failed to get version of Kubernetes")
 		return
 	}
-	logger.Error(nil, "Velero version is not tested with this Lateen", "image", image, "tested", config.TriedVersions())
-	p.recorder.Event(self, corev1.EventTypeWarning, EventVersion, untried+"; use a newer Lateen, or test a backup and a restore first")
+	logger.Info("Found Kubernetes", "version", server.GitVersion, "tested", config.TriedKubernetes())
+	p.reportUntested(ctx, self, EventKubernetes, config.UntriedKubernetes(server.GitVersion))
+}
+
+// reportUntested logs what was not tested, and sends an Event; empty is nothing.
+func (p *assembly) reportUntested(ctx context.Context, self *corev1.ObjectReference, reason, untested string) {
+	if untested == "" {
+		return
+	}
+	klog.FromContext(ctx).Error(nil, "Version is not tested with this Lateen", "reason", reason, "message", untested)
+	p.recorder.Event(self, corev1.EventTypeWarning, reason, untested+"; use a newer Lateen, or test a backup and a restore first")
 }
 
 // warn logs a Problem as a warning. logr has no warning level, slog has. At --log-level=warning, an informational

@@ -2,7 +2,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help build cluster cluster-check cluster-sample cluster-test compatibility demo test test-unit sweep sim mutants reverts soak conformance bench scale recording dashboard pictures site image release manifests lint
+.PHONY: help build cluster cluster-check cluster-sample cluster-test compatibility velero-checkout demo test test-unit sweep sim mutants reverts soak conformance bench scale recording dashboard pictures site image release manifests lint
 
 BIN := $(CURDIR)/bin
 PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller bin/kubectl
@@ -212,6 +212,15 @@ compatibility: ## Run the tests of install, e2e and conformance on other version
 		(cd test; export LATEEN_BIN=$(BIN)/kubernetes-$$minor CGO_ENABLED=0; set -x; \
 		$(TEST) -trimpath -timeout 30m -p 1 -parallel 4 ./install ./e2e; \
 		$(TEST) -trimpath -timeout 30m -parallel 4 -run TestTheAgentConforms ./conformance -record -kubernetes $$minor) || exit 1; done
+
+# Velero's module of its development branch is not at the Go proxy, so it is built of a checkout.
+velero-checkout: ## Run the tests of test/e2e with server, movers and definitions of Velero 1.19 or newer (FROM=DIR: a clone of velero-io/velero)
+	$(call need,bwrap=bubblewrap)
+	@[ -d "$(FROM)/cmd/velero" ] || { echo "make $@ needs FROM=DIR, a clone of https://github.com/velero-io/velero" >&2; exit 1; }
+	$(call with,lateen $(notdir $(PROGRAMS)))
+	@mkdir -p bin/checkout; for program in $(filter-out velero,$(notdir $(PROGRAMS))) snapshot-controller.crds.yaml lateen; do ln -sf ../$$program bin/checkout/; done
+	@cd "$(FROM)" && $(STATIC) -v -o $(BIN)/checkout/velero ./cmd/velero 2>&1 | $(progress)
+	cd test && LATEEN_BIN=$(BIN)/checkout CGO_ENABLED=0 $(TEST) -trimpath -timeout 30m -parallel 4 ./e2e -history=25
 
 bench: ## Print the figures: throughput, API calls, memory (ONLY=pace|turnover|uploads|herd|snapshots|maintenance|watches|memory; RECORD=1 keeps them in docs)
 	$(call with,lateen controlplane snapshot-controller)

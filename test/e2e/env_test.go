@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -28,11 +29,13 @@ const patience = 10 * time.Minute
 const (
 	nodeName  = "e2e-node"
 	jobConfig = "repo-maintenance-job" // a ConfigMap that Velero's server reads, and agents with --repo-maintenance-frequency
-	keptJobs  = 5
 	lowClass  = "e2e-low"
 	lowValue  = 10
 	lastBytes = 2000 // of a log that is shown where a test has failed
 )
+
+// entries is the number of runs that Velero's server keeps in the history of a repository: 3, and 25 from 1.19 on.
+var entries = flag.Int("history", 3, "runs that the server keeps in the history of a repository")
 
 // env is a cluster with Velero, its server, a node with real movers, and an agent.
 type env struct {
@@ -93,7 +96,7 @@ func (s *env) build(t *testing.T, plane *cluster.Cluster, dir, velero string, op
 	s.Env, err = fixture.New(s.ctx, plane, dir, options)
 	t.Cleanup(func() { require.NoError(t, s.Close()); showLogs(t, dir) })
 	require.NoError(t, err)
-	require.NoError(t, s.ConfigMap(s.ctx, jobConfig, map[string]string{"global": fmt.Sprintf(`{"keepLatestMaintenanceJobs":%d}`, keptJobs)}))
+	require.NoError(t, s.ConfigMap(s.ctx, jobConfig, map[string]string{"global": fmt.Sprintf(`{"keepLatestMaintenanceJobs":%d}`, *entries+2)}))
 }
 
 func (s *env) startServer(t *testing.T, options node.ServerOptions) {

@@ -119,15 +119,14 @@ func TestAJobThatCannotHaveAPodDoesNotBlockTheServer(t *testing.T) {
 	require.True(t, only.StartTimestamp.Equal(&terminal.CreationTimestamp))
 }
 
-// TestEndedJobsAreCountedOnceBesideTheServer has more jobs than the server of a release keeps entries: it cuts the history
-// to 3 at each look, and jobs that are no longer in there have been counted all the same.
+// TestEndedJobsAreCountedOnceBesideTheServer has more jobs than the server keeps entries: it cuts the history at each look,
+// and jobs that are no longer in there have been counted all the same.
 func TestEndedJobsAreCountedOnceBesideTheServer(t *testing.T) {
 	t.Parallel()
-	const entries = 3
 	s := newEnv(t, "velero", patient, func(options *agent.Options) { options.Flags.MaintenanceConfigMap = jobConfig })
 	jobs := s.followJobs(t)
 	s.asks(t, s.repository, "8s")
-	jobs.until(t, func(*batchv1.Job) bool { return jobs.recorded() > entries })
+	jobs.until(t, func(*batchv1.Job) bool { return jobs.recorded() > *entries })
 	s.asks(t, s.repository, "72h")
 	s.looked(t, "another")
 	if jobs.recorded() < len(jobs.seen) {
@@ -137,8 +136,8 @@ func TestEndedJobsAreCountedOnceBesideTheServer(t *testing.T) {
 		s.asks(t, s.repository, fmt.Sprintf("%dh", 73+hours)) // has the server look again
 		s.looked(t, fmt.Sprint("another-", hours))
 	}
-	s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return len(r.Status.RecentMaintenance) == entries })
-	require.Greater(t, len(s.jobsOf(t, s.repository)), entries)
+	s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return len(r.Status.RecentMaintenance) == *entries })
+	require.Greater(t, len(s.jobsOf(t, s.repository)), *entries)
 	counted, err := s.agent.Metric("velero_repo_maintenance_success_total")
 	require.NoError(t, err)
 	require.Equal(t, len(jobs.seen), counted, "each job once")

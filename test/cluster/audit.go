@@ -3,14 +3,18 @@ package cluster
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/fsnotify/fsnotify"
@@ -28,14 +32,23 @@ type auditLog struct {
 
 	mu      sync.Mutex
 	offset  int64 // the file was read up to this offset
-	records []*Record
+	records int   // number of all records
+	byUser  map[string][]numbered
 	byID    map[types.UID]*Record
+	// every map of annotations once: nearly all requests have one of a few
+	annotations map[string]map[string]string
+}
+
+// numbered is a record with its place in the order of arrival.
+type numbered struct {
+	*Record
+	number int
 }
 
 func newAuditLog(dir string) (*auditLog, error) {
 	a := &auditLog{
 		path: filepath.Join(dir, "audit.log"), policy: filepath.Join(dir, "audit-policy.yaml"),
-		byID: map[types.UID]*Record{},
+		byUser: map[string][]numbered{}, byID: map[types.UID]*Record{}, annotations: map[string]map[string]string{},
 	}
 	// The file exists before the API server starts, so that a watch on it is possible.
 	return a, errors.Join(os.WriteFile(a.policy, auditPolicy, 0o600), os.WriteFile(a.path, nil, 0o600))
@@ -65,12 +78,11 @@ func (a *auditLog) snapshot(ctx context.Context, query Query) (Records, error) {
 	if err := watcher.Add(a.path); err != nil {
 		return nil, fmt.Errorf("watch audit log: %w", err)
 	}
-	all, err := a.read()
+	selected, last, err := a.read(query, math.MaxInt)
 	if err != nil {
 		return nil, fmt.Errorf("read audit log: %w", err)
 	}
-	pending := all.Select(query).Where(Record.pending)
-	for len(pending) > 0 {
+	for pending := selected.Where(Record.pending); len(pending) > 0; pending = selected.Where(Record.pending) {
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("wait for the answer to %s: %w", pending[0], ctx.Err())
@@ -78,47 +90,64 @@ func (a *auditLog) snapshot(ctx context.Context, query Query) (Records, error) {
 			return nil, fmt.Errorf("watch audit log: %w", err)
 		case <-watcher.Events:
 		}
-		newer, err := a.read()
-		if err != nil {
+		if selected, _, err = a.read(query, last); err != nil { // Do not wait for later requests.
 			return nil, fmt.Errorf("read audit log: %w", err)
 		}
-		all = newer[:len(all)] // Do not wait for later requests.
-		pending = all.Select(query).Where(Record.pending)
 	}
-	return all.Select(query), nil
+	return selected, nil
 }
 
-// read parses the new part of the log and returns copies of all records.
-func (a *auditLog) read() (Records, error) {
+// read parses the new part of the log. It returns copies of the first records that match, and the number of all.
+func (a *auditLog) read(query Query, first int) (selected Records, all int, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if err := a.parse(); err != nil {
+		return nil, 0, err
+	}
+	return a.selected(query, first), a.records, nil
+}
+
+// selected returns copies of the records that match, among the first ones. A long run has millions of records, most of
+// them of other tests: those of one user are found without a look at the others.
+func (a *auditLog) selected(query Query, first int) Records {
+	candidates := a.byUser[query.User]
+	if query.User == "" {
+		candidates = slices.Concat(slices.Collect(maps.Values(a.byUser))...)
+		slices.SortFunc(candidates, func(x, y numbered) int { return cmp.Compare(x.number, y.number) })
+	}
+	var found Records
+	for _, candidate := range candidates {
+		if candidate.number < first && query.match(*candidate.Record) {
+			found = append(found, *candidate.Record)
+		}
+	}
+	return found
+}
+
+// parse reads the new part of the log.
+func (a *auditLog) parse() error {
 	file, err := os.Open(a.path)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { _ = file.Close() }()
 	if _, err := file.Seek(a.offset, io.SeekStart); err != nil {
-		return nil, err
+		return err
 	}
 	reader := bufio.NewReaderSize(file, 1<<20)
 	for {
 		line, err := reader.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			break // The next read returns the rest of an unfinished line.
+			return nil // The next read returns the rest of an unfinished line.
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if err := a.take(line); err != nil {
-			return nil, err
+			return err
 		}
 		a.offset += int64(len(line))
 	}
-	records := make(Records, len(a.records))
-	for i, record := range a.records {
-		records[i] = *record
-	}
-	return records, nil
 }
 
 // take merges one line, a stage of a request, into the records.
@@ -127,11 +156,17 @@ func (a *auditLog) take(line []byte) error {
 	if err := json.Unmarshal(bytes.TrimSpace(line), &e); err != nil {
 		return fmt.Errorf("decode line %.200q: %w", line, err)
 	}
+	key := fmt.Sprint(e.Annotations) // sorted by key
+	if a.annotations[key] == nil {
+		a.annotations[key] = e.Annotations
+	}
+	e.Annotations = a.annotations[key]
 	record := a.byID[e.AuditID]
 	if record == nil {
 		record = &Record{}
 		a.byID[e.AuditID] = record
-		a.records = append(a.records, record)
+		a.byUser[e.User.Username] = append(a.byUser[e.User.Username], numbered{record, a.records})
+		a.records++
 	}
 	e.into(record)
 	return nil

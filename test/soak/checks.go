@@ -66,6 +66,9 @@ func describe(kind string, object metav1.Object) string {
 
 // judge looks at what can only be seen when all transfers are over.
 func (r *round) judge(ctx context.Context) error {
+	if err := r.awaitCollection(ctx); err != nil {
+		return err
+	}
 	looking, cancel := context.WithTimeout(ctx, cleaning)
 	defer cancel()
 	left, err := r.left(looking, "", time.Now())
@@ -88,6 +91,23 @@ func (r *round) judge(ctx context.Context) error {
 	}
 	r.history.judgeSlots(slots * r.agents)
 	r.history.judgeSuccess()
+	return nil
+}
+
+// awaitCollection waits until Kubernetes has collected the movers that an agent that was out of reach created for transfers
+// that do not exist any more. Those that it does not collect in time are left: judge reports them.
+func (r *round) awaitCollection(ctx context.Context) error {
+	waiting, cancel := context.WithTimeout(ctx, collection)
+	defer cancel()
+	movers, err := r.Kube.CoreV1().Pods(r.Namespace).List(waiting, metav1.ListOptions{LabelSelector: api.LabelOwnerUID})
+	if err != nil {
+		return fmt.Errorf("list movers: %w", err)
+	}
+	for _, mover := range movers.Items {
+		if err := r.WaitPodGone(waiting, mover.Namespace, mover.Name); err != nil {
+			break
+		}
+	}
 	return nil
 }
 

@@ -21,6 +21,7 @@ const (
 	recovery    = 90 * time.Second       // bounds a transfer, from the end of the faults on
 	preparation = 60 * time.Second       // bounds what a transfer needs around it
 	cleaning    = 30 * time.Second       // bounds what has to be seen, and to go, after a transfer
+	collection  = 2 * time.Minute        // bounds the garbage collection; Kubernetes discovers new kinds every 30 s
 	maxPause    = 400 * time.Millisecond // between two injections
 )
 

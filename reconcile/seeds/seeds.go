@@ -1,4 +1,5 @@
-// Package seeds runs random tests with recorded seeds that failed once, and with fresh ones. Only tests use it.
+// Package seeds runs random tests with recorded seeds that failed once, and with others. The others are the same in each
+// run, so that the same tree always passes or always fails, unless the environment asks for fresh ones. Only tests use it.
 package seeds
 
 import (
@@ -9,6 +10,8 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,25 +21,32 @@ import (
 // what was wrong. Empty lines and lines that begin with # are ignored.
 const File = "testdata/seeds.txt"
 
-var given = flag.Uint64("seed", 0, "run random tests with this seed only; 0: with those of "+File+" and with fresh ones") //nolint:gochecknoglobals // as flags of tests are
+var given = flag.Uint64("seed", 0, "run random tests with this seed only; 0: with those of "+File+" and with others") //nolint:gochecknoglobals // as flags of tests are
 
-// Source is the environment variable from whose value the fresh seeds are derived, if it is set. CI sets it to the
-// commit: the next commit plays other schedules, and a run of CI can be repeated.
+// Source is the environment variable from whose value fresh seeds are derived, such as a date. With fresh seeds, one that
+// fails is recorded in File.
 const Source = "SEEDS_FROM"
 
-// Each runs a test once for each recorded seed, and then with fresh ones. The flag -seed runs only that one. A
-// failure logs its seed.
-func Each(t *testing.T, fresh int, test func(t *testing.T, random *rand.Rand)) {
+// Each runs a test once for each recorded seed, and with count others. The flag -seed runs only that one. A failure logs
+// its seed.
+func Each(t *testing.T, count int, test func(t *testing.T, random *rand.Rand)) {
 	t.Helper()
 	kept, err := Kept(os.DirFS("."), t.Name())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, seed := range choose(*given, kept, fresh, source(os.Getenv(Source), t.Name())) {
+	name, from := t.Name(), os.Getenv(Source)
+	for _, seed := range choose(*given, kept, count, source(from, name)) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Cleanup(func() {
-				if t.Failed() {
-					t.Logf("-seed %d reproduces it; add the seed to %s", seed, File)
+				if !t.Failed() {
+					return
+				}
+				t.Logf("-seed %d reproduces it", seed)
+				if from != "" && *given == 0 && !slices.Contains(kept, seed) {
+					if err := record(File, name, seed, from); err != nil {
+						t.Error(err)
+					}
 				}
 			})
 			test(t, rand.New(rand.NewPCG(seed, seed)))
@@ -44,22 +54,37 @@ func Each(t *testing.T, fresh int, test func(t *testing.T, random *rand.Rand)) {
 	}
 }
 
-// choose returns the given seed if there is one, else the recorded ones and that many fresh ones.
-func choose(given uint64, kept []uint64, fresh int, random func() uint64) []uint64 {
+// record appends a seed to a file. Whoever finds the cause replaces the text.
+func record(path, test string, seed uint64, from string) error {
+	const directory, file = 0o755, 0o644
+	if err := os.MkdirAll(filepath.Dir(path), directory); err != nil {
+		return fmt.Errorf("record seed: %w", err)
+	}
+	kept, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, file)
+	if err != nil {
+		return fmt.Errorf("record seed: %w", err)
+	}
+	_, err = fmt.Fprintf(kept, "%s %d failed with %s=%s; the cause is not known yet\n", test, seed, Source, from)
+	if err = errors.Join(err, kept.Close()); err != nil {
+		return fmt.Errorf("record seed: %w", err)
+	}
+	return nil
+}
+
+// choose returns the given seed if there is one, else the recorded ones and count others.
+func choose(given uint64, kept []uint64, count int, random func() uint64) []uint64 {
 	if given != 0 {
 		return []uint64{given}
 	}
-	for range fresh {
-		kept = append(kept, 1+random()>>1)
+	seeds := slices.Clone(kept)
+	for range count {
+		seeds = append(seeds, 1+random()>>1)
 	}
-	return kept
+	return seeds
 }
 
-// source returns a source of fresh seeds of a test. It is random if nothing is given.
+// source returns a source of seeds of a test: the same ones for the same text.
 func source(from, test string) func() uint64 {
-	if from == "" {
-		return rand.Uint64
-	}
 	return rand.NewChaCha8(sha256.Sum256([]byte(from + " " + test))).Uint64
 }
 

@@ -2,6 +2,8 @@ package seeds
 
 import (
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"testing"
 	"testing/fstest"
 
@@ -9,22 +11,33 @@ import (
 )
 
 func TestKeptSeedsRunFirst(t *testing.T) {
-	kept := choose(0, []uint64{7, 8}, 2, rand.Uint64)
-	require.Len(t, kept, 4)
-	require.Equal(t, []uint64{7, 8}, kept[:2])
-	require.NotEqual(t, kept[2], kept[3], "fresh ones")
-	require.NotZero(t, kept[2])
-	require.Equal(t, []uint64{5}, choose(5, []uint64{7, 8}, 2, rand.Uint64), "the one that is given is the only one")
+	all := choose(0, []uint64{7, 8}, 2, source("", "TestA"))
+	require.Len(t, all, 4)
+	require.Equal(t, []uint64{7, 8}, all[:2])
+	require.NotEqual(t, all[2], all[3])
+	require.NotZero(t, all[2])
+	require.Equal(t, []uint64{5}, choose(5, []uint64{7, 8}, 2, source("", "TestA")), "the one that is given is the only one")
 }
 
-func TestFreshSeedsOfACommitAreTheSame(t *testing.T) {
+func TestSeedsAreTheSameForTheSameSource(t *testing.T) {
 	seeds := func(from, test string) []uint64 { return choose(0, nil, 3, source(from, test)) }
-	first, second := seeds("a", "TestA"), seeds("a", "TestA")
-	require.Equal(t, first, second)
-	require.NotEqual(t, first, seeds("b", "TestA"), "another commit")
-	require.NotEqual(t, first, seeds("a", "TestB"), "another test")
-	first, second = seeds("", "TestA"), seeds("", "TestA")
-	require.NotEqual(t, first, second, "without a commit")
+	for _, from := range []string{"", "a"} {
+		first, second := seeds(from, "TestA"), seeds(from, "TestA")
+		require.Equal(t, first, second)
+		require.NotEqual(t, first, seeds("b", "TestA"), "another source")
+		require.NotEqual(t, first, seeds(from, "TestB"), "another test")
+	}
+}
+
+func TestARecordedSeedIsKept(t *testing.T) {
+	dir := t.TempDir()
+	for seed := range uint64(2) {
+		require.NoError(t, record(filepath.Join(dir, File), "TestA", seed+1, "2026-11-24"))
+	}
+	kept, err := Kept(os.DirFS(dir), "TestA")
+	require.NoError(t, err)
+	require.Equal(t, []uint64{1, 2}, kept)
+	require.ErrorContains(t, record(dir, "TestA", 1, ""), "record seed: open")
 }
 
 func TestKeptSeedsAreThoseOfTheTest(t *testing.T) {

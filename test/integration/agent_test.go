@@ -45,7 +45,6 @@ func (s *env) assemble(changes ...func(*agent.Options)) *agentRun {
 func (r *agentRun) run() {
 	logger := ktesting.NewLogger(r.env.T, ktesting.NewConfig(ktesting.Verbosity(2)))
 	r.Run(klog.NewContext(context.WithoutCancel(r.env.Context()), logger))
-	r.env.agents.Add(1)
 	r.env.Cleanup(func() {
 		if err := r.Stop(); err != nil {
 			logger.Error(err, "Agent ended")

@@ -27,7 +27,6 @@ func TestAFinishedTransferIsLabelledAsDone(t *testing.T) {
 // TestTheCoordinatorLabelsWhatOtherAgentsFinished: agents of Velero, and older ones of Lateen, set no label.
 func TestTheCoordinatorLabelsWhatOtherAgentsFinished(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
-	s.retries = true // the sweeps repeat their requests
 	finished := s.transferIn("node-of-velero")
 	require.NoError(t, s.Transfers(testenv.PodVolumeBackup).Patch(s.soon(), finished.Name, `{"status":{"phase":"Completed"}}`))
 	s.start(sweeps)

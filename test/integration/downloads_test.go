@@ -11,7 +11,6 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/exposer/api"
-	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
@@ -160,7 +159,6 @@ func TestADownloadIsCanceledInWhicheverPhaseItIs(t *testing.T) {
 func TestAVolumeThatCannotBeDeliveredIsKeptAndNamed(t *testing.T) {
 	v := newEnv(t, 0).volumes(csi.Options{})
 	finish := v.work()
-	v.retries = true // the sweep lists continuously
 	sweep := make(sweepWatcher)
 	v.start(sweeps, fixture.Through(sweep.wrap))
 	name := v.download(v.target())
@@ -181,18 +179,4 @@ func TestAVolumeThatCannotBeDeliveredIsKeptAndNamed(t *testing.T) {
 	require.Empty(t, kept.OwnerReferences)
 	require.NotContains(t, kept.Labels, api.LabelMover)
 	require.Equal(t, []string{volume}, v.Driver.Volumes())
-}
-
-func TestADownloadTakesFifteenWritesAndElevenReadsAtMost(t *testing.T) {
-	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{})
-	v.Movers.Silent = true // what it says costs a write each time
-	v.start()
-	name, handle := v.uploads("first")
-	v.uploaded(name, handle, testenv.Completed) // the agent has started, and looked for orphans
-	before := len(v.requests(cluster.Query{}))
-	v.delivered(v.download(v.target()))
-	writes, reads := counted(v.requests(cluster.Query{})[before:])
-	require.Len(t, writes, 15, "%v", writes)
-	// What is read once more depends on which cache is faster.
-	require.LessOrEqual(t, len(reads), 11, "%v", reads)
 }

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,8 +37,6 @@ type env struct {
 	storageClass string            // of volumes and snapshots, once volumes was called
 	labels       map[string]string // of the nodes and of no other
 	refusal      bool              // the test took a right away, so a 403 is no fault
-	retries      bool              // the test makes the agent retry
-	agents       atomic.Int32      // that were started
 }
 
 // newEnv builds an environment of one node for a test that runs beside others.
@@ -241,29 +238,9 @@ func (s *env) moversMade(name string) int {
 	return len(created.Where(fixture.MoverMade))
 }
 
-// mostReads is how often an agent may read the same thing, be it the same pod in three steps that follow
-// each other, a claim before each step that cannot be taken back, or what is left of a snapshot when another part
-// of it is gone. Each further agent reads once what it needs at its start. An agent that polls reads more often.
-const mostReads = 5
-
-// checkRequests fails the test for every request that RBAC has denied, and for polling.
+// checkRequests fails the test for every request that RBAC has denied.
 func (s *env) checkRequests() {
-	all := s.requests(cluster.Query{})
 	if !s.refusal {
-		require.Empty(s, all.Where(cluster.Record.Forbidden))
-	}
-	if s.retries {
-		return
-	}
-	reads := map[string]int{}
-	// An election reads the Lease at each attempt, and every release starts one. TestIdleCandidatesOnlyWatch
-	// in reconcile/leader shows that candidates do not poll.
-	for _, record := range all.Where(func(r cluster.Record) bool {
-		return (r.Verb == "get" || r.Verb == "list") && r.Resource != "leases"
-	}) {
-		reads[record.RequestURI]++
-	}
-	for uri, count := range reads {
-		require.Less(s, count, mostReads+int(s.agents.Load()), "polled: %s", uri)
+		require.Empty(s, s.requests(cluster.Query{}).Where(cluster.Record.Forbidden))
 	}
 }

@@ -193,7 +193,6 @@ func strikes(t *testing.T, what injection, run func(spoiler *injector)) {
 func spoiled(t *testing.T, reported scenario, spoiler *injector) (end string) {
 	t.Helper()
 	s, around := reported.setUp(t)
-	s.retries = true // what it was not answered it asks again
 	history := s.record()
 	s.start(fixture.Through(around.watch), fixture.Through(spoiler.wrap))
 	name := around.create()

@@ -18,7 +18,6 @@ import (
 // DataDownload until its Restore is. PodVolumeBackups are never deleted: the deletion of a backup reads them.
 func TestFinishedTransfersAreDeletedWithTheirOwnersEnd(t *testing.T) {
 	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{})
-	v.retries = true // each sweep asks the same
 	v.start(sweeps, func(options *agent.Options) { options.Flags.FinishedTTL = time.Second })
 	podVolume := v.ends(v.transfer(), testenv.Completed).Name
 	upload, _ := v.uploads("data")

@@ -89,7 +89,6 @@ func repeating(path string) transport.WrapperFunc {
 // What is said again does not become another Event: the one that is there counts.
 func TestWhatIsSaidAgainIsCounted(t *testing.T) {
 	s := newEnv(t, time.Millisecond)
-	s.retries = true // the configuration is read for each job
 	s.configureJobs(`"priorityClassName":"nowhere"`)
 	s.jobsEnd(node.Result{ExitCode: 1, Message: "no"}, 1)
 	s.jobsEnd(node.Result{}, 0)

@@ -103,7 +103,6 @@ func TestFaultsOfTheAPIServerLoseNoRunOfMaintenance(t *testing.T) {
 func (reported maintenanceRun) run(t *testing.T, k *killer, more ...transport.WrapperFunc) (writes int, end []string) {
 	t.Helper()
 	s := buildEnv(t, time.Millisecond)
-	s.retries = true // all is read anew for each job
 	wrap := reported.setUp(s)
 	s.jobsEnd(node.Result{}, 0)
 	name, seen := s.repository("app-default-kopia-x7k2p"), s.watchJobs()

@@ -49,7 +49,6 @@ func TestManyRepositoriesTakeTurns(t *testing.T) {
 	for name, prepare := range leaving() {
 		t.Run("a coordinator "+name, func(t *testing.T) {
 			s := newEnv(t, time.Millisecond)
-			s.retries = true // the same configuration is read for each job
 			s.configureJobs("")
 			s.jobsEnd(node.Result{}, 0)
 			seen := s.watchJobs()
@@ -113,7 +112,7 @@ func TestJobsWithoutARepositoryTakeNoPlaceAndAreDeleted(t *testing.T) {
 
 func TestTheBlockerOfAJobIsReported(t *testing.T) {
 	s := newEnv(t, time.Millisecond)
-	s.refusal, s.retries = true, true
+	s.refusal = true
 	s.configureJobs(`"priorityClassName":"nowhere"`)
 	s.jobsEnd(node.Result{}, 0)
 	s.limit("none", "count/jobs.batch")

@@ -48,7 +48,7 @@ func TestWhateverTheClusterDoesToAJobIsWrittenDown(t *testing.T) {
 
 func TestAWebhookThatRefusesJobsOnlyDelaysMaintenance(t *testing.T) {
 	s := newEnv(t, time.Millisecond)
-	s.refusal, s.retries = true, true
+	s.refusal = true
 	s.configureJobs("")
 	s.jobsEnd(node.Result{}, 0)
 	w := s.webhook(denies).ofJobs()

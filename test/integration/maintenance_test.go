@@ -46,7 +46,6 @@ func TestARepositoryThatIsDueIsMaintained(t *testing.T) {
 // TestAJobWithoutAPodIsMadeAgainWithoutItsClass is W39: Velero's server would wait for such a job for ever.
 func TestAJobWithoutAPodIsMadeAgainWithoutItsClass(t *testing.T) {
 	s := newEnv(t, time.Millisecond)
-	s.retries = true
 	name := s.repository("app-default-kopia-x7k2p")
 	s.serverJob(name, "gone-"+s.Namespace, s.node.Name())
 	s.configureJobs("")
@@ -102,7 +101,6 @@ func TestHowAJobFailedIsWrittenDown(t *testing.T) {
 // TestAJobWhosePodNeverStartsIsGivenUp holds a place until then.
 func TestAJobWhosePodNeverStartsIsGivenUp(t *testing.T) {
 	s := newEnv(t, time.Millisecond)
-	s.retries = true
 	s.configureJobs("")
 	s.node.Faults.Add(node.Fault{Match: s.ofMaintenance, NeverStarts: true, Times: 1})
 	s.jobsEnd(node.Result{}, 0)

@@ -48,7 +48,6 @@ func runJobFaults(t *testing.T, all map[string]jobFault) {
 	for name, test := range all {
 		t.Run(name, func(t *testing.T) {
 			s := newEnv(t, time.Millisecond)
-			s.retries = true // a run that failed is tried again, and all is read anew for it
 			wrap := func(next http.RoundTripper) http.RoundTripper { return next }
 			if test.wrap != nil {
 				wrap = test.wrap(s)

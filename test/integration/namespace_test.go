@@ -71,7 +71,6 @@ func TestATransferEndsWhenTheNamespaceOfItsApplicationIsDeletedInAnyOtherPhase(t
 		} {
 			t.Run(fmt.Sprintf("%s %s", kind, []string{"New", "Accepted", "Canceling", "Prepared"}[i]), func(t *testing.T) {
 				s := newEnv(t, time.Hour)
-				s.retries = true
 				around := s.workload(kind)
 				created := loses(around)
 				ended, err := s.Transfers(kind).Wait(s.soon(), created, testenv.Settled)
@@ -158,7 +157,7 @@ func TestAnAgentWhoseNamespaceIsDeletedIdles(t *testing.T) {
 	for _, kind := range testenv.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			s := newEnv(t, time.Hour)
-			s.retries, s.refusal = true, true
+			s.refusal = true
 			around := s.workload(kind)
 			r := s.start(fixture.Through(around.watch))
 			created := around.create()

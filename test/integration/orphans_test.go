@@ -68,7 +68,6 @@ func (s *env) claimsLeft() []string {
 
 func TestWhatHasOutlivedItsTransferIsSweptAway(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
-	s.retries = true // each sweep asks the same
 	finished := s.transferIn("")
 	require.NoError(t, s.Transfers(testenv.PodVolumeBackup).Patch(s.soon(), finished.Name, `{"status":{"phase":"Completed"}}`))
 	waiting := s.transferIn("node-without-agent")
@@ -91,7 +90,6 @@ func TestWhatHasOutlivedItsTransferIsSweptAway(t *testing.T) {
 
 func TestWhatIsYoungIsNoOrphan(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
-	s.retries = true
 	s.claimOfMover(ofMover("young", vanished))
 	sweep := make(sweepWatcher)
 	r := s.start(sweeps, fixture.Through(sweep.wrap), func(options *agent.Options) { options.OrphanAge = time.Hour })
@@ -102,7 +100,6 @@ func TestWhatIsYoungIsNoOrphan(t *testing.T) {
 
 func TestAnAgentThatDoesNotCoordinateSweepsNothing(t *testing.T) {
 	f := newFleet(t, 50*time.Millisecond, 2)
-	f.retries = true
 	first := f.start()
 	f.leads(f.Nodes[0])
 	second := f.start(on(f.Nodes[1]), sweeps)
@@ -152,7 +149,6 @@ func (s *env) swept(l sweepWatcher) {
 
 func TestTheSnapshotsOfAnUploadThatVanishedAreSweptAway(t *testing.T) {
 	v := newEnv(t, time.Minute).volumes(csi.Options{})
-	v.retries = true
 	v.configure(noRoom) // so that it stays Accepted
 	first := v.start()
 	name, handle := v.uploads("data")
@@ -172,7 +168,6 @@ func TestTheSnapshotsOfAnUploadThatVanishedAreSweptAway(t *testing.T) {
 
 func TestTheSnapshotsOfAnotherVeleroAreNoOrphans(t *testing.T) {
 	s, v := newEnv(t, 50*time.Millisecond), buildEnv(t, time.Minute).volumes(csi.Options{})
-	s.retries = true
 	v.configure(noRoom) // so that it stays Accepted
 	v.start()
 	name, handle := v.uploads("data")

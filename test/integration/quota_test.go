@@ -29,7 +29,6 @@ func TestAQuotaIsNoReasonToLeaveTheClassOut(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			s := newEnv(t, 50*time.Millisecond)
-			s.retries = true // whatever the quota refuses is tried again
 			class := s.class()
 			s.configure(`{"priorityClassName":"` + class + `"}`)
 			s.quota("none")

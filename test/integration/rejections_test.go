@@ -119,7 +119,7 @@ func TestATransferThatTheClusterRefuses(t *testing.T) {
 		for _, kind := range test.hits {
 			t.Run(fmt.Sprintf("%s %s", name, kind), func(t *testing.T) {
 				s := newEnv(t, 50*time.Millisecond)
-				s.retries, s.refusal = true, true
+				s.refusal = true
 				s.configure(`{"podResources":{"memoryLimit":"1Gi"}}`)
 				around := s.workload(kind)
 				lift := test.refuse(s)

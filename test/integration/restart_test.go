@@ -52,7 +52,6 @@ func TestAPodOfAnotherOwnerIsLeftAlone(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			s := newEnv(t, 50*time.Millisecond)
-			s.retries = true                               // to make the mover
 			s.podOfMover(metav1.ObjectMeta{Name: "taken"}) // without an owner that an agent knows
 			refused := make(chan struct{}, 1)
 			r := s.start(fixture.Through(noticing(http.StatusConflict, refused)))

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -96,6 +97,24 @@ func TestAVolumeWhosePodHasStartedIsNotRestoredAgain(t *testing.T) {
 	require.Contains(t, ended.Status.Message, "may have been restored completely: check its data")
 	require.Equal(t, 1, s.moversMade(name))
 	r.countsEnd("kind", "podvolumerestore", "phase", "Failed", "reason", "restore_unconfirmed")
+}
+
+// completed waits until all of them are, in whichever order.
+func (s *env) completed(history *testenv.Recorder, names ...string) []testenv.Transition {
+	transitions, err := history.Until(s.soon(), func(all []testenv.Transition) bool {
+		finished := 0
+		for _, seen := range all {
+			if seen.To.Ended() && slices.Contains(names, seen.Name) {
+				finished++
+			}
+		}
+		return finished == len(names)
+	})
+	require.NoError(s, err)
+	for _, name := range names {
+		require.Contains(s, history.Phases(name), testenv.Completed, name)
+	}
+	return transitions
 }
 
 // TestASecondMoverOfAPodWorksAlone is a pod with two volumes: the mark of the first mover may still be in one when the

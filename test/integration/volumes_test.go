@@ -121,20 +121,6 @@ func (s *env) noSnapshots() {
 	}
 }
 
-// counted are those of requests that count, Events among them: not what agents watch, and the Lease.
-func counted(records cluster.Records) (writes, reads []string) {
-	for _, record := range records {
-		switch {
-		case record.Resource == "leases" || record.Verb == "watch":
-		case record.Write():
-			writes = append(writes, record.String())
-		default:
-			reads = append(reads, record.String())
-		}
-	}
-	return writes, reads
-}
-
 // noConflicts wants no request of an agent to have been refused with 409, but for the Lease, for which agents compete.
 func (s *env) noConflicts() {
 	require.Empty(s, s.requests(cluster.Query{}).Where(func(r cluster.Record) bool { return r.Code == 409 && r.Resource != "leases" }))

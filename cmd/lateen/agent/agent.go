@@ -2,7 +2,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -177,7 +176,7 @@ func (p *assembly) shared(movers *informers.MoverEvents) reconcile.Dependencies 
 		Exposer:   p.exposing,
 		NodeSlots: capacity.NewNodeSlots(p.Flags.NodeName, effective.Concurrency, effective.GlobalConcurrency),
 		Preparing: p.preparing,
-		Admission: capacity.NewAdmission(effective.PrepareQueueLength, effective.MaxConcurrency, cmp.Or(p.AdmitTimeout, admitTimeout), p.Clock),
+		Admission: capacity.NewAdmission(effective.PrepareQueueLength, effective.MaxConcurrency, admitTimeout, p.Clock),
 		Movers:    movers,
 		Recorder:  p.recorder,
 		Metrics:   p.Metrics,

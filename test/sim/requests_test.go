@@ -1,0 +1,56 @@
+package sim
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestATransferKeepsWithinItsBudgetOfRequests compares schedules of one and of several transfers on one node, without faults:
+// what an agent sends at its start is in both. Kubernetes Events, Leases and watches are not counted.
+func TestATransferKeepsWithinItsBudgetOfRequests(t *testing.T) {
+	const more, schedules = 5, 20
+	for kind, most := range map[Kind]struct{ writes, reads int }{
+		// Conflicts repeat a write, and what is read again depends on which cache is faster.
+		Backup: {7, 1}, Restore: {7, 1}, Upload: {17, 5}, Download: {14, 10},
+	} {
+		t.Run(string(kind), func(t *testing.T) {
+			for seed := range uint64(schedules) {
+				writes, reads := requests(t, seed, kind, 1)
+				moreWrites, moreReads := requests(t, seed, kind, 1+more)
+				require.LessOrEqual(t, moreWrites-writes, more*most.writes, "writes")
+				require.LessOrEqual(t, moreReads-reads, more*most.reads, "reads")
+			}
+		})
+	}
+}
+
+// TestThePrepareQueueIsOneForAllKinds has one agent, whose own writes its caches need not show: no transfer is prepared beyond the
+// queue.
+func TestThePrepareQueueIsOneForAllKinds(t *testing.T) {
+	const schedules = 50
+	for seed := range uint64(schedules) {
+		plan := Plan{Seed: seed, Nodes: 1, Slots: 4, Queue: 2}
+		for _, kind := range Kinds() {
+			plan.Work = append(plan.Work, Work{Kind: kind}, Work{Kind: kind})
+		}
+		trace, broken := play(t, plan)
+		require.NoError(t, broken, "%s", trace)
+	}
+}
+
+// requests plays a schedule of count transfers of a kind and returns how many requests the agent sent.
+func requests(t *testing.T, seed uint64, kind Kind, count int) (writes, reads int) {
+	t.Helper()
+	plan := Plan{Seed: seed, Nodes: 1, Slots: 1, Hurry: true}
+	for range count {
+		plan.Work = append(plan.Work, Work{Kind: kind})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newSimulation(plan)
+		require.NoError(t, s.run(), "%s", s.trace)
+		writes, reads = s.promises.writes, s.promises.reads
+	})
+	return writes, reads
+}

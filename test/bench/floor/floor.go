@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"sync"
 
@@ -72,9 +73,14 @@ func Run(ctx context.Context, options Options) error {
 	if err := a.watch(ctx); err != nil {
 		return err
 	}
-	ready := &http.Server{Addr: options.Address, Handler: http.NotFoundHandler(), ReadHeaderTimeout: readHeader}
+	listener, err := net.Listen("tcp", options.Address)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	fmt.Printf("metricsAddress=%s\n", listener.Addr())
+	ready := &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: readHeader}
 	ready.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	go func() { a.fail(ready.ListenAndServe()) }()
+	go func() { a.fail(ready.Serve(listener)) }()
 	select {
 	case <-ctx.Done():
 		return ready.Close()

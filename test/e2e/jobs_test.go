@@ -31,10 +31,16 @@ func (s *env) asks(t *testing.T, repository *velerov1.BackupRepository, frequenc
 	s.patch(t, repository, map[string]any{"spec": map[string]any{"maintenanceFrequency": frequency}})
 }
 
-// overdue has a repository's last maintenance be long ago. Velero's server does not look at what is changed in this way.
+// overdue has a repository's last maintenance be long ago.
 func (s *env) overdue(t *testing.T, repository *velerov1.BackupRepository) {
 	t.Helper()
-	s.patch(t, repository, map[string]any{"status": map[string]any{"lastMaintenanceTime": metav1.NewTime(time.Now().Add(-48 * time.Hour))}})
+	s.maintainedAt(t, repository, time.Now().Add(-48*time.Hour))
+}
+
+// maintainedAt sets the time of a repository's last maintenance. Velero's server does not look at what is changed in this way.
+func (s *env) maintainedAt(t *testing.T, repository *velerov1.BackupRepository, at time.Time) {
+	t.Helper()
+	s.patch(t, repository, map[string]any{"status": map[string]any{"lastMaintenanceTime": metav1.NewTime(at)}})
 }
 
 func (s *env) patch(t *testing.T, repository *velerov1.BackupRepository, change map[string]any) {

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -15,10 +14,6 @@ import (
 	"github.com/lateen-project/lateen/test/s3"
 	"github.com/lateen-project/lateen/test/testenv"
 )
-
-// servedPatience bounds a test in which Velero's server does everything: it polls, and a killed agent's Lease lasts for
-// half a minute.
-const servedPatience = 5 * time.Minute
 
 // otherClass is a second storage class of the same driver.
 const otherClass = "e2e-other"
@@ -44,7 +39,7 @@ func newServed(t *testing.T) *served {
 // given, is the one that the installation names.
 func newServedBy(t *testing.T, version, image string) *served {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), servedPatience)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	s, plane, dir, velero := &served{env: &env{ctx: ctx}}, startCluster(ctx, t), t.TempDir(), binary(t, version)
 	s.program = velero

@@ -128,7 +128,7 @@ func TestCachesListOnlyWhatAnAgentNeeds(t *testing.T) {
 	require.NoError(t, err)
 	caches, err := NewCaches(kube, velero, Selectors{Namespace: "velero", Node: "n1", OwnedLabels: api.LabelMover + "=true", CreatedLabels: api.LabelAcceptor + "=n1"})
 	require.NoError(t, err)
-	ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)

@@ -150,7 +150,7 @@ func done(t *testing.T, checker cache.DoneChecker) {
 	t.Helper()
 	select {
 	case <-checker.Done():
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		require.Fail(t, "not done", checker.Name())
 	}
 }

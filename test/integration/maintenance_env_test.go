@@ -21,12 +21,12 @@ import (
 // maintenanceConfigMap is the name of the maintenance ConfigMap of every environment.
 const maintenanceConfigMap = "repo-maintenance-config"
 
-// maintains is an agent that maintains repositories, as often as the test has them say, and without long waits.
+// maintains is an agent that maintains repositories, as often as the test has them say, and without waits of minutes.
 func maintains(options *agent.Options) {
 	options.Flags.MaintenanceConcurrency, options.Flags.MaintenanceTimeout = 3, time.Hour
 	options.Flags.MaintenanceConfigMap = maintenanceConfigMap
 	options.Maintenance = maintenance.DefaultPolicy()
-	options.Maintenance.PodWait, options.Maintenance.DeleteDelay = 2*time.Second, time.Second
+	options.Maintenance.PodWait, options.Maintenance.DeleteDelay = 10*time.Second, time.Second
 }
 
 // configureJobs writes the maintenance ConfigMap: what is given for all repositories, on the node of this environment, and

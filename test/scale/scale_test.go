@@ -4,12 +4,12 @@ import (
 	"context"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/fixture"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 var plane *cluster.Cluster
@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { os.Exit(fixture.Main(m, &plane)) }
 // own: that is what a large cluster cannot pay.
 func TestAnIdleAgentCostsWhatTheFormulaSays(t *testing.T) {
 	const few, many, backups = 10, 50, 20
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	require.NoError(t, fixture.LogToFile(t.TempDir()))
 	f, err := newFleet(ctx, plane, t.TempDir())

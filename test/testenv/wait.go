@@ -22,7 +22,7 @@ const maxSeenBytes = 4000
 
 // Patience bounds the waits of tests. It only guards against hanging. Tests measure durations, and end at once on a
 // wrong terminal state.
-const Patience = 2 * time.Minute
+const Patience = 10 * time.Minute
 
 // Watcher is a client that can watch.
 type Watcher interface {

@@ -60,7 +60,7 @@ func receive[T any](t *testing.T, from <-chan T) (value T) {
 	t.Helper()
 	select {
 	case value = <-from:
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		require.Fail(t, "nothing received")
 	}
 	return value
@@ -69,7 +69,7 @@ func receive[T any](t *testing.T, from <-chan T) (value T) {
 // waitForClock waits until the follower waits for the clock.
 func waitForClock(t *testing.T, clk *clocktesting.FakeClock) {
 	t.Helper()
-	require.Eventually(t, func() bool { return clk.Waiters() == 2 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return clk.Waiters() == 2 }, time.Minute, time.Millisecond)
 }
 
 func TestChangesAreDrawnAtMostOncePerInterval(t *testing.T) {

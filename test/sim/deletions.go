@@ -12,7 +12,7 @@ import (
 // deletable returns the objects that a deletion can hit.
 func (s *Simulation) deletable(what string) (all []apiserver.Reference) {
 	add := func(plural string, which func(*apiserver.Object) bool) {
-		for _, object := range s.api.List(plural) {
+		for _, object := range s.API.List(plural) {
 			if object.GetDeletionTimestamp() == nil && which(object) {
 				all = append(all, apiserver.Reference{Plural: plural, Object: object})
 			}
@@ -48,7 +48,7 @@ func (s *Simulation) deleteSomething(fault Fault) bool {
 // excuse deletes an object. What a claim had is lost on purpose.
 func (s *Simulation) excuse(victim apiserver.Reference) {
 	s.faults.deleted[victim.GetUID()] = true
-	s.mustDelete(victim.Plural, victim.Object)
+	s.Delete(victim.Plural, victim.Object)
 }
 
 // namespaceFinalizer delays the end of a namespace until the namespace controller has emptied it.
@@ -56,13 +56,13 @@ const namespaceFinalizer = "sim.example.com/content"
 
 // emptying plays the namespace controller.
 func (s *Simulation) emptying() (all []choice) {
-	namespace := s.api.Get("namespaces", "", appNamespace)
+	namespace := s.API.Get("namespaces", "", appNamespace)
 	if namespace == nil || namespace.GetDeletionTimestamp() == nil {
 		return nil
 	}
 	empty := true
 	for _, plural := range []string{"pods", "persistentvolumeclaims", "volumesnapshots"} {
-		for _, object := range s.api.List(plural) {
+		for _, object := range s.API.List(plural) {
 			if object.GetNamespace() != appNamespace {
 				continue
 			}
@@ -76,7 +76,7 @@ func (s *Simulation) emptying() (all []choice) {
 	}
 	if empty {
 		all = append(all, choice{"namespace controller: releases " + appNamespace, often, func() {
-			s.removeFinalizer("namespaces", namespace, namespaceFinalizer)
+			s.RemoveFinalizer("namespaces", namespace, namespaceFinalizer)
 		}})
 	}
 	return all
@@ -84,13 +84,13 @@ func (s *Simulation) emptying() (all []choice) {
 
 // terminating reports whether the namespace of the applications is being deleted, or is gone.
 func (s *Simulation) terminating() bool {
-	namespace := s.api.Get("namespaces", "", appNamespace)
+	namespace := s.API.Get("namespaces", "", appNamespace)
 	return namespace == nil || namespace.GetDeletionTimestamp() != nil
 }
 
 // editClass replaces the storage class by one that binds later or earlier, which is how somebody changes it.
 func (s *Simulation) editClass() bool {
-	object := s.api.Get("storageclasses", "", className)
+	object := s.API.Get("storageclasses", "", className)
 	if object == nil {
 		return false
 	}
@@ -98,17 +98,17 @@ func (s *Simulation) editClass() bool {
 	if s.plan.WhenUsed = !s.plan.WhenUsed; s.plan.WhenUsed {
 		mode = storagev1.VolumeBindingWaitForFirstConsumer
 	}
-	s.patch("storageclasses", object, map[string]any{"volumeBindingMode": string(mode)})
+	s.Patch("storageclasses", object, map[string]any{"volumeBindingMode": string(mode)})
 	return true
 }
 
 // deleteGlobal deletes an object without a namespace, if it exists.
 func (s *Simulation) deleteGlobal(plural, name string) bool {
-	object := s.api.Get(plural, "", name)
+	object := s.API.Get(plural, "", name)
 	if object == nil {
 		return false
 	}
-	s.mustDelete(plural, object)
+	s.Delete(plural, object)
 	return true
 }
 
@@ -118,7 +118,7 @@ func (s *Simulation) editConfig() {
 		s.plan.Slots = 1
 	}
 	s.faults.slots = max(s.faults.slots, s.plan.Slots)
-	s.patch("configmaps", s.api.Get("configmaps", veleroNamespace, configMapName), map[string]any{"data": map[string]any{"config": s.configuration()}})
+	s.Patch("configmaps", s.API.Get("configmaps", veleroNamespace, configMapName), map[string]any{"data": map[string]any{"config": s.configuration()}})
 	for _, p := range s.processes {
 		if p.alive() {
 			s.kill(p)

@@ -21,7 +21,7 @@ func (s *Simulation) checkEnd() error {
 		if j.transfer == "" {
 			continue // see abandoned
 		}
-		object := s.api.Find(j.transfer)
+		object := s.API.Find(j.transfer)
 		if object == nil {
 			if !slices.Contains(s.faults.met, deleteIt) {
 				return fmt.Errorf("%s of work %d is gone", j.Kind, j.number)
@@ -74,11 +74,11 @@ func excuses() []string { return append(harmful(), deleteClass, killAgents, canc
 
 // delivered reports whether the target of a restore is bound to the volume with its data.
 func (s *Simulation) delivered(j *job) bool {
-	claim := s.api.Find(j.source.GetUID())
+	claim := s.API.Find(j.source.GetUID())
 	if claim == nil {
 		return false
 	}
-	volume := s.api.Get("persistentvolumes", "", apiserver.As[corev1.PersistentVolumeClaim](claim).Spec.VolumeName)
+	volume := s.API.Get("persistentvolumes", "", apiserver.As[corev1.PersistentVolumeClaim](claim).Spec.VolumeName)
 	return volume != nil && s.storage.volumes[apiserver.As[corev1.PersistentVolume](volume).Spec.CSI.VolumeHandle] == string(j.transfer)
 }
 
@@ -95,12 +95,12 @@ func (s *Simulation) checkData(j *job, object *apiserver.Object) error {
 		}
 	case Download:
 		target := apiserver.As[velerov2alpha1.DataDownload](object).Spec.TargetVolume
-		claim := s.api.Get("persistentvolumeclaims", target.Namespace, target.PVC)
+		claim := s.API.Get("persistentvolumeclaims", target.Namespace, target.PVC)
 		if s.faults.deleted[j.source.GetUID()] {
 			return nil
 		}
 		name := apiserver.As[corev1.PersistentVolumeClaim](claim).Spec.VolumeName
-		volume := s.api.Get("persistentvolumes", "", name)
+		volume := s.API.Get("persistentvolumes", "", name)
 		if volume == nil {
 			return fmt.Errorf("claim %s has no volume", claim.Key())
 		}

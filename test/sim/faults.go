@@ -104,7 +104,6 @@ type faults struct {
 	deleted  map[types.UID]bool // by people
 	slots    int                // the highest limit so far
 	overlaps map[string]int     // second agents so far, by node
-	noPods   bool               // the Job controller cannot create pods
 	lasts    time.Time          // nothing heals before
 	since    time.Time          // of the last fault
 }
@@ -144,7 +143,7 @@ func (s *Simulation) apply(fault Fault) bool {
 	case killAgents:
 		return s.rebinds(fault.Pick) && s.killAll()
 	case breakWatch, expireWatch:
-		watches := s.api.Watches()
+		watches := s.API.Watches()
 		if len(watches) == 0 {
 			return false
 		}
@@ -163,7 +162,7 @@ func (s *Simulation) apply(fault Fault) bool {
 		s.editConfig()
 		return true
 	case refuseJobPods:
-		s.faults.noPods = true
+		s.NoPods = true
 		return true
 	case changeClass:
 		return s.editClass()
@@ -209,7 +208,7 @@ func (s *Simulation) harmNode(what, node string) bool {
 	case overlapAgents:
 		return s.overlap(node)
 	}
-	if s.api.Get("nodes", "", node) == nil {
+	if s.API.Get("nodes", "", node) == nil {
 		return false
 	}
 	s.silence(node)
@@ -229,7 +228,7 @@ func (s *Simulation) harmAgent(fault Fault) bool {
 	p := alive[fault.Pick%len(alive)]
 	switch fault.What {
 	case oldLists:
-		s.api.Lag = int64(fault.Pick % maxLag)
+		s.API.Lag = int64(fault.Pick % maxLag)
 	case killCoordinator, cutCoordinator:
 		if p = s.coordinator(); p == nil || !s.rebinds(fault.Pick) {
 			return false
@@ -259,9 +258,9 @@ func (s *Simulation) harmTransfer(fault Fault) bool {
 	}
 	victim := open[fault.Pick%len(open)]
 	if fault.What == cancel {
-		s.patch(victim.Plural, victim.Object, map[string]any{"spec": map[string]any{"cancel": true}})
+		s.Patch(victim.Plural, victim.Object, map[string]any{"spec": map[string]any{"cancel": true}})
 	} else {
-		s.mustDelete(victim.Plural, victim.Object)
+		s.Delete(victim.Plural, victim.Object)
 	}
 	return true
 }
@@ -277,18 +276,18 @@ func (s *Simulation) harmMover(fault Fault) bool {
 		return false
 	}
 	m := running[fault.Pick%len(running)]
-	pod := s.api.Get("pods", m.pod.Namespace, m.pod.Name)
+	pod := s.API.Get("pods", m.pod.Namespace, m.pod.Name)
 	if pod == nil || pod.GetUID() != m.pod.UID || pod.GetDeletionTimestamp() != nil {
 		return true // another fault hit it
 	}
 	switch fault.What {
 	case preempt:
-		s.patch("pods", pod, map[string]any{"status": map[string]any{"conditions": append(s.conditions(corev1.ConditionTrue), corev1.PodCondition{
+		s.Patch("pods", pod, map[string]any{"status": map[string]any{"conditions": append(s.conditions(corev1.ConditionTrue), corev1.PodCondition{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonPreemptionByScheduler,
 		})}})
-		s.mustDelete("pods", pod)
+		s.Delete("pods", pod)
 	case deleteMover:
-		s.mustDelete("pods", pod)
+		s.Delete("pods", pod)
 	case failMover:
 		m.result = &result{code: 1, message: "Failed to run data path service: injected"}
 	case killMover:

@@ -39,15 +39,15 @@ func (s *Simulation) interrupt(fault Fault) bool {
 	if fault.What == lateProtection {
 		s.lag.protection = stallEnd(fault.Pick)
 	} else {
-		s.patch(plural(Upload), upload, map[string]any{"spec": map[string]any{"cancel": true}})
+		s.Patch(plural(Upload), upload, map[string]any{"spec": map[string]any{"cancel": true}})
 	}
 	return true
 }
 
 // handingOver returns the DataUpload of a content that is not protected yet, or nil.
 func (s *Simulation) handingOver() *apiserver.Object {
-	for _, content := range s.api.List("volumesnapshotcontents") {
-		upload := s.api.Find(types.UID(content.GetLabels()[api.LabelOwnerUID]))
+	for _, content := range s.API.List("volumesnapshotcontents") {
+		upload := s.API.Find(types.UID(content.GetLabels()[api.LabelOwnerUID]))
 		if len(content.GetFinalizers()) == 0 && upload != nil && !viewOf(upload).ended() {
 			return upload
 		}

@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/test/sim/apiserver"
+	"github.com/lateen-project/lateen/test/sim/controllers"
 )
 
 // healing returns what ends a fault, or recovers from it.
@@ -28,16 +29,16 @@ func (s *Simulation) healing() (all []choice) {
 			all = append(all, choice{p.name + " is connected again", seldom, func() { p.cut, s.faults.since = false, time.Now() }})
 		}
 	}
-	if s.faults.noPods {
-		all = append(all, choice{"the pods of jobs are admitted again", seldom, func() { s.faults.noPods = false }})
+	if s.NoPods {
+		all = append(all, choice{"the pods of jobs are admitted again", seldom, func() { s.NoPods = false }})
 	}
-	if s.api.Lag > 0 {
-		all = append(all, choice{"the API server has caught up", seldom / 2, func() { s.api.Lag = 0 }})
+	if s.API.Lag > 0 {
+		all = append(all, choice{"the API server has caught up", seldom / 2, func() { s.API.Lag = 0 }})
 	}
-	if s.api.Get("storageclasses", "", className) == nil {
+	if s.API.Get("storageclasses", "", className) == nil {
 		all = append(all, choice{"the storage class is created again", seldom, s.createClass})
 	}
-	if s.plan.Priority && s.api.Get("priorityclasses", "", priorityName) == nil {
+	if s.plan.Priority && s.API.Get("priorityclasses", "", priorityName) == nil {
 		all = append(all, choice{"the priority class is created again", seldom, s.createPriority})
 	}
 	if s.faults.driver > 0 {
@@ -59,7 +60,7 @@ func (s *Simulation) last(node string) (newest *process) {
 // stray returns the choices that end movers whose pods no longer exist: their kubelets notice.
 func (s *Simulation) stray() (all []choice) {
 	for _, m := range s.running() {
-		pod := s.api.Get("pods", m.pod.Namespace, m.pod.Name)
+		pod := s.API.Get("pods", m.pod.Namespace, m.pod.Name)
 		if (pod == nil || pod.GetUID() != m.pod.UID) && !s.faults.silent[m.pod.Spec.NodeName] {
 			all = append(all, choice{m.pod.Spec.NodeName + ": ends the stray mover " + m.pod.Name, often, func() { m.result = &result{code: 137} }})
 		}
@@ -69,11 +70,11 @@ func (s *Simulation) stray() (all []choice) {
 
 // evicting plays the taint manager: it deletes the pods of a node that is not Ready.
 func (s *Simulation) evicting() (all []choice) {
-	for _, object := range s.api.List("pods") {
+	for _, object := range s.API.List("pods") {
 		pod := apiserver.As[corev1.Pod](object)
 		mover := metav1.GetControllerOfNoCopy(pod) != nil
-		if mover && s.faults.silent[pod.Spec.NodeName] && pod.DeletionTimestamp == nil && !terminal(pod) {
-			all = append(all, choice{"taint manager: evicts pod " + object.Key(), 1, func() { s.mustDelete("pods", object) }})
+		if mover && s.faults.silent[pod.Spec.NodeName] && pod.DeletionTimestamp == nil && !controllers.Terminal(pod) {
+			all = append(all, choice{"taint manager: evicts pod " + object.Key(), 1, func() { s.Delete("pods", object) }})
 		}
 	}
 	return all

@@ -73,7 +73,7 @@ func (s *Simulation) stall(fault Fault) bool {
 	if coordinator := s.coordinator(); fault.Pick%2 == 0 && coordinator != nil {
 		spared = coordinator
 	}
-	for _, w := range s.api.Watches() {
+	for _, w := range s.API.Watches() {
 		if w.Client != spared.name {
 			s.lag.watches[w] = stalled{until: stallEnd(fault.Pick)}
 		}
@@ -95,7 +95,7 @@ func (s *Simulation) stalled(w *apiserver.Watch) bool {
 
 // late returns the delayed watches that expire now, and the writes that arrive now.
 func (s *Simulation) late() (all []choice) {
-	for _, w := range s.api.Watches() {
+	for _, w := range s.API.Watches() {
 		if stall := s.lag.watches[w]; stall.expires && !time.Now().Before(stall.until) {
 			all = append(all, choice{w.Client + ": the late watch of " + w.Name + " expires", often, func() {
 				delete(s.lag.watches, w)
@@ -155,12 +155,12 @@ func (s *Simulation) rebinds(pick int) bool {
 	if pick%2 == 0 || !slices.ContainsFunc(s.plan.Work, func(w Work) bool { return w.Kind == Download }) {
 		return true
 	}
-	for _, object := range s.api.List("persistentvolumes") {
+	for _, object := range s.API.List("persistentvolumes") {
 		ref := apiserver.As[corev1.PersistentVolume](object).Spec.ClaimRef
 		if object.GetAnnotations()[api.AnnotationReclaimPolicy] == "" || ref == nil {
 			continue
 		}
-		claim := s.api.Get("persistentvolumeclaims", ref.Namespace, ref.Name)
+		claim := s.API.Get("persistentvolumeclaims", ref.Namespace, ref.Name)
 		switch stage := pick / 2 % 3; { // the volume is retained, named for its target, bound to it
 		case stage == 0, stage == 1 && ref.Namespace == appNamespace:
 			return true
@@ -192,7 +192,7 @@ func (s *Simulation) connected() (all []*process) {
 
 // coordinator returns the agent that holds the Lease, or nil if it does not reach the API server.
 func (s *Simulation) coordinator() *process {
-	lease := s.api.Get("leases", veleroNamespace, "lateen-coordinator")
+	lease := s.API.Get("leases", veleroNamespace, "lateen-coordinator")
 	if lease == nil {
 		return nil
 	}

@@ -51,7 +51,7 @@ func (s *Simulation) runsOf(job *apiserver.Object) *jobRuns {
 // endRun ends the pod of a maintenance job. Every second one that fails has taken too much memory.
 func (s *Simulation) endRun(m *mover) {
 	m.result = &result{}
-	job := s.api.Find(m.transfer)
+	job := s.API.Find(m.transfer)
 	if job == nil {
 		return
 	}
@@ -72,10 +72,10 @@ func (s *Simulation) recalling() (all []choice) {
 	if s.plan.History == 0 {
 		return nil
 	}
-	for _, object := range s.api.List("backuprepositories") {
+	for _, object := range s.API.List("backuprepositories") {
 		if recalled := s.recall(object); recalled != nil {
 			all = append(all, choice{"velero: recalls the maintenance of " + object.Key(), seldom, func() {
-				s.patch("backuprepositories", object, map[string]any{"status": map[string]any{"recentMaintenance": recalled}})
+				s.Patch("backuprepositories", object, map[string]any{"status": map[string]any{"recentMaintenance": recalled}})
 			}})
 		}
 	}
@@ -85,7 +85,7 @@ func (s *Simulation) recalling() (all []choice) {
 // recall returns the new history of a repository, or nil if it stays.
 func (s *Simulation) recall(object *apiserver.Object) []velerov1.BackupRepositoryMaintenanceStatus {
 	var jobs []*batchv1.Job
-	for _, job := range s.api.List("jobs") {
+	for _, job := range s.API.List("jobs") {
 		if job.GetLabels()[api.LabelRepository] == object.GetName() {
 			jobs = append(jobs, apiserver.As[batchv1.Job](job))
 		}
@@ -132,8 +132,8 @@ func (s *Simulation) checkRun(object *apiserver.Object) error {
 		wait := policy.MinBackoff << max(0, of.failed-1)
 		switch {
 		case !undisturbed:
-		case of.failed > 0 && len(s.plan.Skew) == 0 && s.api.Now().Before(of.since.Add(wait-time.Second)):
-			return fmt.Errorf("job %s starts %s after failure %d, and not after %s", object.Key(), s.api.Now().Sub(of.since), of.failed, wait)
+		case of.failed > 0 && len(s.plan.Skew) == 0 && s.API.Now().Before(of.since.Add(wait-time.Second)):
+			return fmt.Errorf("job %s starts %s after failure %d, and not after %s", object.Key(), s.API.Now().Sub(of.since), of.failed, wait)
 		case factor < of.factor || of.memory && factor == of.factor && factor < 4:
 			return fmt.Errorf("job %s has %v times the memory, and the one before had %v", object.Key(), factor, of.factor)
 		}
@@ -145,7 +145,7 @@ func (s *Simulation) checkRun(object *apiserver.Object) error {
 	for _, condition := range job.Status.Conditions {
 		switch condition.Type {
 		case batchv1.JobFailureTarget:
-			of.jobs[uid], of.failed, of.since, of.memory = true, of.failed+1, condition.LastTransitionTime.Time, outOfMemory(s.podOf(job.UID))
+			of.jobs[uid], of.failed, of.since, of.memory = true, of.failed+1, condition.LastTransitionTime.Time, outOfMemory(s.PodOf(job.UID))
 		case batchv1.JobComplete:
 			of.jobs[uid], of.failed = true, 0
 		default:

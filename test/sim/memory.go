@@ -43,10 +43,10 @@ func (s *Simulation) checkMetrics(ended int) error {
 func (s *Simulation) checkMemory() error {
 	s.quiesce()
 	empty := []string{"lateen_slots_in_use", "lateen_unattended_transfers", "lateen_mover_max_silence_seconds", "lateen_transfer_oldest_age_seconds"}
-	if len(s.api.List("jobs")) == 0 {
+	if len(s.API.List("jobs")) == 0 {
 		empty = append(empty, "lateen_maintenance_running")
 	}
-	if len(s.api.List("backuprepositories")) == 0 {
+	if len(s.API.List("backuprepositories")) == 0 {
 		empty = append(empty, "lateen_maintenance_due")
 	}
 	for _, p := range s.processes {

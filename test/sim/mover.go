@@ -69,7 +69,7 @@ func (s *Simulation) movement(m *mover) (all []choice) {
 	act := func(what string, weight int, do func()) {
 		all = append(all, choice{"mover " + m.pod.Name + " on " + m.pod.Spec.NodeName + ": " + what, weight, do})
 	}
-	object := s.api.Get(m.plural, veleroNamespace, m.pod.Name)
+	object := s.API.Get(m.plural, veleroNamespace, m.pod.Name)
 	if object == nil || object.GetUID() != m.transfer {
 		return nil
 	}
@@ -99,16 +99,16 @@ func (s *Simulation) movement(m *mover) (all []choice) {
 // sendEvent sends or updates the Event of a reason.
 func (s *Simulation) sendEvent(m *mover, reason, message string) {
 	if name := m.events[reason]; name != "" {
-		if event := s.api.Get("events", veleroNamespace, name); event != nil {
-			s.patch("events", event, map[string]any{"message": message, "count": apiserver.As[corev1.Event](event).Count + 1, "lastTimestamp": s.now()})
+		if event := s.API.Get("events", veleroNamespace, name); event != nil {
+			s.Patch("events", event, map[string]any{"message": message, "count": apiserver.As[corev1.Event](event).Count + 1, "lastTimestamp": s.Now()})
 			return
 		}
 	}
-	m.events[reason] = s.create("events", veleroNamespace, &corev1.Event{
+	m.events[reason] = s.Create("events", veleroNamespace, &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{GenerateName: m.pod.Name + "."},
 		InvolvedObject: corev1.ObjectReference{Kind: string(m.kind), Namespace: veleroNamespace, Name: m.pod.Name, UID: m.transfer},
 		Source:         corev1.EventSource{Component: m.pod.Name, Host: m.pod.Spec.NodeName},
-		Reason:         reason, Message: message, Type: corev1.EventTypeNormal, FirstTimestamp: s.now(), LastTimestamp: s.now(), Count: 1,
+		Reason:         reason, Message: message, Type: corev1.EventTypeNormal, FirstTimestamp: s.Now(), LastTimestamp: s.Now(), Count: 1,
 	}).GetName()
 }
 
@@ -154,11 +154,11 @@ func dataOf(pod types.UID) string { return "data of pod " + string(pod) }
 
 // handleOf returns the handle of the volume that a mover of a snapshot or of a claim mounts.
 func (s *Simulation) handleOf(pod *corev1.Pod) string {
-	claim := s.api.Get("persistentvolumeclaims", pod.Namespace, pod.Name)
+	claim := s.API.Get("persistentvolumeclaims", pod.Namespace, pod.Name)
 	if claim == nil {
 		return ""
 	}
-	volume := s.api.Get("persistentvolumes", "", apiserver.As[corev1.PersistentVolumeClaim](claim).Spec.VolumeName)
+	volume := s.API.Get("persistentvolumes", "", apiserver.As[corev1.PersistentVolumeClaim](claim).Spec.VolumeName)
 	if volume == nil || apiserver.As[corev1.PersistentVolume](volume).Spec.CSI == nil {
 		return ""
 	}

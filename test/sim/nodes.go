@@ -13,27 +13,27 @@ import (
 
 // drain cordons a node and evicts its movers and Jobs. What a DaemonSet or a disruption budget holds stays.
 func (s *Simulation) drain(node string) bool {
-	object := s.api.Get("nodes", "", node)
+	object := s.API.Get("nodes", "", node)
 	if object == nil {
 		return false
 	}
-	s.patch("nodes", object, map[string]any{"spec": map[string]any{"unschedulable": true}})
+	s.Patch("nodes", object, map[string]any{"spec": map[string]any{"unschedulable": true}})
 	for _, m := range s.running() {
-		pod := s.api.Find(m.pod.UID)
+		pod := s.API.Find(m.pod.UID)
 		if pod == nil || m.pod.Spec.NodeName != node || pod.GetDeletionTimestamp() != nil {
 			continue
 		}
-		s.patch("pods", pod, map[string]any{"status": map[string]any{"conditions": append(s.conditions(corev1.ConditionTrue), corev1.PodCondition{
-			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI", LastTransitionTime: s.now(),
+		s.Patch("pods", pod, map[string]any{"status": map[string]any{"conditions": append(s.conditions(corev1.ConditionTrue), corev1.PodCondition{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI", LastTransitionTime: s.Now(),
 		})}})
-		s.mustDelete("pods", pod)
+		s.Delete("pods", pod)
 	}
 	return true
 }
 
 // deleteNode takes a machine out of the cluster for ever: its agent and its movers end, its Node is deleted.
 func (s *Simulation) deleteNode(node string) bool {
-	object := s.api.Get("nodes", "", node)
+	object := s.API.Get("nodes", "", node)
 	if object == nil || s.faults.silent[node] {
 		return false
 	}
@@ -48,7 +48,7 @@ func (s *Simulation) deleteNode(node string) bool {
 		}
 	}
 	s.faults.silent[node] = true
-	s.mustDelete("nodes", object)
+	s.Delete("nodes", object)
 	return true
 }
 
@@ -103,9 +103,9 @@ func (s *Simulation) checkCanceled() error {
 
 // housekeeping plays the garbage collector of pods: it removes those of nodes that do not exist.
 func (s *Simulation) housekeeping() (all []choice) {
-	for _, object := range s.api.List("pods") {
+	for _, object := range s.API.List("pods") {
 		node := apiserver.As[corev1.Pod](object).Spec.NodeName
-		if node != "" && s.api.Get("nodes", "", node) == nil {
+		if node != "" && s.API.Get("nodes", "", node) == nil {
 			all = append(all, choice{"pod garbage collector: removes pod " + object.Key(), seldom, func() { s.remove(object) }})
 		}
 	}
@@ -114,7 +114,7 @@ func (s *Simulation) housekeeping() (all []choice) {
 
 // returning returns the choices that bring a node back.
 func (s *Simulation) returning(node string) (all []choice) {
-	object := s.api.Get("nodes", "", node)
+	object := s.API.Get("nodes", "", node)
 	switch {
 	case object == nil:
 		return []choice{{"node " + node + " joins again", seldom / 2, func() {
@@ -133,7 +133,7 @@ func (s *Simulation) returning(node string) (all []choice) {
 		}}}
 	case apiserver.As[corev1.Node](object).Spec.Unschedulable:
 		return []choice{{"node " + node + " is uncordoned", seldom, func() {
-			s.patch("nodes", object, map[string]any{"spec": map[string]any{"unschedulable": nil}})
+			s.Patch("nodes", object, map[string]any{"spec": map[string]any{"unschedulable": nil}})
 		}}}
 	}
 	return nil
@@ -161,7 +161,7 @@ func (s *Simulation) leaving() (all []choice) {
 			all = append(all, choice{p.node + ": ends the old agent " + p.name, seldom, func() {
 				s.kill(p)
 				s.faults.since = time.Now()
-				if pod := s.api.Find(podUID(p)); pod != nil {
+				if pod := s.API.Find(podUID(p)); pod != nil {
 					s.remove(pod)
 				}
 			}})
@@ -171,17 +171,17 @@ func (s *Simulation) leaving() (all []choice) {
 }
 
 func (s *Simulation) setReady(node string, ready corev1.ConditionStatus) {
-	object := s.api.Get("nodes", "", node)
-	s.patch("nodes", object, map[string]any{"status": map[string]any{
-		"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, LastTransitionTime: s.now()}},
+	object := s.API.Get("nodes", "", node)
+	s.Patch("nodes", object, map[string]any{"status": map[string]any{
+		"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, LastTransitionTime: s.Now()}},
 	}})
 }
 
 // setAgent sets whether the pod of an agent is Ready.
 func (s *Simulation) setAgent(p *process, ready corev1.ConditionStatus) {
-	pod := s.api.Find(types.UID(p.pod))
+	pod := s.API.Find(types.UID(p.pod))
 	if pod == nil {
 		return
 	}
-	s.patch("pods", pod, map[string]any{"status": map[string]any{"conditions": s.conditions(ready)}})
+	s.Patch("pods", pod, map[string]any{"status": map[string]any{"conditions": s.conditions(ready)}})
 }

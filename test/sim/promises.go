@@ -50,9 +50,9 @@ func (p *promises) write(s *Simulation, m *mover) {
 		}
 		return
 	}
-	object := s.api.Get(m.plural, veleroNamespace, m.pod.Name)
+	object := s.API.Get(m.plural, veleroNamespace, m.pod.Name)
 	target := apiserver.As[velerov1.PodVolumeRestore](object).Spec.Pod
-	pod := s.api.Get("pods", target.Namespace, target.Name)
+	pod := s.API.Get("pods", target.Namespace, target.Name)
 	if pod != nil && pod.GetUID() == target.UID && apiserver.As[corev1.Pod](pod).Status.Phase == corev1.PodRunning && !s.faults.silent[m.pod.Spec.NodeName] {
 		p.fail("mover %s writes to the volume of pod %s, which runs", m.pod.Name, pod.Key())
 	}
@@ -67,7 +67,7 @@ func (p *promises) deleteVolume(s *Simulation, volume *apiserver.Object, handle 
 	if strings.HasPrefix(handle, "vol-app") {
 		p.fail("volume %s of an application is deleted", volume.Key())
 	}
-	owner := s.api.Find(types.UID(s.storage.volumes[handle]))
+	owner := s.API.Find(types.UID(s.storage.volumes[handle]))
 	rebound := slices.ContainsFunc(s.work, func(j *job) bool { return owner != nil && j.transfer == owner.GetUID() && s.delivered(j) })
 	if owner != nil && viewOf(owner).phase == "Completed" && owner.GetKind() == string(Download) && !rebound {
 		p.fail("volume %s with the data of %s is deleted", volume.Key(), owner.Key())
@@ -80,12 +80,12 @@ func (s *Simulation) check() error {
 		return errors.New(s.promises.broken[0])
 	}
 	if !s.calm() {
-		s.hindered = s.api.Now()
+		s.hindered = s.API.Now()
 	}
-	if s.promises.checked == s.api.Revision() {
+	if s.promises.checked == s.API.Revision() {
 		return nil
 	}
-	s.promises.checked = s.api.Revision()
+	s.promises.checked = s.API.Revision()
 	if err := s.checkSlots(); err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (s *Simulation) checkBound() error {
 		if j.transfer == "" || j.ended {
 			continue
 		}
-		object := s.api.Find(j.transfer)
+		object := s.API.Find(j.transfer)
 		if j.ended = object == nil || viewOf(object).ended(); !j.ended && time.Since(j.asked) > bound {
 			return fmt.Errorf("%s %s has not ended within %s, with %d faults", j.Kind, object.Key(), bound, len(s.faults.met))
 		}
@@ -163,7 +163,7 @@ func (s *Simulation) slots(node string) int { return s.faults.slots * (1 + s.fau
 // standsInLate reports whether an agent that stands in for that of a node does not see all that it did.
 func (s *Simulation) standsInLate(node string) bool {
 	p := s.last(node)
-	return (p == nil || !p.alive() || p.cut) && slices.ContainsFunc(s.api.Watches(), s.stalled)
+	return (p == nil || !p.alive() || p.cut) && slices.ContainsFunc(s.API.Watches(), s.stalled)
 }
 
 // checkQueue checks that no more transfers are Accepted or Prepared than the queue has places. Each agent decides by its
@@ -200,7 +200,7 @@ func (s *Simulation) checkMovers() error {
 // checkHandles checks that every snapshot of the driver has a content that knows it.
 func (s *Simulation) checkHandles() error {
 	known := map[string]bool{}
-	for _, object := range s.api.List("volumesnapshotcontents") {
+	for _, object := range s.API.List("volumesnapshotcontents") {
 		of := apiserver.As[snapshotv1.VolumeSnapshotContent](object)
 		if of.Status != nil && of.Status.SnapshotHandle != nil {
 			known[*of.Status.SnapshotHandle] = true
@@ -253,7 +253,7 @@ func (s *Simulation) unsettled() string {
 func (s *Simulation) leftovers() string {
 	var all []string
 	for _, plural := range []string{"pods", "persistentvolumeclaims", "volumesnapshots", "volumesnapshotcontents"} {
-		for _, object := range s.api.List(plural) {
+		for _, object := range s.API.List(plural) {
 			if object.GetLabels()["lateen.dev/mover"] != "" && object.GetName() != otherContent {
 				all = append(all, plural+" "+object.Key())
 			}

@@ -56,7 +56,7 @@ func (s *Simulation) ask(j *job) (string, func()) {
 		return "furnishes the application", func() { s.furnishApp(j, name, node) }
 	case j.Kind == Upload && j.snapshot == "":
 		return "creates the snapshot", func() {
-			j.snapshot = s.create("volumesnapshots", appNamespace, &snapshotv1.VolumeSnapshot{
+			j.snapshot = s.Create("volumesnapshots", appNamespace, &snapshotv1.VolumeSnapshot{
 				ObjectMeta: metav1.ObjectMeta{GenerateName: "velero-" + name + "-"},
 				Spec: snapshotv1.VolumeSnapshotSpec{
 					Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &name}, VolumeSnapshotClassName: new(snapshotClass),
@@ -71,12 +71,12 @@ func (s *Simulation) ask(j *job) (string, func()) {
 
 // abandoned reports whether Velero's server no longer asks for a transfer: what it needs was deleted.
 func (s *Simulation) abandoned(j *job) bool {
-	gone := j.source != nil && s.faults.deleted[j.source.GetUID()] || j.snapshot != "" && s.api.Get("volumesnapshots", appNamespace, j.snapshot) == nil
+	gone := j.source != nil && s.faults.deleted[j.source.GetUID()] || j.snapshot != "" && s.API.Get("volumesnapshots", appNamespace, j.snapshot) == nil
 	return j.transfer == "" && (s.terminating() || gone)
 }
 
 func (s *Simulation) snapshotReady(name string) bool {
-	object := s.api.Get("volumesnapshots", appNamespace, name)
+	object := s.API.Get("volumesnapshots", appNamespace, name)
 	if object == nil {
 		return false
 	}
@@ -97,12 +97,12 @@ func (s *Simulation) furnishApp(j *job, name, node string) {
 		if j.Kind == Download {
 			claim.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{velerov1.DynamicPVRestoreLabel: appNamespace + "." + name}}
 		}
-		j.source = s.create("persistentvolumeclaims", appNamespace, claim)
+		j.source = s.Create("persistentvolumeclaims", appNamespace, claim)
 		if j.Kind == Upload {
 			j.original = "data of " + name
 			s.storage.volumes["vol-"+name] = j.original
-			volume := s.create("persistentvolumes", "", persistentVolume("vol-"+name, "pv-"+name, corev1.PersistentVolumeReclaimDelete, apiserver.As[corev1.PersistentVolumeClaim](j.source)))
-			s.join(j.source, volume)
+			volume := s.Create("persistentvolumes", "", persistentVolume("vol-"+name, "pv-"+name, corev1.PersistentVolumeReclaimDelete, apiserver.As[corev1.PersistentVolumeClaim](j.source)))
+			s.Join(j.source, volume)
 			return
 		}
 		node = "" // the scheduler selects it
@@ -121,7 +121,7 @@ func (s *Simulation) furnishApp(j *job, name, node string) {
 		pod.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}
 	case Backup, Upload:
 	}
-	created := s.create("pods", appNamespace, pod)
+	created := s.Create("pods", appNamespace, pod)
 	if j.Kind == Backup {
 		s.begins(created)
 	}
@@ -135,7 +135,7 @@ func (s *Simulation) transfer(j *job, name, node string) *apiserver.Object {
 	meta := metav1.ObjectMeta{GenerateName: "work-"}
 	pod := corev1.ObjectReference{Kind: "Pod", Namespace: appNamespace, Name: name, UID: j.source.GetUID()}
 	owned := func(plural, kind string) {
-		owner := s.api.Get(plural, veleroNamespace, "nightly")
+		owner := s.API.Get(plural, veleroNamespace, "nightly")
 		meta.OwnerReferences = []metav1.OwnerReference{{APIVersion: "velero.io/v1", Kind: kind, Name: "nightly", UID: owner.GetUID(), Controller: new(true)}}
 	}
 	var object any
@@ -164,17 +164,17 @@ func (s *Simulation) transfer(j *job, name, node string) *apiserver.Object {
 			SnapshotID: "snapshot", SourceNamespace: appNamespace, OperationTimeout: metav1.Duration{Duration: 10 * time.Minute}, NodeOS: "linux",
 		}}
 	}
-	return s.create(plural(j.Kind), veleroNamespace, object)
+	return s.Create(plural(j.Kind), veleroNamespace, object)
 }
 
 // collecting plays the garbage collector.
 func (s *Simulation) collecting() (all []choice) {
-	for _, garbage := range s.api.Garbage() {
+	for _, garbage := range s.API.Garbage() {
 		all = append(all, choice{"garbage collector: deletes " + garbage.Plural + " " + garbage.Key(), seldom, func() {
 			if garbage.Plural == "jobs" {
 				s.promises.jobDeleted("the garbage collector", garbage.Object)
 			}
-			s.mustDelete(garbage.Plural, garbage.Object)
+			s.Delete(garbage.Plural, garbage.Object)
 		}})
 	}
 	return all
@@ -183,7 +183,7 @@ func (s *Simulation) collecting() (all []choice) {
 // deploy creates the pod of an agent on a node, and starts the agent.
 func (s *Simulation) deploy(node string) {
 	template := podTemplate("node-agent", "node-agent", "server")
-	pod := s.create("pods", veleroNamespace, &corev1.Pod{
+	pod := s.Create("pods", veleroNamespace, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "node-agent-", Labels: map[string]string{"name": "node-agent", "role": "node-agent"}},
 		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{
 			Name: "node-agent", Image: "lateen", Command: []string{"/lateen"}, Args: []string{"node-agent"},

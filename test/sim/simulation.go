@@ -20,15 +20,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/test/sim/apiserver"
+	"github.com/lateen-project/lateen/test/sim/controllers"
 )
 
 // Simulation is one schedule. All its methods run in one goroutine, within one bubble of synctest.
 type Simulation struct {
+	*controllers.Cluster
+
 	Log *logr.Logger // of the agents; nil discards
 
 	plan        Plan
 	random      *rand.Rand
-	api         *apiserver.Server
 	gate        *gate
 	trace       *trace
 	nodes       []string
@@ -73,7 +75,9 @@ func newSimulation(plan Plan) *Simulation {
 		plan: plan, random: rand.New(rand.NewPCG(plan.Seed, choiceStream)), gate: newGate(), trace: newTrace(), begin: time.Now(),
 		movers: map[types.UID]*mover{}, storage: newStorage(), maintenance: map[string]*jobRuns{}, lag: lag{watches: map[*apiserver.Watch]stalled{}},
 	}
-	s.api = apiserver.New(time.Now, func() string {
+	s.Cluster = &controllers.Cluster{Provision: s.provisioning, Reclaim: s.reclaiming}
+	s.Pick = func(nodes []string) string { return nodes[s.random.IntN(len(nodes))] }
+	s.API = apiserver.New(time.Now, func() string {
 		const letters = "bcdfghjklmnpqrstvwxz2456789"
 		name := make([]byte, digits)
 		for i := range name {
@@ -83,7 +87,7 @@ func newSimulation(plan Plan) *Simulation {
 	}, func() types.UID {
 		return types.UID(fmt.Sprintf("%08x-0000-4000-8000-%012x", names.Uint32(), names.Uint64()&(1<<48-1)))
 	})
-	s.api.Streams = !plan.Lists
+	s.API.Streams = !plan.Lists
 	s.faults, s.promises = newFaults(plan), newPromises()
 	return s
 }
@@ -168,23 +172,32 @@ func (s *Simulation) choices() []choice {
 		}
 	}
 	all = append(all, s.deliveries()...)
-	all = append(all, s.scheduling()...)
+	all = append(all, weighted(often, s.Scheduler())...)
 	all = append(all, s.kubelets()...)
 	all = append(all, s.moving()...)
 	if !time.Now().Before(s.lag.volumes) {
-		all = append(all, s.binding()...)
+		all = append(all, weighted(often, s.Volumes())...)
 		all = append(all, s.snapshotting()...)
 	}
 	all = append(all, s.collecting()...)
 	all = append(all, s.server()...)
 	all = append(all, s.veleros()...)
-	all = append(all, s.working()...)
+	all = append(all, weighted(often, s.Jobs())...)
 	all = append(all, s.recalling()...)
 	all = append(all, s.housekeeping()...)
 	all = append(all, s.emptying()...)
 	all = append(all, s.stray()...)
 	all = append(all, s.evicting()...)
 	return append(all, s.healing()...)
+}
+
+// weighted returns the steps of controllers as choices.
+func weighted(weight int, steps []controllers.Step) []choice {
+	all := make([]choice, 0, len(steps))
+	for _, step := range steps {
+		all = append(all, choice{step.Name, weight, step.Do})
+	}
+	return all
 }
 
 // requests returns the requests that can be answered.
@@ -222,12 +235,12 @@ func (s *Simulation) answer(p *parked) {
 // handle lets the API server handle a request.
 func (s *Simulation) handle(p *parked) apiserver.Reply {
 	if p.request.Method == http.MethodDelete && strings.Contains(p.request.Path, "/jobs/") {
-		if object := s.api.Get("jobs", veleroNamespace, path.Base(p.request.Path)); object != nil {
+		if object := s.API.Get("jobs", veleroNamespace, path.Base(p.request.Path)); object != nil {
 			s.promises.jobDeleted(p.from.name, object)
 		}
 	}
 	finalized := s.finalized(p)
-	reply := s.api.Handle(p.request)
+	reply := s.API.Handle(p.request)
 	s.promises.request(p, reply)
 	s.checkWrite(p, reply, finalized)
 	if reply.Code >= 300 {
@@ -238,7 +251,7 @@ func (s *Simulation) handle(p *parked) apiserver.Reply {
 
 // deliveries returns the events that caches can get.
 func (s *Simulation) deliveries() (all []choice) {
-	for _, w := range s.api.Watches() {
+	for _, w := range s.API.Watches() {
 		if next := w.Next(); next != "" && !s.isCut(w.Client) && !s.stalled(w) {
 			all = append(all, choice{w.Client + ": hears " + next + " (" + w.Name + ")", often, w.Deliver})
 		}
@@ -256,7 +269,7 @@ func (s *Simulation) isCut(client string) bool {
 }
 
 func (s *Simulation) watchesOf(p *process) (all []*apiserver.Watch) {
-	for _, w := range s.api.Watches() {
+	for _, w := range s.API.Watches() {
 		if w.Client == p.name {
 			all = append(all, w)
 		}
@@ -267,7 +280,7 @@ func (s *Simulation) watchesOf(p *process) (all []*apiserver.Watch) {
 // tidy closes watches whose clients have gone.
 func (s *Simulation) tidy() {
 	var gone []*apiserver.Watch
-	for _, w := range s.api.Watches() {
+	for _, w := range s.API.Watches() {
 		if w.Abandoned() {
 			gone = append(gone, w)
 		}

@@ -110,7 +110,7 @@ func (s *Simulation) rebinder() *process {
 // the watches of claims of all agents but the one that rebinds, or of that one if another runs on its node.
 func (s *Simulation) stallOne(pick int) bool {
 	stall := stalled{stallEnd(pick), pick/2%2 == 0}
-	watches := s.api.Watches()
+	watches := s.API.Watches()
 	if pick%2 == 0 {
 		if len(watches) == 0 {
 			return false
@@ -151,7 +151,7 @@ func (s *Simulation) stopOne(pick int) bool {
 
 // replace replaces the pod of an agent that was stopped.
 func (s *Simulation) replace(p *process) {
-	if pod := s.api.Find(podUID(p)); pod != nil {
+	if pod := s.API.Find(podUID(p)); pod != nil {
 		s.remove(pod)
 	}
 	s.deploy(p.node)
@@ -166,7 +166,7 @@ func (s *Simulation) finalized(p *parked) *apiserver.Object {
 		if path.Base(path.Dir(p.request.Path)) != plural(kind) {
 			continue
 		}
-		if object := s.api.Get(plural(kind), veleroNamespace, path.Base(p.request.Path)); object != nil && len(object.GetFinalizers()) > 0 {
+		if object := s.API.Get(plural(kind), veleroNamespace, path.Base(p.request.Path)); object != nil && len(object.GetFinalizers()) > 0 {
 			return object
 		}
 	}
@@ -182,13 +182,13 @@ func (s *Simulation) checkWrite(p *parked, reply apiserver.Reply, transfer *apis
 	case p.from.resigned && !p.late && !strings.Contains(p.request.Path, "/leases"):
 		s.promises.fail("%s writes %s after it has released the Lease", p.from.name, p.name)
 	case p.from.stopping && strings.HasSuffix(p.request.Path, "/leases/lateen-coordinator"):
-		lease := apiserver.As[coordinationv1.Lease](s.api.Get("leases", veleroNamespace, "lateen-coordinator"))
+		lease := apiserver.As[coordinationv1.Lease](s.API.Get("leases", veleroNamespace, "lateen-coordinator"))
 		p.from.resigned = ptr.Deref(lease.Spec.HolderIdentity, "") == ""
 	}
 	if transfer == nil {
 		return
 	}
-	if now := s.api.Find(transfer.GetUID()); now == nil || len(now.GetFinalizers()) == 0 {
+	if now := s.API.Find(transfer.GetUID()); now == nil || len(now.GetFinalizers()) == 0 {
 		s.checkLeft(transfer)
 	}
 }
@@ -198,9 +198,9 @@ func (s *Simulation) checkWrite(p *parked, reply apiserver.Reply, transfer *apis
 func (s *Simulation) checkLeft(transfer *apiserver.Object) {
 	const old = 2 * time.Minute
 	for _, plural := range []string{"pods", "persistentvolumeclaims"} {
-		for _, object := range s.api.List(plural) {
+		for _, object := range s.API.List(plural) {
 			if object.GetLabels()[api.LabelMover] == string(transfer.GetUID()) && object.GetDeletionTimestamp() == nil &&
-				s.api.Now().Sub(object.GetCreationTimestamp().Time) > old {
+				s.API.Now().Sub(object.GetCreationTimestamp().Time) > old {
 				s.promises.fail("%s %s is left when %s loses its finalizer", plural, object.Key(), transfer.Key())
 			}
 		}

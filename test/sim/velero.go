@@ -34,14 +34,14 @@ func drawVelero(plan *Plan) {
 func (s *Simulation) furnishVelero() {
 	if s.plan.Velero {
 		s.createNode(veleroNode)
-		s.patch("nodes", s.api.Get("nodes", "", veleroNode), map[string]any{"spec": map[string]any{"unschedulable": true}})
+		s.Patch("nodes", s.API.Get("nodes", "", veleroNode), map[string]any{"spec": map[string]any{"unschedulable": true}})
 		agent := podTemplate("node-agent", "node-agent", "server")
 		agent.Labels["role"], agent.Spec.NodeName = "node-agent", veleroNode
-		s.begins(s.create("pods", veleroNamespace, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: veleroAgent, Labels: agent.Labels}, Spec: agent.Spec}))
+		s.begins(s.Create("pods", veleroNamespace, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: veleroAgent, Labels: agent.Labels}, Spec: agent.Spec}))
 	}
 	if s.plan.Foreign > 0 {
 		s.storage.snapshots[otherContent] = otherOwner
-		s.create("volumesnapshotcontents", "", &snapshotv1.VolumeSnapshotContent{
+		s.Create("volumesnapshotcontents", "", &snapshotv1.VolumeSnapshotContent{
 			ObjectMeta: metav1.ObjectMeta{Name: otherContent, Labels: map[string]string{api.LabelMover: "true", api.LabelOwnerUID: "other"}},
 			Spec: snapshotv1.VolumeSnapshotContentSpec{
 				Driver: driver, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
@@ -57,23 +57,23 @@ func (s *Simulation) veleros() (all []choice) {
 	if !s.plan.Velero || slices.Contains(s.faults.met, veleroStops) {
 		return nil
 	}
-	for _, object := range s.api.List(plural(Upload)) {
+	for _, object := range s.API.List(plural(Upload)) {
 		upload := apiserver.As[velerov2alpha1.DataUpload](object)
 		switch {
 		case upload.Spec.DataMover != "" || object.GetDeletionTimestamp() != nil:
 		case upload.Status.Phase == "" && !upload.Spec.Cancel:
 			all = append(all, choice{"Velero's agent: accepts " + object.Key(), often, func() {
-				s.patch(plural(Upload), object, map[string]any{"status": map[string]any{
-					"phase": velerov2alpha1.DataUploadPhaseAccepted, "acceptedByNode": veleroNode, "acceptedTimestamp": s.now(),
+				s.Patch(plural(Upload), object, map[string]any{"status": map[string]any{
+					"phase": velerov2alpha1.DataUploadPhaseAccepted, "acceptedByNode": veleroNode, "acceptedTimestamp": s.Now(),
 				}})
 			}})
 		case upload.Status.AcceptedByNode == veleroNode && upload.Status.Phase == velerov2alpha1.DataUploadPhaseAccepted:
 			all = append(all, choice{"Velero's agent: moves " + object.Key(), seldom, func() { s.moveByVelero(object, upload) }},
 				choice{veleroStops, 1, func() {
 					s.faults.met = append(s.faults.met, veleroStops)
-					s.faults.since = s.api.Now()
-					pod := s.api.Get("pods", veleroNamespace, veleroAgent)
-					s.patch("pods", pod, map[string]any{"status": map[string]any{"conditions": s.conditions(corev1.ConditionFalse)}})
+					s.faults.since = s.API.Now()
+					pod := s.API.Get("pods", veleroNamespace, veleroAgent)
+					s.Patch("pods", pod, map[string]any{"status": map[string]any{"conditions": s.conditions(corev1.ConditionFalse)}})
 				}})
 		}
 	}
@@ -83,13 +83,13 @@ func (s *Simulation) veleros() (all []choice) {
 // moveByVelero exposes a snapshot, moves its data and deletes it. Two agents that expose one snapshot destroy it (D2).
 func (s *Simulation) moveByVelero(object *apiserver.Object, upload *velerov2alpha1.DataUpload) {
 	for _, plural := range []string{"pods", "persistentvolumeclaims", "volumesnapshots", "volumesnapshotcontents"} {
-		for _, exposed := range s.api.List(plural) {
+		for _, exposed := range s.API.List(plural) {
 			if exposed.GetLabels()[api.LabelOwnerUID] == string(upload.UID) {
 				s.promises.fail("Velero's agent exposes %s, and Lateen's created %s %s for it", object.Key(), plural, exposed.Key())
 			}
 		}
 	}
-	phase, source := velerov2alpha1.DataUploadPhaseCompleted, s.api.Get("volumesnapshots", appNamespace, upload.Spec.CSISnapshot.VolumeSnapshot)
+	phase, source := velerov2alpha1.DataUploadPhaseCompleted, s.API.Get("volumesnapshots", appNamespace, upload.Spec.CSISnapshot.VolumeSnapshot)
 	switch {
 	case upload.Spec.Cancel:
 		phase = velerov2alpha1.DataUploadPhaseCanceled
@@ -102,14 +102,14 @@ func (s *Simulation) moveByVelero(object *apiserver.Object, upload *velerov2alph
 		}
 	}
 	if source != nil {
-		s.mustDelete("volumesnapshots", source)
+		s.Delete("volumesnapshots", source)
 	}
-	s.patch(plural(Upload), object, map[string]any{"status": map[string]any{"phase": phase, "node": veleroNode}})
+	s.Patch(plural(Upload), object, map[string]any{"status": map[string]any{"phase": phase, "node": veleroNode}})
 }
 
 // checkOther checks that what another Velero owns is left alone.
 func (s *Simulation) checkOther() error {
-	if s.plan.Foreign > 0 && s.api.Get("volumesnapshotcontents", "", otherContent) == nil {
+	if s.plan.Foreign > 0 && s.API.Get("volumesnapshotcontents", "", otherContent) == nil {
 		return fmt.Errorf("VolumeSnapshotContent %s of another Velero is deleted", otherContent)
 	}
 	return nil

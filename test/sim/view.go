@@ -39,7 +39,7 @@ const foreignPrefix = "foreign-"
 // transfers returns all transfers that are Lateen's, with their resource.
 func (s *Simulation) transfers() (all []apiserver.Reference) {
 	for _, kind := range Kinds() {
-		for _, object := range s.api.List(plural(kind)) {
+		for _, object := range s.API.List(plural(kind)) {
 			if strings.HasPrefix(object.GetName(), foreignPrefix) {
 				continue
 			}

@@ -20,6 +20,9 @@ const tokenSeconds = int64(24 * 60 * 60)
 // configuration of this package, it has no client-side rate limit (QPS -1). The caller owns it.
 func (c *Cluster) Admin() *rest.Config { return rest.CopyConfig(c.admin) }
 
+// HasRights reports that RBAC restricts what users may do.
+func (*Cluster) HasRights() bool { return true }
+
 // User returns the client configuration of the user name in groups, with a client certificate. The user has only the
 // permissions that RBAC grants to that name and those groups.
 func (c *Cluster) User(name string, groups ...string) (*rest.Config, error) {

@@ -19,7 +19,7 @@ const storageClass = "e2e-fast"
 // startStorage adds a CSI driver, whose volumes are directories, and the real snapshot-controller.
 func (s *env) startStorage(t *testing.T, change ...func(*storagev1.StorageClass)) {
 	t.Helper()
-	controller, err := testenv.ServeSnapshots(s.ctx, s.Plane)
+	controller, err := testenv.ServeSnapshots(s.ctx, s.plane)
 	require.NoError(t, err)
 	s.AtEnd(controller.Stop)
 	require.NoError(t, s.StartDriver(s.ctx, storageClass, csi.Options{}, change...))

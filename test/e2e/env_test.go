@@ -40,6 +40,7 @@ var entries = flag.Int("history", 3, "runs that the server keeps in the history 
 // env is a cluster with Velero, its server, a node with real movers, and an agent.
 type env struct {
 	*fixture.Env
+	plane      *cluster.Cluster
 	ctx        context.Context
 	server     *node.VeleroServer
 	agent      *fixture.Agent
@@ -93,6 +94,7 @@ func (s *env) build(t *testing.T, plane *cluster.Cluster, dir, velero string, op
 	t.Helper()
 	require.NoError(t, testenv.InstallCRDsOf(s.ctx, plane.Admin(), velero))
 	var err error
+	s.plane = plane
 	s.Env, err = fixture.New(s.ctx, plane, dir, options)
 	t.Cleanup(func() { require.NoError(t, s.Close()); showLogs(t, dir) })
 	require.NoError(t, err)

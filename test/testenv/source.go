@@ -7,9 +7,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+
 	"k8s.io/utils/ptr"
 )
 
@@ -145,11 +146,14 @@ func (w *Env) PriorityClass(ctx context.Context, name string, value int32) error
 
 // ConfigMap creates or updates the ConfigMap in Velero's namespace so that it has exactly data.
 func (w *Env) ConfigMap(ctx context.Context, name string, data map[string]string) error {
-	wanted := applycorev1.ConfigMap(name, w.Namespace).WithData(data)
-	_, err := w.Kube.CoreV1().ConfigMaps(w.Namespace).Apply(ctx, wanted,
-		metav1.ApplyOptions{FieldManager: "testenv", Force: true})
+	client := w.Kube.CoreV1().ConfigMaps(w.Namespace)
+	wanted := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}
+	_, err := client.Update(ctx, wanted, metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) {
+		_, err = client.Create(ctx, wanted, metav1.CreateOptions{})
+	}
 	if err != nil {
-		return fmt.Errorf("apply ConfigMap: %w", err)
+		return fmt.Errorf("write ConfigMap: %w", err)
 	}
 	return nil
 }

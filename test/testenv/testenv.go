@@ -43,6 +43,8 @@ type Options struct {
 	Windows bool
 	// NodeAgentArgs follow `node-agent server --features=` in the DaemonSet.
 	NodeAgentArgs []string
+	// WithoutRights leaves out the binding of Velero's permissions, for a cluster that has no RBAC.
+	WithoutRights bool
 	// Credentials, if set, are the content of the Secret cloud-credentials. The pods then mount it.
 	Credentials []byte
 }
@@ -147,8 +149,10 @@ func (w *Env) install(ctx context.Context, options Options) error {
 		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: w.Namespace, Name: "velero"}},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
 	}
-	if _, err := w.Kube.RbacV1().ClusterRoleBindings().Create(ctx, binding, create); err != nil {
-		return err
+	if !options.WithoutRights {
+		if _, err := w.Kube.RbacV1().ClusterRoleBindings().Create(ctx, binding, create); err != nil {
+			return err
+		}
 	}
 	if options.Credentials != nil {
 		secret := &corev1.Secret{ObjectMeta: meta(credentials), Data: map[string][]byte{"cloud": options.Credentials}}

@@ -148,6 +148,11 @@ func (s *Server) table(plural string) *table {
 	panic("no resource " + plural)
 }
 
+// Serves reports whether there is a resource of that plural name.
+func (s *Server) Serves(plural string) bool {
+	return slices.ContainsFunc(s.ordered, func(one *table) bool { return one.Resource.Resource == plural })
+}
+
 // HasStatus reports whether a resource has the subresource status.
 func (s *Server) HasStatus(plural string) bool { return s.table(plural).Status }
 

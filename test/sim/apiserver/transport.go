@@ -33,9 +33,7 @@ func (r Reply) Response(request *http.Request) *http.Response {
 		return response
 	}
 	response.ContentLength = -1
-	if r.Watch.protobuf {
-		response.Header.Set("Content-Type", streamType)
-	}
+	response.Header.Set("Content-Type", r.Watch.ContentType())
 	r.Watch.client = &stream{ctx: request.Context(), watch: r.Watch, ended: make(chan struct{})}
 	response.Body = r.Watch.client
 	return response

@@ -59,6 +59,20 @@ func (s *Server) open(t *table, client, name string, only filter, from int64, in
 	return w, nil
 }
 
+// Frames returns the encoded events that Deliver sends, for a caller that sends them itself.
+func (w *Watch) Frames() <-chan []byte { return w.frames }
+
+// Closed returns a channel that closes when the watch has ended.
+func (w *Watch) Closed() <-chan struct{} { return w.closed }
+
+// ContentType returns the media type of the frames.
+func (w *Watch) ContentType() string {
+	if w.protobuf {
+		return streamType
+	}
+	return "application/json"
+}
+
 // Watches returns the open watches in the order of their opening.
 func (s *Server) Watches() []*Watch { return s.watches }
 

@@ -1,0 +1,159 @@
+package embedded
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/version"
+
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/sim/apiserver"
+)
+
+// gitVersion is the version of Kubernetes after which the API server is modelled.
+const gitVersion = "v1.36.3"
+
+// serve answers a request of a client.
+func (c *Cluster) serve(w http.ResponseWriter, request *http.Request) {
+	user := strings.TrimPrefix(request.Header.Get("Authorization"), "Bearer ")
+	read, err := apiserver.Read(user, request)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if read.Path == "/version" {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(version.Info{Major: "1", Minor: "36", GitVersion: gitVersion}) // the client has gone
+		return
+	}
+	record := recordOf(user, request, read)
+	reply := c.handle(read, record)
+	if reply.Watch != nil {
+		c.stream(w, request, reply.Watch)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(reply.Code)
+	_, _ = w.Write(reply.Body) // the client has gone
+}
+
+// handle lets the API server handle a request.
+func (c *Cluster) handle(request apiserver.Request, record cluster.Record) apiserver.Reply {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	before := c.cluster.API.Revision()
+	reply := c.cluster.API.Handle(request)
+	if reply.Code == http.StatusNotFound && record.Verb == "create" && !c.cluster.API.Serves(record.Resource) {
+		reply = apiserver.Failure(missing(record.Resource))
+	}
+	if created := (metav1.PartialObjectMetadata{}); record.Verb == "create" && json.Unmarshal(reply.Body, &created) == nil && created.GenerateName == "" {
+		record.Name = created.Name
+	}
+	record.Code, record.Answered = reply.Code, time.Now()
+	c.records = append(c.records, record)
+	c.notify(before)
+	return reply
+}
+
+// missing is the answer to the creation of an object that this cluster does not have.
+func missing(resource string) error {
+	return fmt.Errorf("the embedded cluster has no %s: what needs them runs on the real control plane (test/cluster)", resource)
+}
+
+// stream sends the events of a watch until the client goes, or the watch ends.
+func (c *Cluster) stream(w http.ResponseWriter, request *http.Request, watch *apiserver.Watch) {
+	defer func() {
+		c.lock.Lock()
+		defer c.lock.Unlock()
+		watch.Close()
+	}()
+	w.Header().Set("Content-Type", watch.ContentType())
+	w.WriteHeader(http.StatusOK)
+	out := http.NewResponseController(w)
+	for {
+		frames, changed := c.due(watch)
+		for _, frame := range frames {
+			if _, err := w.Write(frame); err != nil {
+				return
+			}
+		}
+		if err := out.Flush(); err != nil {
+			return
+		}
+		select {
+		case <-request.Context().Done():
+			return
+		case <-watch.Closed():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// due returns the events that a watch has not sent yet, and a channel that closes at the next change.
+func (c *Cluster) due(watch *apiserver.Watch) (frames [][]byte, changed <-chan struct{}) {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	for watch.Next() != "" {
+		watch.Deliver()
+		frames = append(frames, <-watch.Frames())
+	}
+	return frames, c.changed
+}
+
+// recordOf returns what the audit log of a real API server has of a request.
+func recordOf(user string, request *http.Request, read apiserver.Request) cluster.Record {
+	record := cluster.Record{
+		Received: time.Now(), User: user, UserAgent: request.UserAgent(), RequestURI: request.URL.RequestURI(), Verb: strings.ToLower(read.Method),
+	}
+	parts := strings.Split(strings.Trim(read.Path, "/"), "/")
+	switch {
+	case parts[0] == "api" && len(parts) > 2:
+		parts = parts[2:]
+	case parts[0] == "apis" && len(parts) > 3:
+		record.APIGroup, parts = parts[1], parts[3:]
+	default:
+		return record
+	}
+	if parts[0] == "namespaces" && len(parts) > 2 {
+		record.Namespace, parts = parts[1], parts[2:]
+	}
+	parts = append(parts, "", "") // a name and a subresource, if there are none
+	record.Resource, record.Name, record.Subresource = parts[0], parts[1], parts[2]
+	record.Verb = verb(read, record.Name != "")
+	if record.APIGroup == "velero.io" || record.Verb == "delete" && record.Resource == "pods" {
+		record.Body = slices.Clone(read.Body)
+	}
+	return record
+}
+
+// verb returns the API verb of a request.
+func verb(request apiserver.Request, named bool) string {
+	watches := slices.Contains([]string{"1", "true"}, request.Query.Get("watch"))
+	switch request.Method {
+	case http.MethodGet:
+		switch {
+		case watches:
+			return "watch"
+		case named:
+			return "get"
+		}
+		return "list"
+	case http.MethodPost:
+		return "create"
+	case http.MethodPut:
+		return "update"
+	case http.MethodPatch:
+		return "patch"
+	case http.MethodDelete:
+		if !named {
+			return "deletecollection"
+		}
+	}
+	return strings.ToLower(request.Method)
+}

@@ -54,29 +54,42 @@ func (s *StandIn) Uploaded(transfer types.UID) (data string, ok bool) {
 }
 
 // begin leaves a restored volume in an unfinished state.
-func (r role) begin(transfer *testenv.Transfer, host Host) error {
+func (s *StandIn) begin(r role, transfer *testenv.Transfer, host Host) error {
 	volume := host.Volumes[string(transfer.UID)]
-	if !r.restores() || volume == "" {
+	if !r.restores() || volume == "" || s.Repository != nil {
 		return nil
 	}
 	return WriteData(volume, unfinished)
 }
 
+// moved is what a stand-in has moved: its snapshot, unless it restores, and the bytes.
+type moved struct {
+	snapshot string
+	bytes    int64
+}
+
 // move plays the data path: it reads all of a volume, or writes it.
-func (s *StandIn) move(r role, transfer *testenv.Transfer, host Host) error {
+func (s *StandIn) move(r role, transfer *testenv.Transfer, host Host) (moved, error) {
 	volume := host.Volumes[string(transfer.UID)]
-	if volume == "" {
-		return nil
-	}
-	if r.restores() {
-		return WriteData(volume, Data(transfer.UID, transfer.Spec.SnapshotID))
+	played := moved{"snapshot-of-" + r.name, s.bytes()}
+	switch {
+	case volume == "":
+		return played, nil
+	case r.restores() && s.Repository != nil:
+		bytes, err := s.Repository.Restore(transfer.Spec.SnapshotID, volume)
+		return moved{bytes: bytes}, err
+	case r.restores():
+		return played, WriteData(volume, Data(transfer.UID, transfer.Spec.SnapshotID))
+	case s.Repository != nil:
+		snapshot, bytes, err := s.Repository.Save(volume)
+		return moved{snapshot, bytes}, err
 	}
 	data, err := ReadData(volume)
 	if err != nil {
-		return err
+		return played, err
 	}
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	s.uploaded[transfer.UID] = data
-	return nil
+	return played, nil
 }

@@ -68,13 +68,13 @@ func (r role) restores() bool {
 }
 
 // success returns the termination message of a successful mover (velero-protocol 3.4).
-func (r role) success(transfer *testenv.Transfer, bytes int64) string {
+func (r role) success(transfer *testenv.Transfer, done moved) string {
 	volume := fmt.Sprintf(`{"byPath":"/%s","volumeMode":"%s"}`, transfer.UID, r.volumeMode)
 	if r.restores() {
-		return fmt.Sprintf(`{"target":%s,"totalBytes":%d}`, volume, bytes)
+		return fmt.Sprintf(`{"target":%s,"totalBytes":%d}`, volume, done.bytes)
 	}
-	return fmt.Sprintf(`{"snapshotID":"snapshot-of-%s","emptySnapshot":false,"source":%s,"totalBytes":%d,"incrementalBytes":%d}`,
-		r.name, volume, bytes, bytes/2)
+	return fmt.Sprintf(`{"snapshotID":"%s","emptySnapshot":false,"source":%s,"totalBytes":%d,"incrementalBytes":%d}`,
+		done.snapshot, volume, done.bytes, done.bytes/2)
 }
 
 // leave creates the mark that the restored pod's init container waits for. Its name is the UID of the restore.

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/lateen-project/lateen/test/node/repository"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -28,6 +30,8 @@ type StandIn struct {
 	Lingers time.Duration // time without reports from the last write to the end
 	Bytes   int64         // transferred; 0: 1000
 	Result  *Result       // replaces success
+
+	Repository *repository.Repository // has the bytes of volumes; nil: only what Data says of them is moved
 
 	Finish <-chan struct{} // once closed, ends the mover early; may be nil
 
@@ -76,7 +80,7 @@ func (s *StandIn) Run(ctx context.Context, pod *corev1.Pod, host Host) Result {
 		return killed
 	}
 	voice := &eventSender{client: s.kube, role: role, transfer: transfer, host: host, said: map[string]*corev1.Event{}}
-	if err := role.begin(transfer, host); err != nil {
+	if err := s.begin(role, transfer, host); err != nil {
 		return voice.fails(err)
 	}
 	if !s.Silent {
@@ -96,10 +100,7 @@ func (s *StandIn) work(ctx context.Context, canceled <-chan struct{}, voice *eve
 	if s.Silent || s.Deaf {
 		canceled = nil
 	}
-	bytes, reports := s.Bytes, int64(max(s.Reports, 1))
-	if bytes == 0 {
-		bytes = 1000
-	}
+	bytes, reports := s.bytes(), int64(max(s.Reports, 1))
 	for part, finished := int64(1), false; part <= reports+1 && !finished; part++ {
 		timer := time.NewTimer(s.Takes / time.Duration(reports+1))
 		select {
@@ -127,7 +128,8 @@ func (s *StandIn) work(ctx context.Context, canceled <-chan struct{}, voice *eve
 	if s.Result != nil {
 		return *s.Result
 	}
-	if err := s.move(voice.role, voice.transfer, voice.host); err != nil {
+	done, err := s.move(voice.role, voice.transfer, voice.host)
+	if err != nil {
 		return voice.fails(err)
 	}
 	if err := voice.role.leave(voice.transfer, voice.host); err != nil {
@@ -136,10 +138,12 @@ func (s *StandIn) work(ctx context.Context, canceled <-chan struct{}, voice *eve
 	if !pause(ctx, s.Lingers) {
 		return killed
 	}
-	message := voice.role.success(voice.transfer, bytes)
+	message := voice.role.success(voice.transfer, done)
 	voice.say(ctx, "Data-Path-Completed", message)
 	return Result{Message: message}
 }
+
+func (s *StandIn) bytes() int64 { return cmp.Or(s.Bytes, 1000) }
 
 // stalls reports whether one more mover must hang.
 func (s *StandIn) stalls() bool {

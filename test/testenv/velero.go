@@ -60,7 +60,7 @@ func (w *Env) WaitRestore(ctx context.Context, name string, done func(*velerov1.
 
 // Repository creates the backup repository of a namespace, as Velero's server does before the first pod volume
 // backup. It waits until a running Velero server has set it to Ready.
-func (w *Env) Repository(ctx context.Context, volumeNamespace string) (*velerov1.BackupRepository, error) {
+func (w *Env) Repository(ctx context.Context, volumeNamespace string, change ...func(*velerov1.BackupRepository)) (*velerov1.BackupRepository, error) {
 	repository := &velerov1.BackupRepository{
 		ObjectMeta: metav1.ObjectMeta{
 			GenerateName: fmt.Sprintf("%s-%s-kopia-", volumeNamespace, defaultLocation), Namespace: w.Namespace,
@@ -72,6 +72,9 @@ func (w *Env) Repository(ctx context.Context, volumeNamespace string) (*velerov1
 		Spec: velerov1.BackupRepositorySpec{
 			VolumeNamespace: volumeNamespace, BackupStorageLocation: defaultLocation, RepositoryType: velerov1.BackupRepositoryTypeKopia,
 		},
+	}
+	for _, set := range change {
+		set(repository)
 	}
 	created, err := w.Repositories().Create(ctx, repository, metav1.CreateOptions{})
 	if err != nil {

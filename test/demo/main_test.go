@@ -1,0 +1,25 @@
+package main
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestTheDemoSucceeds plays all acts; no part of it is spoiled.
+func TestTheDemoSucceeds(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, run(t.Context(), t.TempDir(), false, "", ""))
+}
+
+// TestASabotagedActFails shows that each act observes what it says.
+func TestASabotagedActFails(t *testing.T) {
+	t.Parallel()
+	for i, sabotage := range []string{"agent", "class", "maintenance", "kill", "restore"} {
+		t.Run(sabotage, func(t *testing.T) {
+			t.Parallel()
+			require.ErrorContains(t, run(t.Context(), t.TempDir(), false, sabotage, ""), fmt.Sprintf("act %d failed: ", i+1))
+		})
+	}
+}

@@ -17,14 +17,14 @@ const actTime = 10 * time.Minute
 
 func main() {
 	sabotage := flag.String("break", "", "spoil one act, which must then fail: agent, class, maintenance, kill or restore")
-	real := flag.Bool("real", false, "use a real control plane with Velero's server and movers")
+	onReal := flag.Bool("real", false, "use a real control plane with Velero's server and movers")
 	record := flag.String("record", "", "file for what lateen status --watch shows meanwhile, as asciicast v2")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	dir, err := os.MkdirTemp("", "lateen-demo-")
 	if err == nil {
-		err = run(ctx, dir, *real, *sabotage, *record)
+		err = run(ctx, dir, *onReal, *sabotage, *record)
 	}
 	if err != nil {
 		fmt.Printf("%v; the logs are in %s\n", err, dir)
@@ -34,9 +34,9 @@ func main() {
 }
 
 // run plays all acts. Files are in dir.
-func run(ctx context.Context, dir string, real bool, sabotage, record string) (err error) {
+func run(ctx context.Context, dir string, onReal bool, sabotage, record string) (err error) {
 	began, furnish := time.Now(), embeddedStage
-	if real {
+	if onReal {
 		furnish = realStage
 	}
 	s, err := furnish(ctx, dir)

@@ -53,16 +53,6 @@ func (d tree) hardLink(t *testing.T) {
 	d.age(t)
 }
 
-// random adds a file of that many bytes, which no other seed has, and returns their number.
-func (d tree) random(t *testing.T, name string, size int, seed uint64) int64 {
-	t.Helper()
-	content := make([]byte, size)
-	_, _ = rand.NewChaCha8([32]byte{1: byte(seed)}).Read(content) // never fails
-	d.write(t, name, content, 0o600)
-	d.age(t)
-	return int64(size)
-}
-
 // age gives everything a time of its own in the past, but a directory that of the newest file in it: kopia restores no
 // other (MaxModTime of its directory summary).
 func (d tree) age(t *testing.T) {

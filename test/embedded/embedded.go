@@ -43,7 +43,6 @@ type Cluster struct {
 
 	lock    sync.Mutex // of all below
 	cluster *controllers.Cluster
-	settled int64         // revision that the controllers have seen
 	changed chan struct{} // closed and made anew at each change
 	records cluster.Records
 }

@@ -172,17 +172,17 @@ func (s *Simulation) choices() []choice {
 		}
 	}
 	all = append(all, s.deliveries()...)
-	all = append(all, weighted(often, s.Scheduler())...)
+	all = append(all, controlled(s.Scheduler())...)
 	all = append(all, s.kubelets()...)
 	all = append(all, s.moving()...)
 	if !time.Now().Before(s.lag.volumes) {
-		all = append(all, weighted(often, s.Volumes())...)
+		all = append(all, controlled(s.Volumes())...)
 		all = append(all, s.snapshotting()...)
 	}
 	all = append(all, s.collecting()...)
 	all = append(all, s.server()...)
 	all = append(all, s.veleros()...)
-	all = append(all, weighted(often, s.Jobs())...)
+	all = append(all, controlled(s.Jobs())...)
 	all = append(all, s.recalling()...)
 	all = append(all, s.housekeeping()...)
 	all = append(all, s.emptying()...)
@@ -191,11 +191,10 @@ func (s *Simulation) choices() []choice {
 	return append(all, s.healing()...)
 }
 
-// weighted returns the steps of controllers as choices.
-func weighted(weight int, steps []controllers.Step) []choice {
-	all := make([]choice, 0, len(steps))
+// controlled returns the steps of controllers as choices.
+func controlled(steps []controllers.Step) (all []choice) {
 	for _, step := range steps {
-		all = append(all, choice{step.Name, weight, step.Do})
+		all = append(all, choice{step.Name, often, step.Do})
 	}
 	return all
 }

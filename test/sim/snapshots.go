@@ -14,7 +14,7 @@ import (
 
 // snapshotting plays the snapshot controller and the driver's sidecar.
 func (s *Simulation) snapshotting() (all []choice) {
-	all = weighted(often, s.Snapshots())
+	all = controlled(s.Snapshots())
 	for _, object := range s.API.List("volumesnapshotcontents") {
 		if act, do := s.sidecar(object); do != nil && s.faults.driver == 0 {
 			all = append(all, choice{"csi-snapshotter: " + act + " " + object.Key(), often, do})

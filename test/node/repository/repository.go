@@ -25,9 +25,9 @@ type file struct {
 	Name    string
 	Mode    fs.FileMode
 	Time    time.Time // zero for a link
-	Target  string `json:",omitempty"` // of a link
-	Content string `json:",omitempty"` // hash
-	Bytes   int64  `json:",omitempty"`
+	Target  string    `json:",omitempty"` // of a link
+	Content string    `json:",omitempty"` // hash
+	Bytes   int64     `json:",omitempty"`
 }
 
 func (r Repository) path(kind, hash string) string { return filepath.Join(r.Dir, kind, hash) }

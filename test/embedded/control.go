@@ -115,7 +115,7 @@ func (c *Cluster) daemon(set *appsv1.DaemonSet, node string) {
 	c.cluster.Create("pods", set.Namespace, pod)
 }
 
-// garbage returns the steps of the garbage collector, and of the namespace controller for namespaces that are gone.
+// garbage returns the steps of the garbage collector.
 func (c *Cluster) garbage() (all []controllers.Step) {
 	for _, one := range c.cluster.API.Garbage() {
 		all = append(all, controllers.Step{Name: "garbage collector: delete " + one.Plural + " " + one.Key(), Do: func() {

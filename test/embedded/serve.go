@@ -48,7 +48,7 @@ func (c *Cluster) handle(request apiserver.Request, record cluster.Record) apise
 	defer c.lock.Unlock()
 	before := c.cluster.API.Revision()
 	reply := c.cluster.API.Handle(request)
-	if reply.Code == http.StatusNotFound && record.Verb == "create" && !c.cluster.API.Serves(record.Resource) {
+	if writes := []string{"create", "update", "patch"}; slices.Contains(writes, record.Verb) && reply.Code == http.StatusNotFound && !c.cluster.API.Serves(record.Resource) {
 		reply = apiserver.Failure(missing(record.Resource))
 	}
 	if created := (metav1.PartialObjectMetadata{}); record.Verb == "create" && json.Unmarshal(reply.Body, &created) == nil && created.GenerateName == "" {
@@ -60,7 +60,7 @@ func (c *Cluster) handle(request apiserver.Request, record cluster.Record) apise
 	return reply
 }
 
-// missing is the answer to the creation of an object that this cluster does not have.
+// missing is the answer to a write of an object that this cluster does not have.
 func missing(resource string) error {
 	return fmt.Errorf("the embedded cluster has no %s: what needs them runs on the real control plane (test/cluster)", resource)
 }

@@ -1,6 +1,6 @@
 // Package controllers has controllers of Kubernetes for an API server in memory: the scheduler, the Job controller, the volume
-// controller, the snapshot controller and the garbage collectors. Nothing happens by itself: each returns the steps that it could
-// take now, and the caller takes one. A step is valid until the next change of the API server.
+// controller and the snapshot controller. Nothing happens by itself: each returns the steps that it could take now, and the caller
+// takes one. A step is valid until the next change of the API server.
 package controllers
 
 import (

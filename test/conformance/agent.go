@@ -34,27 +34,29 @@ type Agent struct {
 	// Settle is how long it may take, once a transfer has ended, for everything else.
 	Settle  time.Duration
 	MayFail bool
-	binary  string
+	// sandboxed gives it a network of its own and the files that its container has: Velero's agent serves on fixed ports.
+	sandboxed bool
+	binary    string
 }
 
-// agentNamed finds an agent, whose binary must have been built.
-func agentNamed(name string) (*Agent, error) {
+// AgentNamed finds an agent, whose binary must have been built.
+func AgentNamed(name string) (*Agent, error) {
 	agents := map[string]*Agent{
 		// An agent that was killed holds the coordinator's Lease for half a minute; another one cleans up after it.
 		"lateen": {
 			Name: name, Title: "Lateen", Account: deploy.ServiceAccountName, Patience: testenv.Patience, Settle: testenv.Patience,
-			Args: []string{"node-agent", "--cancel-grace=1s"},
+			Args: []string{"node-agent", "--cancel-grace=1s", "--metrics-address=127.0.0.1:0"},
 		},
 		// Velero waits at most ten minutes for anything that a case does not shorten (velero-protocol 2.6).
 		"velero": {
-			Name: name, Title: "Velero", Account: "velero", Patience: 11 * time.Minute, Settle: 2 * time.Minute, MayFail: true,
+			Name: name, Title: "Velero", Account: "velero", Patience: 11 * time.Minute, Settle: 2 * time.Minute, MayFail: true, sandboxed: true,
 			Args: []string{"node-agent", "server"},
 			Maintains: []string{
 				"server", "--plugin-dir=/plugins", "--profiler-address=127.0.0.1:0", "--disable-controllers=" + strings.Join(node.IdleControllers(), ","),
 			},
 		},
 		// The agent of the release before, from which a case may begin.
-		"velero-1.17": {Name: name, Title: "Velero", Account: "velero", Args: []string{"node-agent", "server"}},
+		"velero-1.17": {Name: name, Title: "Velero", Account: "velero", Args: []string{"node-agent", "server"}, sandboxed: true},
 	}
 	agent := agents[name]
 	if agent == nil {
@@ -113,8 +115,7 @@ type place struct {
 	Args       []string
 }
 
-// start starts the agent in a mount namespace with what its container would have, and a network namespace of its own:
-// Velero's serves metrics on fixed ports.
+// start starts the agent.
 func (a *Agent) start(at place) (*run, error) {
 	r := &run{log: filepath.Join(at.Dir, "agent.log")}
 	log, err := os.OpenFile(r.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -122,14 +123,19 @@ func (a *Agent) start(at place) (*run, error) {
 		return nil, fmt.Errorf("make log: %w", err)
 	}
 	defer log.Close()
+	if !a.sandboxed {
+		command := exec.Command(a.binary, slices.Concat(at.Args, []string{"--kubeconfig=" + at.Kubeconfig, "--namespace=" + at.Namespace})...)
+		command.Stdout, command.Stderr, command.Env = log, log, []string{"NODE_NAME=" + at.Node, "HOME=" + at.Dir}
+		r.process, err = process.Start(command)
+		return r, err
+	}
 	command := exec.Command("bwrap", a.sandbox(at)...)
 	command.Stdout, command.Stderr, command.Env = log, log, []string{}
-	if r.process, err = process.StartApart(command, at.APIServer); err != nil {
-		return nil, err
-	}
-	return r, nil
+	r.process, err = process.StartApart(command, at.APIServer)
+	return r, err
 }
 
+// sandbox returns the arguments of bubblewrap for the files and the environment of the agent's container.
 func (a *Agent) sandbox(at place) []string {
 	args := []string{
 		"--die-with-parent", "--unshare-pid", "--proc", "/proc", "--tmpfs", "/tmp", "--dir", "/scratch", "--dir", "/plugins",

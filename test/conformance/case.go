@@ -220,6 +220,11 @@ func fields(step Step) (set int) {
 	return set
 }
 
+// NeedsRealControlPlane reports whether the case needs the agent of a release of Velero, or objects that the embedded cluster lacks.
+func (c *Case) NeedsRealControlPlane() bool {
+	return c.Begins != "" || slices.ContainsFunc(c.Given, func(object Object) bool { return object["kind"] == "ResourceQuota" })
+}
+
 // movers is how many movers the case wants.
 func (c *Case) movers() int {
 	if c.maintains() {

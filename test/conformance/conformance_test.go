@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/dynamic"
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/fixture"
@@ -29,19 +28,15 @@ var (
 
 func TestMain(m *testing.M) {
 	os.Exit(fixture.Main(m, &plane, func(ctx context.Context, c *cluster.Cluster) error {
-		return testenv.InstallSnapshotCRDs(ctx, c.Admin())
+		_, err := testenv.ServeSnapshots(ctx, c)
+		return err // the snapshot-controller ends with this process
 	}))
 }
 
 // staged is the control plane of this test binary, with storage and a history of all that happens on it.
 func staged(t *testing.T) *Plane {
 	t.Helper()
-	client, err := dynamic.NewForConfig(plane.Admin())
-	require.NoError(t, err)
-	history, err := Record(t.Context(), client)
-	require.NoError(t, err)
-	on := &Plane{Cluster: plane, History: history, Client: client}
-	end, err := on.StartStorage(t.Context(), t.TempDir())
+	on, end, err := NewPlane(t.Context(), plane, t.TempDir())
 	t.Cleanup(end)
 	require.NoError(t, err)
 	return on
@@ -50,7 +45,7 @@ func staged(t *testing.T) *Plane {
 func TestTheAgentConforms(t *testing.T) {
 	all, err := Cases()
 	require.NoError(t, err)
-	played, err := agentNamed(*agent)
+	played, err := AgentNamed(*agent)
 	require.NoError(t, err)
 	on := staged(t)
 	var lock sync.Mutex
@@ -61,7 +56,7 @@ func TestTheAgentConforms(t *testing.T) {
 				t.Parallel()
 				began := time.Now()
 				err := on.Play(t.Context(), played, testCase, t.TempDir())
-				if errors.As(err, &setupError{}) {
+				if errors.As(err, &SetupError{}) {
 					require.NoError(t, err, "tells nothing of the agent")
 				}
 				result := newResult(testCase, time.Since(began), err)

@@ -47,9 +47,9 @@ func exchange(t *testing.T, on *Plane, kind testenv.Kind, from, to string, comma
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*testenv.Patience) // two agents, the slower of which takes seconds to start
 	defer cancel()
-	first, err := agentNamed(from)
+	first, err := AgentNamed(from)
 	require.NoError(t, err)
-	second, err := agentNamed(to)
+	second, err := AgentNamed(to)
 	require.NoError(t, err)
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -244,7 +245,7 @@ func (h *History) any(want Object, namespaces []string, versions func(*biography
 	return fmt.Errorf("%s %s: %s", kind, name, strings.Join(nearest, "; "))
 }
 
-// apply makes or changes an object.
+// apply creates an object, or merges it into the one that exists.
 func apply(ctx context.Context, client dynamic.Interface, object Object) error {
 	wanted := meta(object)
 	resource, err := resourceOf(client, object)
@@ -254,7 +255,12 @@ func apply(ctx context.Context, client dynamic.Interface, object Object) error {
 	if wanted.GetAPIVersion() == "" {
 		wanted.SetAPIVersion(resources()[wanted.GetKind()].GroupVersion().String())
 	}
-	if _, err := resource.Apply(ctx, wanted.GetName(), wanted, metav1.ApplyOptions{FieldManager: "conformance", Force: true}); err != nil {
+	_, err = resource.Create(ctx, wanted, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		patch, _ := json.Marshal(wanted) //nolint:errchkjson // it was read from YAML
+		_, err = resource.Patch(ctx, wanted.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
+	}
+	if err != nil {
 		return fmt.Errorf("apply %s %s: %w", wanted.GetKind(), wanted.GetName(), err)
 	}
 	return nil

@@ -151,7 +151,7 @@ func (s *caseRun) startAgents(ctx context.Context) error {
 	first := s.agent
 	if s.testCase.Begins != "" {
 		var err error
-		if first, err = agentNamed(s.testCase.Begins); err != nil {
+		if first, err = AgentNamed(s.testCase.Begins); err != nil {
 			return err
 		}
 	}

@@ -96,7 +96,7 @@ func (m *mixed) exchange(ctx context.Context) {
 
 // start starts an agent on its node.
 func (m *mixed) start(ctx context.Context, name, pods string) {
-	played, err := agentNamed(name)
+	played, err := AgentNamed(name)
 	require.NoError(m, err)
 	config, err := plane.ServiceAccount(ctx, m.Namespace, played.Account)
 	require.NoError(m, err)
@@ -169,7 +169,7 @@ func TestAnUploadIsExposedByTheAgentThatAcceptedItAndByNoOther(t *testing.T) {
 
 // exposedBy wants nobody else to have made anything for an upload.
 func (m *mixed) exposedBy(ctx context.Context, agent, name string) {
-	played, err := agentNamed(agent)
+	played, err := AgentNamed(agent)
 	require.NoError(m, err)
 	created, err := plane.Audit(ctx, cluster.Query{Verbs: []string{"create"}, Name: name})
 	require.NoError(m, err)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -18,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/dynamic"
 
-	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
@@ -27,10 +27,36 @@ import (
 
 // Plane is the control plane that cases are played on.
 type Plane struct {
-	Cluster *cluster.Cluster
+	Cluster fixture.Plane
 	History *History
 	Client  dynamic.Interface
-	Drivers []*csi.Driver // StartStorage starts them
+	Drivers []*csi.Driver
+}
+
+// NewPlane starts a history of a control plane, and its CSI drivers, which keep their files in dir. The caller ends the
+// drivers by the returned function, even after an error. The history ends with the context.
+func NewPlane(ctx context.Context, on fixture.Plane, dir string) (p *Plane, end func(), err error) {
+	p, end = &Plane{Cluster: on}, func() {}
+	if p.Client, err = dynamic.NewForConfig(on.Admin()); err != nil {
+		return p, end, fmt.Errorf("make client: %w", err)
+	}
+	if p.History, err = Record(ctx, p.Client); err != nil {
+		return p, end, err
+	}
+	for _, options := range []csi.Options{{Driver: csi.DefaultDriver}, {Driver: slowDriver, ReadyDelay: time.Hour}} {
+		options.Dir = filepath.Join(dir, options.Driver)
+		if err := os.Mkdir(options.Dir, 0o755); err != nil {
+			return p, end, fmt.Errorf("make directory of volumes: %w", err)
+		}
+		driver, err := csi.Start(ctx, on.Admin(), options)
+		if err != nil {
+			return p, end, err
+		}
+		p.Drivers = append(p.Drivers, driver)
+		before := end
+		end = func() { driver.Stop(); before() }
+	}
+	return p, end, nil
 }
 
 const (
@@ -66,31 +92,31 @@ type caseRun struct {
 	ends     []func()
 }
 
-// setupError is an error of the test environment, not of the agent.
-type setupError struct{ error }
+// SetupError is an error of the test environment, not of the agent.
+type SetupError struct{ error }
 
 func (p *Plane) newRun(agent *Agent, testCase *Case, dir string, fail context.CancelCauseFunc) *caseRun {
 	return &caseRun{plane: p, agent: agent, testCase: testCase, dir: dir, fail: fail, named: make(chan struct{})}
 }
 
 // Play plays a case against an agent; dir takes what belongs to the node. The error says in what the agent did not do
-// as the case wants, or is a setupError.
+// as the case wants, or is a SetupError.
 func (p *Plane) Play(ctx context.Context, agent *Agent, testCase *Case, dir string) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	s := p.newRun(agent, testCase, dir, fail)
 	defer s.end()
 	if err := s.build(ctx); err != nil {
-		return setupError{fmt.Errorf("build the environment: %w", err)}
+		return SetupError{fmt.Errorf("build the environment: %w", err)}
 	}
 	if err := s.startAgents(ctx); err != nil {
-		return setupError{err}
+		return SetupError{err}
 	}
 	ctx, cancel := context.WithTimeout(ctx, agent.Patience)
 	defer cancel()
 	created, err := s.create(ctx, s.alter)
 	if err != nil {
-		return setupError{err}
+		return SetupError{err}
 	}
 	s.placeholders.set("NAME", created.GetName())
 	s.placeholders.set("UID", string(created.GetUID()))

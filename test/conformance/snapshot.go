@@ -4,56 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"time"
 
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/testenv"
 )
-
-// StartStorage starts the snapshot-controller and what plays CSI drivers, which keep their files in dir. The caller ends
-// them by what is returned, even with an error.
-func (p *Plane) StartStorage(ctx context.Context, dir string) (end func(), err error) {
-	kubeconfig := filepath.Join(dir, "kubeconfig")
-	if err := p.Cluster.WriteKubeconfig(p.Cluster.Admin(), kubeconfig, metav1.NamespaceDefault); err != nil {
-		return func() {}, err
-	}
-	binary, err := cluster.FindBinary("snapshot-controller")
-	if err != nil {
-		return func() {}, err
-	}
-	controller, err := csi.StartSnapshotController(csi.ControllerOptions{Binary: binary, Kubeconfig: kubeconfig, Dir: dir})
-	if err != nil {
-		return func() {}, err
-	}
-	end = func() { _ = controller.Stop() } // it dies with this process in any case
-	for _, options := range []csi.Options{{Driver: csi.DefaultDriver}, {Driver: slowDriver, ReadyDelay: time.Hour}} {
-		options.Dir = filepath.Join(dir, options.Driver)
-		if err := os.Mkdir(options.Dir, 0o755); err != nil {
-			return end, fmt.Errorf("make directory of volumes: %w", err)
-		}
-		driver, err := csi.Start(ctx, p.Cluster.Admin(), options)
-		if err != nil {
-			return end, err
-		}
-		p.Drivers = append(p.Drivers, driver)
-		end = func(first func()) func() {
-			return func() {
-				driver.Stop()
-				first()
-			}
-		}(end)
-	}
-	return end, nil
-}
 
 // slowDriver is the CSI driver whose snapshots do not get ready.
 const slowDriver = "slow.example.com"

@@ -3,6 +3,7 @@ package embedded
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -64,7 +65,7 @@ func (c *Cluster) notify(since int64) {
 // next returns a step that a controller can take.
 func (c *Cluster) next() (controllers.Step, bool) {
 	for _, steps := range []func() []controllers.Step{
-		c.accounts, c.daemons, c.cluster.Scheduler, c.cluster.Volumes, c.cluster.Snapshots, c.cluster.Jobs, c.garbage,
+		c.accounts, c.daemons, c.cluster.Scheduler, c.cluster.Volumes, c.cluster.Snapshots, c.contents, c.cluster.Jobs, c.garbage,
 	} {
 		if found := steps(); len(found) > 0 {
 			return found[0], true
@@ -113,6 +114,19 @@ func (c *Cluster) daemon(set *appsv1.DaemonSet, node string) {
 	pod.GenerateName, pod.Spec.NodeName = set.Name+"-", node
 	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("DaemonSet"))}
 	c.cluster.Create("pods", set.Namespace, pod)
+}
+
+// contents returns the steps of the snapshot controller that protect a VolumeSnapshotContent from its deletion.
+func (c *Cluster) contents() (all []controllers.Step) {
+	for _, content := range c.cluster.API.List("volumesnapshotcontents") {
+		if content.GetDeletionTimestamp() == nil && !slices.Contains(content.GetFinalizers(), controllers.ContentFinalizer) {
+			all = append(all, controllers.Step{Name: "snapshot-controller: protect " + content.Key(), Do: func() {
+				finalizers := append(content.GetFinalizers(), controllers.ContentFinalizer)
+				c.cluster.Patch("volumesnapshotcontents", content, map[string]any{"metadata": map[string]any{"finalizers": finalizers}})
+			}})
+		}
+	}
+	return all
 }
 
 // garbage returns the steps of the garbage collector.

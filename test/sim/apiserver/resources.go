@@ -55,6 +55,7 @@ func Resources() []*Resource {
 		resource("coordination.k8s.io", "v1", "leases", "Lease", true, false),
 		resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", false, false),
 		resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", false, false),
+		resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", false, false),
 		resource("storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment", false, true),
 		resource(snapshotGroup, "v1", "volumesnapshots", "VolumeSnapshot", true, true),
 		resource(snapshotGroup, "v1", "volumesnapshotcontents", "VolumeSnapshotContent", false, true),

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -46,6 +47,8 @@ func (c *Cluster) control(object *apiserver.Object) (string, func()) {
 		return "stops", func() { c.endJob(object, batchv1.JobFailureTarget) }
 	case of.Status.Active == 0 && pod == nil && c.NoPods:
 		return "", nil
+	case of.Status.Active == 0 && pod == nil && c.refused(of):
+		return c.reportRefused(of)
 	case of.Status.Active == 0 && pod == nil:
 		return "creates the pod of", func() { c.createJobPod(object, of) }
 	case pod == nil, pod.DeletionTimestamp != nil, pod.Status.Phase == corev1.PodFailed, c.expired(of):
@@ -78,6 +81,30 @@ func (c *Cluster) PodOf(job types.UID) *corev1.Pod {
 		}
 	}
 	return nil
+}
+
+// refused reports whether the priority class of a Job's pods does not exist, for which the API server does not create them.
+func (c *Cluster) refused(of *batchv1.Job) bool {
+	class := of.Spec.Template.Spec.PriorityClassName
+	return class != "" && c.API.Get("priorityclasses", "", class) == nil
+}
+
+// reportRefused returns the act that tells by an Event why a Job has no pod, once.
+func (c *Cluster) reportRefused(of *batchv1.Job) (string, func()) {
+	const reason = "FailedCreate"
+	name := of.Name + ".failed-create"
+	if c.API.Get("events", of.Namespace, name) != nil {
+		return "", nil
+	}
+	return "reports that no pod can be created for", func() {
+		c.Create("events", of.Namespace, &corev1.Event{
+			ObjectMeta:     metav1.ObjectMeta{Name: name},
+			InvolvedObject: corev1.ObjectReference{Kind: "Job", APIVersion: "batch/v1", Namespace: of.Namespace, Name: of.Name, UID: of.UID},
+			Type:           corev1.EventTypeWarning, Reason: reason, Source: corev1.EventSource{Component: "job-controller"},
+			Message:       fmt.Sprintf("Error creating: pods %q is forbidden: no PriorityClass with name %s was found", of.Name+"-", of.Spec.Template.Spec.PriorityClassName),
+			LastTimestamp: c.Now(), Count: 1,
+		})
+	}
 }
 
 func (c *Cluster) createJobPod(object *apiserver.Object, of *batchv1.Job) {

@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/test/sim/apiserver"
 )
@@ -13,6 +15,9 @@ const (
 	bindCompleted   = "pv.kubernetes.io/bind-completed"
 	boundController = "pv.kubernetes.io/bound-by-controller"
 	claimProtection = "kubernetes.io/pvc-protection"
+	pvProtection    = "kubernetes.io/pv-protection"
+	// provisioner is the annotation of a claim with the driver that is asked for a volume.
+	provisioner = "volume.kubernetes.io/storage-provisioner"
 )
 
 // Volumes returns the steps of the volume controller, of the protection of claims, and of the driver.
@@ -50,10 +55,25 @@ func (c *Cluster) bind(object *apiserver.Object) (string, func()) {
 			return "binds", func() { c.Join(object, volume) }
 		}
 	}
-	if c.Provision == nil {
+	if c.Provision != nil {
+		return c.Provision(object)
+	}
+	return c.ask(object, claim)
+}
+
+// ask returns the act that asks the driver of a claim's class for a volume, or nil.
+func (c *Cluster) ask(object *apiserver.Object, claim *corev1.PersistentVolumeClaim) (string, func()) {
+	found := c.API.Get("storageclasses", "", ptr.Deref(claim.Spec.StorageClassName, ""))
+	if found == nil || claim.Annotations[provisioner] != "" {
 		return "", nil
 	}
-	return c.Provision(object)
+	class := apiserver.As[storagev1.StorageClass](found)
+	if late := ptr.Deref(class.VolumeBindingMode, "") == storagev1.VolumeBindingWaitForFirstConsumer; late && claim.Annotations[SelectedNode] == "" {
+		return "", nil
+	}
+	return "asks for a volume of", func() {
+		c.Patch("persistentvolumeclaims", object, map[string]any{"metadata": map[string]any{"annotations": map[string]any{provisioner: class.Provisioner}}})
+	}
 }
 
 // mounted reports whether a pod uses a claim.
@@ -106,6 +126,8 @@ func (c *Cluster) settle(object *apiserver.Object) (string, func()) {
 		claim = c.API.Get("persistentvolumeclaims", ref.Namespace, ref.Name)
 	}
 	switch {
+	case volume.DeletionTimestamp != nil && claim == nil && slices.Contains(volume.Finalizers, pvProtection):
+		return "releases", func() { c.RemoveFinalizer("persistentvolumes", object, pvProtection) }
 	case (ref == nil || ref.UID == "") && volume.Status.Phase != corev1.VolumeAvailable:
 		return phase(corev1.VolumeAvailable)
 	case ref != nil && ref.UID != "" && (claim == nil || claim.GetUID() != ref.UID) && volume.Status.Phase != corev1.VolumeReleased:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
 
 	"k8s.io/client-go/rest"
@@ -46,7 +47,8 @@ func (g *Gate) Address() string { return g.port.address }
 // Config returns a copy of config that connects through this gate.
 func (g *Gate) Config(config *rest.Config) *rest.Config {
 	through := rest.CopyConfig(config)
-	through.Host = "https://" + g.port.address
+	scheme, _, _ := strings.Cut(config.Host, "://")
+	through.Host = scheme + "://" + g.port.address
 	return through
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -70,7 +69,7 @@ func (s *caseRun) preparePodVolumeRestore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pod, err := s.ready(ctx, created.Name, waitsForRestore)
+	pod, err := s.ready(ctx, created.Name, testenv.WaitsForRestore)
 	if err != nil {
 		return err
 	}
@@ -99,13 +98,6 @@ func (s *caseRun) restore(ctx context.Context) (*velerov1.Restore, error) {
 		s.placeholders.set("OWNER", string(created.UID))
 	}
 	return created, err
-}
-
-// waitsForRestore says that the init container of a restored pod runs.
-func waitsForRestore(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.InitContainerStatuses, func(c corev1.ContainerStatus) bool {
-		return c.Name == testenv.WaitContainer && c.State.Running != nil
-	})
 }
 
 // podVolume is the volume of a pod that is backed up or restored.

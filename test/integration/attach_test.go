@@ -135,7 +135,7 @@ func TestADownloadWhoseVolumeIsHardToAttachIsDelivered(t *testing.T) {
 }
 
 // TestAMoverWaitsForAFreeAttachment: the scheduler counts the volumes of a driver on a node, of all pods, by its CSINode.
-func TestAMoverWaitsForAFreeAttachment(t *testing.T) {
+func TestAMoverWaitsForAFreeAttachmentOnKubernetes(t *testing.T) {
 	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{})
 	limited := &storagev1.CSINode{
 		ObjectMeta: metav1.ObjectMeta{Name: v.node.Name()},

@@ -23,7 +23,7 @@ import (
 // impatient has agents report at once what a clean-up waits for.
 func impatient(options *agent.Options) { options.Limits.CleanUpWarning = 0 }
 
-func TestACleanUpThatWaitsForItsDriverSaysSo(t *testing.T) {
+func TestACleanUpThatWaitsForItsDriverSaysSoOnKubernetes(t *testing.T) {
 	repaired := make(chan struct{})
 	v := newEnv(t, time.Minute).volumes(csi.Options{Fault: func(_ context.Context, call csi.Call) error {
 		if call.Verb != csi.DeleteSnapshot {

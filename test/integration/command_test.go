@@ -3,7 +3,6 @@ package integration
 import (
 	"bytes"
 	"context"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,25 +32,22 @@ func lateen(ctx context.Context, t *testing.T, environment []string, args ...str
 	return command, reported
 }
 
-func kubeconfig(t *testing.T, config *rest.Config, namespace string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	require.NoError(t, plane.WriteKubeconfig(config, path, namespace))
+// kubeconfig writes a kubeconfig file and returns its path.
+func (s *env) kubeconfig(config *rest.Config) string {
+	path := filepath.Join(s.TempDir(), "kubeconfig")
+	require.NoError(s, s.Plane.WriteKubeconfig(config, path, s.Namespace))
 	return path
 }
 
-func TestACommandThatCannotStartSaysWhyInOneLine(t *testing.T) {
+func TestACommandThatCannotStartSaysWhyInOneLineOnKubernetes(t *testing.T) {
 	t.Parallel()
 	s := buildEnv(t, 0)
-	own, err := plane.ServiceAccount(s.soon(), s.Namespace, deploy.ServiceAccountName)
+	own, err := s.Plane.ServiceAccount(s.soon(), s.Namespace, deploy.ServiceAccountName)
 	require.NoError(t, err)
 	stranger := rest.AnonymousClientConfig(own)
 	stranger.BearerToken = "not-a-token"
 	here, namespace := "NODE_NAME="+s.node.Name(), "--namespace="+s.Namespace
-	good := "--kubeconfig=" + kubeconfig(t, own, s.Namespace)
-	nobody, err := net.Listen("tcp", "127.0.0.1:0") // an address at which nothing answers
-	require.NoError(t, err)
-	require.NoError(t, nobody.Close())
+	good := "--kubeconfig=" + s.kubeconfig(own)
 	tests := map[string]struct {
 		environment []string
 		args        []string
@@ -60,11 +56,11 @@ func TestACommandThatCannotStartSaysWhyInOneLine(t *testing.T) {
 		"without NODE_NAME":          {args: []string{good}, says: []string{"NODE_NAME is not set", "spec.nodeName"}},
 		"without a cluster":          {environment: []string{here}, says: []string{"find the cluster", "--kubeconfig"}},
 		"with a file that is absent": {environment: []string{here}, args: []string{"--kubeconfig=/nonexistent"}, says: []string{"/nonexistent", "no such file"}},
-		"with a token that is none":  {environment: []string{here}, args: []string{namespace, "--kubeconfig=" + kubeconfig(t, stranger, s.Namespace)}, says: []string{"token"}},
+		"with a token that is none":  {environment: []string{here}, args: []string{namespace, "--kubeconfig=" + s.kubeconfig(stranger)}, says: []string{"token"}},
 		"on a node that is unknown":  {environment: []string{"NODE_NAME=nowhere"}, args: []string{namespace, good}, says: []string{"node nowhere", "set NODE_NAME to spec.nodeName"}},
 		"when nothing answers": {
 			environment: []string{here}, says: []string{"2s", "refused"},
-			args: []string{namespace, "--startup-timeout=2s", "--kubeconfig=" + kubeconfig(t, &rest.Config{Host: "http://" + nobody.Addr().String(), BearerToken: "any"}, s.Namespace)},
+			args: []string{namespace, "--startup-timeout=2s", "--kubeconfig=" + s.kubeconfig(&rest.Config{Host: "http://127.0.0.1:1", BearerToken: "any"})},
 		},
 		"with a flag that is wrong": {environment: []string{here}, args: []string{good, "--workers=0"}, says: []string{"--workers is 0"}},
 	}
@@ -112,12 +108,12 @@ func TestACommandInAClusterWithoutVelerosResourcesSaysSo(t *testing.T) {
 	requireOneLine(t, reported.String(), []string{"CRDs are not installed", "velero install --crds-only"})
 }
 
-func TestACommandEndsAtSIGTERMAndItsMoversContinue(t *testing.T) {
+func TestACommandEndsAtSIGTERMAndItsMoversContinueOnKubernetes(t *testing.T) {
 	s := newEnv(t, 0)
 	finish := s.work()
-	own, err := plane.ServiceAccount(s.soon(), s.Namespace, deploy.ServiceAccountName)
+	own, err := s.Plane.ServiceAccount(s.soon(), s.Namespace, deploy.ServiceAccountName)
 	require.NoError(t, err)
-	args := []string{"--namespace=" + s.Namespace, "--node-agent-configmap=" + fixture.ConfigMap, "--kubeconfig=" + kubeconfig(t, own, s.Namespace)}
+	args := []string{"--namespace=" + s.Namespace, "--node-agent-configmap=" + fixture.ConfigMap, "--kubeconfig=" + s.kubeconfig(own)}
 	command, reported := lateen(s.soon(), t, []string{"NODE_NAME=" + s.node.Name()}, args...)
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	require.NoError(t, command.Start())
@@ -145,7 +141,7 @@ func TestCheckLooksUpWhatIsNamedInTheCluster(t *testing.T) {
 	s.configure(`{"priorityClassName": "class-that-is-not-there", "loadConcurrency": {"globalConfig": 3}}`)
 	binary, err := cluster.FindBinary("lateen")
 	require.NoError(t, err)
-	command := exec.CommandContext(s.soon(), binary, "check", "--kubeconfig="+kubeconfig(t, plane.Admin(), s.Namespace),
+	command := exec.CommandContext(s.soon(), binary, "check", "--kubeconfig="+s.kubeconfig(s.Plane.Admin()),
 		"--namespace="+s.Namespace, "--node-agent-configmap="+fixture.ConfigMap, "--node="+s.node.Name())
 	reported, err := command.Output()
 	require.Error(t, err)

@@ -69,7 +69,7 @@ func TestStrictConfigRefusesToStart(t *testing.T) {
 	require.NotContains(t, r.Err().Error(), "\n")
 }
 
-func TestAPriorityClassThatIsNotInForceIsSeenAndMoversRunWithout(t *testing.T) {
+func TestAPriorityClassThatIsNotInForceIsSeenAndMoversRunWithoutOnKubernetes(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		reason  string
@@ -140,7 +140,7 @@ func failing(path string) transport.WrapperFunc {
 	return refusingWhere(below, http.StatusInternalServerError, metav1.StatusReasonInternalError, "etcdserver: request timed out")
 }
 
-func TestAClassThatIsDeletedLaterIsLeftOutAndCounted(t *testing.T) {
+func TestAClassThatIsDeletedLaterIsLeftOutAndCountedOnKubernetes(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
 	class := s.class()
 	s.configure(`{"priorityClassName":"` + class + `"}`)
@@ -168,7 +168,7 @@ func TestAnAPIServerThatIsAwayAtTheStart(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			s := newEnv(t, 50*time.Millisecond)
-			gate, err := plane.Gate(t.Context())
+			gate, err := s.gate()
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, gate.Stop()) })
 			require.NoError(t, gate.Close())

@@ -81,7 +81,7 @@ func TestAnUploadGoesOnWhereAKilledCoordinatorStopped(t *testing.T) {
 	}
 }
 
-func TestAnUploadWhoseMoverIsPreemptedCompletesWhenThereIsRoomAgain(t *testing.T) {
+func TestAnUploadWhoseMoverIsPreemptedCompletesWhenThereIsRoomAgainOnKubernetes(t *testing.T) {
 	small := func(options *node.Options) {
 		options.Allocatable = corev1.ResourceList{corev1.ResourceCPU: quantity("2"), corev1.ResourceMemory: quantity("4Gi"), corev1.ResourcePods: quantity("20")}
 	}

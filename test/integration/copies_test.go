@@ -53,7 +53,7 @@ func (s *env) encrypted() *env {
 // mayCopy gives the agents the rights that package deploy has for it.
 func (s *env) mayCopy() {
 	copies := deploy.Copies{Secrets: []string{"key"}, ConfigMaps: []string{"kms"}, From: []string{s.Apps}}
-	require.NoError(s, testenv.Apply(s.soon(), plane.Admin(), deploy.CopyAccess(s.Namespace, copies)...))
+	require.NoError(s, testenv.Apply(s.soon(), s.Plane.Admin(), deploy.CopyAccess(s.Namespace, copies)...))
 }
 
 // copiesGone waits until garbage collection has removed all copies.
@@ -63,7 +63,7 @@ func (s *env) copiesGone() {
 }
 
 // Defect D31: encrypted volumes could be neither backed up nor restored.
-func TestEncryptedVolumesAreMovedByTheKeysOfTheirNamespace(t *testing.T) {
+func TestEncryptedVolumesAreMovedByTheKeysOfTheirNamespaceOnKubernetes(t *testing.T) {
 	v := newEnv(t, 50*time.Millisecond).encrypted()
 	v.mayCopy()
 	r := v.start()
@@ -81,7 +81,7 @@ func TestEncryptedVolumesAreMovedByTheKeysOfTheirNamespace(t *testing.T) {
 }
 
 // No default role reads Secrets: the agent says so at its start, and a transfer that needs one ends with what to do.
-func TestWithoutTheRightToCopyATransferFailsAndSaysWhatIsMissing(t *testing.T) {
+func TestWithoutTheRightToCopyATransferFailsAndSaysWhatIsMissingOnKubernetes(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		from bool // it may read the original

@@ -44,16 +44,16 @@ func (s skewed) Since(t time.Time) time.Duration { return s.Now().Sub(t) }
 
 func newNodeLoss(t *testing.T, kind testenv.Kind, phase testenv.Phase) *nodeLoss {
 	t.Helper()
-	movers, err := node.NewStandIn(plane.Admin(), time.Hour)
-	require.NoError(t, err)
-	movers.Deaf = true
-	first := true
+	runner, first := &node.Movers{}, true
 	f := newFleet(t, 50*time.Millisecond, 2, func(options *node.Options) {
 		if first {
-			options.Runner = node.Movers{Runner: movers}
+			options.Runner = runner
 		}
 		first = false
 	})
+	movers, err := node.NewStandIn(f.Plane.Admin(), time.Hour)
+	require.NoError(t, err)
+	movers.Deaf, runner.Runner = true, movers
 	d := &nodeLoss{env: f, kind: kind, phase: phase}
 	if phase == testenv.Prepared {
 		f.configure(`{"loadConcurrency":{"globalConfig":1}}`)
@@ -138,7 +138,7 @@ func (d *nodeLoss) deletions(name string) (forced []bool) {
 }
 
 // A node loses its power, or its network, in every phase. Nobody confirms the end of what runs there.
-func TestATransferOutlivesItsNode(t *testing.T) {
+func TestATransferOutlivesItsNodeOnKubernetes(t *testing.T) {
 	t.Parallel()
 	for _, kind := range testenv.Kinds() {
 		for _, phase := range []testenv.Phase{testenv.Accepted, testenv.Prepared, testenv.InProgress, testenv.Canceling} {
@@ -165,7 +165,7 @@ func (d *nodeLoss) returns() {
 }
 
 // A mover that tolerates every taint is never evicted: its pod looks Running for ever.
-func TestAMoverThatLooksRunningOnADeadNodeCountsAsLost(t *testing.T) {
+func TestAMoverThatLooksRunningOnADeadNodeCountsAsLostOnKubernetes(t *testing.T) {
 	t.Parallel()
 	for name, dies := range map[string]func(d *nodeLoss) error{
 		"that does not answer": func(d *nodeLoss) error { return d.node.Silence(d.soon()) },

@@ -29,7 +29,7 @@ func full(verb csi.Verb, object string) func(context.Context, csi.Call) error {
 	}
 }
 
-func TestAnUploadThatIsNotPreparedInTimeSaysWhatWasInTheWay(t *testing.T) {
+func TestAnUploadThatIsNotPreparedInTimeSaysWhatWasInTheWayOnKubernetes(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		config  string

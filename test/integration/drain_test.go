@@ -94,7 +94,7 @@ func (d *drained) restarts(name string) types.UID {
 	return restarted.UID
 }
 
-func TestATransferOutlivesTheDrainOfItsNode(t *testing.T) {
+func TestATransferOutlivesTheDrainOfItsNodeOnKubernetes(t *testing.T) {
 	t.Parallel()
 	for _, kind := range testenv.Kinds() {
 		for phase, config := range map[testenv.Phase]string{
@@ -118,7 +118,7 @@ func TestATransferOutlivesTheDrainOfItsNode(t *testing.T) {
 	}
 }
 
-func TestATransferOfDataWaitsForTheOnlyNodeToBeUncordoned(t *testing.T) {
+func TestATransferOfDataWaitsForTheOnlyNodeToBeUncordonedOnKubernetes(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []testenv.Kind{testenv.DataUpload, testenv.DataDownload} {
 		t.Run(string(kind), func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestATransferOfDataWaitsForTheOnlyNodeToBeUncordoned(t *testing.T) {
 }
 
 // A drain ends applications too. A backup of a pod that is gone with its volume does not go on, wherever its mover is.
-func TestABackupWhosePodIsDrainedTooFails(t *testing.T) {
+func TestABackupWhosePodIsDrainedTooFailsOnKubernetes(t *testing.T) {
 	d := newDrained(t, testenv.PodVolumeBackup, 1, `{}`)
 	name := d.begin(testenv.InProgress)
 	d.drain(d.node, d.Apps)
@@ -147,7 +147,7 @@ func TestABackupWhosePodIsDrainedTooFails(t *testing.T) {
 	d.nothingLeft()
 }
 
-func TestACanceledTransferIsCanceledWhenItsNodeIsDrained(t *testing.T) {
+func TestACanceledTransferIsCanceledWhenItsNodeIsDrainedOnKubernetes(t *testing.T) {
 	t.Parallel()
 	for _, kind := range testenv.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {

@@ -66,6 +66,7 @@ func buildNodes(t *testing.T, takes time.Duration, count int, movers []func(*env
 	defer cancel()
 	name := "node-" + rand.String(nodeSuffix)
 	s := &env{T: t, labels: map[string]string{"fleet": name}}
+	plane := planeOf(t)
 	options := fixture.Options{Takes: takes, Config: `{}`, Movers: plane.Admin()}
 	options.NodeLabels = s.labels
 	for _, wrap := range movers {
@@ -103,6 +104,12 @@ func (s *env) work() (finish func()) {
 	finished := make(chan struct{})
 	s.Movers.Takes, s.Movers.Finish = time.Hour, finished
 	return sync.OnceFunc(func() { close(finished) })
+}
+
+// gate is a way to the API server that the test can close.
+func (s *env) gate() (*cluster.Gate, error) {
+	_, address, _ := strings.Cut(s.Plane.Admin().Host, "://")
+	return cluster.NewGate(s.Context(), "tcp4", address)
 }
 
 // soon bounds one wait, which only guards against hanging.
@@ -227,7 +234,7 @@ func (s *env) requests(query cluster.Query) cluster.Records {
 	query.User = s.User()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.Context()), testenv.Patience) // also asked when the test is over
 	defer cancel()
-	records, err := plane.Audit(ctx, query)
+	records, err := s.Plane.Audit(ctx, query)
 	require.NoError(s, err)
 	return records
 }

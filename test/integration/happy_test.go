@@ -11,7 +11,7 @@ import (
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-func TestABackupCompletesInThePriorityClass(t *testing.T) {
+func TestABackupCompletesInThePriorityClassOnKubernetes(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond, acknowledged)
 	class := s.class()
 	s.configure(`{"priorityClassName":"` + class + `"}`)

@@ -45,7 +45,7 @@ func (s *env) isOf(reference, namespace string) func(*unstructured.Unstructured)
 
 // nothingLeft waits until nothing is left of what agents have made.
 func (s *env) nothingLeft() {
-	client, err := dynamic.NewForConfig(plane.Admin())
+	client, err := dynamic.NewForConfig(s.Plane.Admin())
 	require.NoError(s, err)
 	for _, what := range s.leftovers() {
 		objects := client.Resource(what.resource).Namespace(what.namespace)

@@ -133,7 +133,7 @@ func TestAMoverThatIsDeletedBeforeItRunsCountsAsLost(t *testing.T) {
 	require.Equal(t, 1, r.metric("lateen_mover_restarts_total", "reason", "vanished"))
 }
 
-func TestAMoverThatTheSchedulerPreemptsWaitsForRoomAndStartsAgain(t *testing.T) {
+func TestAMoverThatTheSchedulerPreemptsWaitsForRoomAndStartsAgainOnKubernetes(t *testing.T) {
 	s := newEnv(t, 0)
 	finish := s.work()
 	low, high := "low-"+s.Namespace, "high-"+s.Namespace

@@ -33,7 +33,7 @@ func leaving() map[string]func(*env) (change func(*agent.Options), leave func(*a
 			}, func() {}
 		},
 		"is cut off, and comes back": func(s *env) (func(*agent.Options), func(*agentRun), func()) {
-			gate, err := plane.Gate(s.Context())
+			gate, err := s.gate()
 			require.NoError(s, err)
 			s.Cleanup(func() { require.NoError(s, gate.Stop()) })
 			return func(options *agent.Options) { options.Rest = gate.Config(options.Rest) },
@@ -97,7 +97,7 @@ func (s *env) eachMaintainedOnce(names []string) {
 }
 
 // TestJobsWithoutARepositoryTakeNoPlaceAndAreDeleted has jobs that will never have a pod.
-func TestJobsWithoutARepositoryTakeNoPlaceAndAreDeleted(t *testing.T) {
+func TestJobsWithoutARepositoryTakeNoPlaceAndAreDeletedOnKubernetes(t *testing.T) {
 	s := newEnv(t, time.Millisecond)
 	s.configureJobs("")
 	s.jobsEnd(node.Result{}, 0)
@@ -110,7 +110,7 @@ func TestJobsWithoutARepositoryTakeNoPlaceAndAreDeleted(t *testing.T) {
 	s.haveLeft(1)
 }
 
-func TestTheBlockerOfAJobIsReported(t *testing.T) {
+func TestTheBlockerOfAJobIsReportedOnKubernetes(t *testing.T) {
 	s := newEnv(t, time.Millisecond)
 	s.refusal = true
 	s.configureJobs(`"priorityClassName":"nowhere"`)

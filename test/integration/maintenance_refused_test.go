@@ -13,7 +13,7 @@ import (
 	"github.com/lateen-project/lateen/test/node"
 )
 
-func TestWhateverTheClusterDoesToAJobIsWrittenDown(t *testing.T) {
+func TestWhateverTheClusterDoesToAJobIsWrittenDownOnKubernetes(t *testing.T) {
 	runJobFaults(t, map[string]jobFault{
 		"its node is drained": {
 			before: func(*env) {},
@@ -46,7 +46,7 @@ func TestWhateverTheClusterDoesToAJobIsWrittenDown(t *testing.T) {
 	})
 }
 
-func TestAWebhookThatRefusesJobsOnlyDelaysMaintenance(t *testing.T) {
+func TestAWebhookThatRefusesJobsOnlyDelaysMaintenanceOnKubernetes(t *testing.T) {
 	s := newEnv(t, time.Millisecond)
 	s.refusal = true
 	s.configureJobs("")
@@ -64,7 +64,7 @@ func TestAWebhookThatRefusesJobsOnlyDelaysMaintenance(t *testing.T) {
 }
 
 // A webhook that takes the class away changes which pods the job gives way to, not what it does. The missing class is reported.
-func TestAWebhookThatChangesJobsDoesNotDisturbMaintenance(t *testing.T) {
+func TestAWebhookThatChangesJobsDoesNotDisturbMaintenanceOnKubernetes(t *testing.T) {
 	s := newEnv(t, time.Millisecond)
 	s.configureJobs(`"priorityClassName":"` + s.class() + `"`)
 	s.jobsEnd(node.Result{}, 0)

@@ -44,7 +44,7 @@ func TestARepositoryThatIsDueIsMaintained(t *testing.T) {
 }
 
 // TestAJobWithoutAPodIsMadeAgainWithoutItsClass is W39: Velero's server would wait for such a job for ever.
-func TestAJobWithoutAPodIsMadeAgainWithoutItsClass(t *testing.T) {
+func TestAJobWithoutAPodIsMadeAgainWithoutItsClassOnKubernetes(t *testing.T) {
 	s := newEnv(t, time.Millisecond)
 	name := s.repository("app-default-kopia-x7k2p")
 	s.serverJob(name, "gone-"+s.Namespace, s.node.Name())
@@ -99,7 +99,7 @@ func TestHowAJobFailedIsWrittenDown(t *testing.T) {
 }
 
 // TestAJobWhosePodNeverStartsIsGivenUp holds a place until then.
-func TestAJobWhosePodNeverStartsIsGivenUp(t *testing.T) {
+func TestAJobWhosePodNeverStartsIsGivenUpOnKubernetes(t *testing.T) {
 	s := newEnv(t, time.Millisecond)
 	s.configureJobs("")
 	s.node.Faults.Add(node.Fault{Match: s.ofMaintenance, NeverStarts: true, Times: 1})
@@ -117,7 +117,7 @@ func TestAJobWhosePodNeverStartsIsGivenUp(t *testing.T) {
 }
 
 // TestAJobOfTheServerThatNeverEndsIsEnded has one that no deadline ends.
-func TestAJobOfTheServerThatNeverEndsIsEnded(t *testing.T) {
+func TestAJobOfTheServerThatNeverEndsIsEndedOnKubernetes(t *testing.T) {
 	s := newEnv(t, time.Millisecond)
 	s.configureJobs("")
 	name := s.repository("app-default-kopia-x7k2p")
@@ -147,7 +147,7 @@ func TestAReadOnlyLocationHasNoMaintenance(t *testing.T) {
 
 // TestAJobWhoseTimeIsUpBeforeItHasAPodCountsAsFailed looks at the number by which Velero's server goes: Kubernetes says
 // so in a condition alone.
-func TestAJobWhoseTimeIsUpBeforeItHasAPodCountsAsFailed(t *testing.T) {
+func TestAJobWhoseTimeIsUpBeforeItHasAPodCountsAsFailedOnKubernetes(t *testing.T) {
 	s := newEnv(t, time.Millisecond)
 	s.configureJobs("")
 	name := s.repository("app-default-kopia-x7k2p")

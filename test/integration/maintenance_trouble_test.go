@@ -37,7 +37,7 @@ type jobFault struct {
 	problems  string            // with the configuration: the reason; empty for none
 }
 
-func TestWhateverHappensToAJobIsWrittenDownAndTheNextOneIsMade(t *testing.T) {
+func TestWhateverHappensToAJobIsWrittenDownAndTheNextOneIsMadeOnKubernetes(t *testing.T) {
 	runJobFaults(t, jobFaults())
 }
 

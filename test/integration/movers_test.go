@@ -14,7 +14,7 @@ import (
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-func TestAMoverThatFailsAtWorkKeepsItsProgress(t *testing.T) {
+func TestAMoverThatFailsAtWorkKeepsItsProgressOnKubernetes(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond, acknowledged)
 	s.Movers.Result = &node.Result{ExitCode: 1, Message: "disk on fire"}
 	r := s.start()
@@ -45,7 +45,7 @@ func TestAMoverThatSucceedsBeforeItsStartHasFailed(t *testing.T) {
 	require.Equal(t, 1, s.moversMade(name))
 }
 
-func TestAMoverWhoseResultCannotBeReadHasFailed(t *testing.T) {
+func TestAMoverWhoseResultCannotBeReadHasFailedOnKubernetes(t *testing.T) {
 	t.Parallel()
 	for name, message := range map[string]string{"garbage": "Segmentation fault", "nothing": "", "no snapshot": `{"totalBytes":5}`} {
 		t.Run(name, func(t *testing.T) {

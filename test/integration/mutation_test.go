@@ -22,7 +22,7 @@ func operation(op, path string, value any) map[string]any {
 }
 
 // The class of a mover is what its owner configured, whatever else the cluster does to the pod; where it is not, that is reported.
-func TestAMoverThatTheClusterChangesDoesItsWork(t *testing.T) {
+func TestAMoverThatTheClusterChangesDoesItsWorkOnKubernetes(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		change func(s *env)

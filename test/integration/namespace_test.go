@@ -23,7 +23,7 @@ func (s *env) deletes(namespace string) {
 
 // Whoever deletes the namespace of an application in the middle of a transfer gets an end of it, and nothing is left but what was
 // restored and has no claim to go to.
-func TestATransferEndsWhenTheNamespaceOfItsApplicationIsDeleted(t *testing.T) {
+func TestATransferEndsWhenTheNamespaceOfItsApplicationIsDeletedOnKubernetes(t *testing.T) {
 	t.Parallel()
 	for kind, test := range map[testenv.Kind]struct {
 		phase testenv.Phase
@@ -57,7 +57,7 @@ func TestATransferEndsWhenTheNamespaceOfItsApplicationIsDeleted(t *testing.T) {
 
 // The same before a mover works: of a transfer that nobody has accepted, of one whose mover does not start, and of one that waits
 // for a slot. And of one that is canceled and whose mover does not heed it. A restore whose target claim is away waits for it as long as for a mover.
-func TestATransferEndsWhenTheNamespaceOfItsApplicationIsDeletedInAnyOtherPhase(t *testing.T) {
+func TestATransferEndsWhenTheNamespaceOfItsApplicationIsDeletedInAnyOtherPhaseOnKubernetes(t *testing.T) {
 	t.Parallel()
 	const noPod, late, kept = "does not exist any more|has ended", "not prepared within", "does not exist; restored volume kept as PersistentVolume pvc-"
 	for kind, says := range map[testenv.Kind][4]string{
@@ -148,7 +148,7 @@ func (s *env) losesNamespace() {
 
 // An agent loses its rights, its Lease and its Events with its namespace. It does not retry in a hot loop then, and stops on request. A
 // transfer may keep its finalizer, since nobody may write any more: without that the namespace goes, and all else with it.
-func TestAnAgentWhoseNamespaceIsDeletedIdles(t *testing.T) {
+func TestAnAgentWhoseNamespaceIsDeletedIdlesOnKubernetes(t *testing.T) {
 	t.Parallel()
 	const (
 		observed = 5 * time.Second

@@ -15,7 +15,7 @@ import (
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-func TestAQuotaIsNoReasonToLeaveTheClassOut(t *testing.T) {
+func TestAQuotaIsNoReasonToLeaveTheClassOutOnKubernetes(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		lifted bool

@@ -113,7 +113,7 @@ func secures(level string) func(s *env) func() {
 
 // What is refused is said at once, in an Event, and ends with the time to prepare if it stays so; nothing hangs. What is
 // not refused goes on.
-func TestATransferThatTheClusterRefuses(t *testing.T) {
+func TestATransferThatTheClusterRefusesOnKubernetes(t *testing.T) {
 	t.Parallel()
 	for name, test := range rejections() {
 		for _, kind := range test.hits {

@@ -106,7 +106,7 @@ func TestARaisedConcurrencyStartsAQueuedTransferAndALoweredOneDisturbsNone(t *te
 }
 
 // TestAnAgentThatMayNotWatchTheConfigMapWorks has the Role of an older Lateen.
-func TestAnAgentThatMayNotWatchTheConfigMapWorks(t *testing.T) {
+func TestAnAgentThatMayNotWatchTheConfigMapWorksOnKubernetes(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
 	s.refusal = true
 	role, err := s.Kube.RbacV1().Roles(s.Namespace).Get(s.soon(), deploy.ServiceAccountName, metav1.GetOptions{})

@@ -151,6 +151,8 @@ func (s *env) workload(kind testenv.Kind) *workload {
 		around.create = func() string { return s.transfer() }
 	case testenv.PodVolumeRestore:
 		waiting := s.restores(s.node.Name())
+		_, err := s.WaitPod(s.soon(), s.Apps, waiting.target.Name, testenv.WaitsForRestore)
+		require.NoError(s, err)
 		around.create = func() string { return s.restoreOf(waiting) }
 		around.after = func(ended *testenv.Transfer) {
 			if ended.Status.Phase == testenv.Completed {

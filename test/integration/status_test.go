@@ -53,9 +53,9 @@ func (s *env) viewer(everywhere bool) string {
 		_, err = s.Kube.RbacV1().RoleBindings(s.Namespace).Create(s.soon(), &rbacv1.RoleBinding{ObjectMeta: binding, Subjects: who, RoleRef: what}, metav1.CreateOptions{})
 	}
 	require.NoError(s, err)
-	own, err := plane.ServiceAccount(s.soon(), s.Namespace, role.Name)
+	own, err := s.Plane.ServiceAccount(s.soon(), s.Namespace, role.Name)
 	require.NoError(s, err)
-	return kubeconfig(s.T, own, s.Namespace)
+	return s.kubeconfig(own)
 }
 
 // look is a command of lateen that looks at the environment.
@@ -165,7 +165,7 @@ func (s *env) argue(argument string) {
 	require.NoError(s, err)
 }
 
-func TestStatusSaysWhatEachTransferWaitsFor(t *testing.T) {
+func TestStatusSaysWhatEachTransferWaitsForOnKubernetes(t *testing.T) {
 	v := newEnv(t, time.Minute).volumes(csi.Options{Fault: full(csi.CreateSnapshot, "")})
 	class := v.class()
 	v.configure(`{"priorityClassName": "` + class + `", "loadConcurrency": {"globalConfig": 1, "prepareQueueLength": 2}}`)
@@ -210,7 +210,7 @@ func TestStatusSaysWhatEachTransferWaitsFor(t *testing.T) {
 	watched.interrupt()
 }
 
-func TestStatusShowsWhatItMaySee(t *testing.T) {
+func TestStatusShowsWhatItMaySeeOnKubernetes(t *testing.T) {
 	s := newEnv(t, time.Minute)
 	s.configure(noRoom)
 	s.start()

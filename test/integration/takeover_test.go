@@ -43,7 +43,7 @@ func TestAnUploadThatVelerosAgentHasPreparedIsTakenOver(t *testing.T) {
 
 // unmark takes Lateen's labels and annotations from all that was made for an upload.
 func (s *env) unmark(name string) {
-	client, err := dynamic.NewForConfig(plane.Admin())
+	client, err := dynamic.NewForConfig(s.Plane.Admin())
 	require.NoError(s, err)
 	snapshots := schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshots"}
 	for _, created := range []dynamic.ResourceInterface{

@@ -14,12 +14,6 @@ import (
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// waitsForRestore reports whether the pod's first init container runs.
-func waitsForRestore(pod *corev1.Pod) bool {
-	statuses := pod.Status.InitContainerStatuses
-	return len(statuses) > 0 && statuses[0].Name == testenv.WaitContainer && statuses[0].State.Running != nil
-}
-
 // restored marks a volume of a pod as restored, as Velero's mover does at its end.
 func (s *env) restored(ctx context.Context, t *testing.T, pod *corev1.Pod, volume, uid string) {
 	t.Helper()
@@ -36,7 +30,7 @@ func TestRestoredPodStartsOnceEveryVolumeIsRestored(t *testing.T) {
 	require.NoError(t, err)
 	_, err = s.RestorePod(ctx, restore, "app", s.node.Name(), testenv.EmptyDir("a"), testenv.EmptyDir("b"))
 	require.NoError(t, err)
-	pod, err := s.WaitPod(ctx, s.Apps, "app", waitsForRestore)
+	pod, err := s.WaitPod(ctx, s.Apps, "app", testenv.WaitsForRestore)
 	require.NoError(t, err)
 	require.Equal(t, corev1.PodPending, pod.Status.Phase)
 	require.Equal(t, corev1.ConditionFalse, condition(pod, corev1.PodInitialized).Status)
@@ -62,7 +56,7 @@ func TestRestoredPodOfWhichAVolumeIsMissingDoesNotStart(t *testing.T) {
 	require.NoError(t, err)
 	created, err := s.RestorePod(ctx, restore, "app", s.node.Name(), testenv.EmptyDir("a"), testenv.EmptyDir("b"))
 	require.NoError(t, err)
-	pod, err := s.WaitPod(ctx, s.Apps, "app", waitsForRestore)
+	pod, err := s.WaitPod(ctx, s.Apps, "app", testenv.WaitsForRestore)
 	require.NoError(t, err)
 	s.restored(ctx, t, pod, "b", string(restore.UID))
 	s.restored(ctx, t, pod, "a", "another-restore")

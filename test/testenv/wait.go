@@ -172,6 +172,13 @@ func Ready(pod *corev1.Pod) bool {
 	})
 }
 
+// WaitsForRestore reports whether a restored pod waits for its volumes.
+func WaitsForRestore(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.InitContainerStatuses, func(c corev1.ContainerStatus) bool {
+		return c.Name == WaitContainer && c.State.Running != nil
+	})
+}
+
 // Running reports whether the containers of the pod have started and not all of them have ended.
 func Running(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning }
 

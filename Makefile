@@ -2,7 +2,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help build cluster cluster-check cluster-sample cluster-test compatibility velero-checkout demo demo-real test test-unit sweep nightly sim mutants reverts soak conformance bench scale monitored recording dashboard pictures site image release manifests lint
+.PHONY: help build cluster cluster-check cluster-sample cluster-test compatibility velero-checkout demo demo-real test verify sweep nightly sim mutants reverts soak conformance bench scale monitored recording dashboard pictures site image release manifests lint
 
 BIN := $(CURDIR)/bin
 PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller bin/kubectl
@@ -18,10 +18,10 @@ GOLANGCI_LINT_VERSION := 2.15.0
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 KUBERNETES := $(shell sed -n 's|^\tk8s.io/kubernetes v||p' test/cluster/go.mod)
 
-# Everything in bin/ is static, so that it does not matter whether a C compiler is there. A checkout
-# that belongs to another user must build too, hence no VCS stamp; the version comes in by -ldflags.
-export GOFLAGS := -buildvcs=false
-STATIC := CGO_ENABLED=0 go build -trimpath
+# Programs, tests and linters are compiled with the same flags, or each of them would compile Kubernetes again. No C compiler is needed. A
+# checkout that belongs to another user must build too, hence no VCS stamp; the version comes in by -ldflags.
+export GOFLAGS := -buildvcs=false -trimpath
+export CGO_ENABLED := 0
 VERSION_PACKAGE := k8s.io/component-base/version
 # $(call kubernetes-ldflags,VERSION) gives a program of Kubernetes its version, as its own build does.
 kubernetes-ldflags = -X $(VERSION_PACKAGE).gitVersion=v$(1) \
@@ -51,7 +51,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z\/ -]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build bin/lateen, static
-	@$(STATIC) -v -ldflags "-s -w -X main.version=$(VERSION)" -o bin/lateen ./cmd/lateen 2>&1 | $(progress)
+	@go build -v -ldflags "-s -w -X main.version=$(VERSION)" -o bin/lateen ./cmd/lateen 2>&1 | $(progress)
 
 # The programs that the world is made of: in which module in test/ each one's version is pinned, the package there,
 # and what is made besides.
@@ -113,7 +113,7 @@ endef
 .SECONDEXPANSION:
 $(PROGRAMS) $(CLUSTER_PROGRAMS) $(RELEASE_PROGRAMS): bin/%: $$(wildcard $$(addprefix test/$$(firstword $$($$*))/,go.mod go.sum $$(lastword $$($$*))/*.go))
 	@echo "build: $@ (of the module test/$(firstword $($*)); about $(minutes-$*) min on 2 cores, once)"
-	@cd test/$(firstword $($*)) && $(STATIC) -v -ldflags "-s -w $(ldflags-$*)" -o $(CURDIR)/$@ $(lastword $($*)) 2>&1 | $(progress)
+	@cd test/$(firstword $($*)) && go build -v -ldflags "-s -w $(ldflags-$*)" -o $(CURDIR)/$@ $(lastword $($*)) 2>&1 | $(progress)
 	@cd test/$(firstword $($*)) && $(or $(besides-$*),:)
 	@touch $@
 
@@ -124,7 +124,7 @@ bin/csi-driver: $(wildcard test/csi/driver/*.go)
 MONITORING := bin/prometheus bin/promtool
 $(MONITORING) &:
 	@command -v apt-get >/dev/null || { \
-		echo "make test needs $(MONITORING) of Prometheus 2.42 or later, and without apt-get it cannot fetch them: put them there" >&2; exit 1; }
+		echo "make verify needs $(MONITORING) of Prometheus 2.42 or later, and without apt-get it cannot fetch them: put them there" >&2; exit 1; }
 	@echo "unpack: $(MONITORING) (apt)"
 	@mkdir -p bin; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; cd "$$dir"; \
 	get() { apt-get download -qq -o APT::Sandbox::User=root prometheus; }; \
@@ -135,54 +135,56 @@ $(MONITORING) &:
 demo: ## Show three backups, maintenance and a restore on a cluster in one process (BREAK=agent|class|maintenance|kill|restore sabotages one)
 	@[ -e bin/lateen ] || echo "make demo: builds bin/lateen and bin/demo first; with an empty Go cache, about 5 minutes on 2 cores"
 	@$(MAKE) --no-print-directory --silent build
-	@cd test && $(STATIC) -v -o $(BIN)/demo ./demo 2>&1 | $(progress)
+	@cd test && go build -v -o $(BIN)/demo ./demo 2>&1 | $(progress)
 	@bin/demo --break=$(BREAK)
 
 demo-real: ## Show the same on a real control plane, with Velero's server and movers
 	$(call need,bwrap=bubblewrap)
 	$(call with,lateen controlplane velero)
-	@cd test && $(STATIC) -o $(BIN)/demo ./demo
+	@cd test && go build -o $(BIN)/demo ./demo
 	@bin/demo --real --break=$(BREAK) --record=$(RECORD_STATUS)
 
-test: ## Run the tests that every change must pass: unit, integration, end to end
-	$(call need,gcc=gcc$(comma)libc6-dev bwrap=bubblewrap)
-	@$(MAKE) --no-print-directory --silent test-unit $(MONITORING)
-	$(call with,lateen $(notdir $(PROGRAMS)))
-	cd test/cluster && CGO_ENABLED=0 $(TEST) -trimpath ./...
-	cd test/velero && CGO_ENABLED=0 $(TEST) -trimpath ./...
-	cd test/release && CGO_ENABLED=0 $(TEST) -trimpath ./...
-	cd test && CGO_ENABLED=0 $(TEST) -trimpath $(ALONE:%=./%)
-	cd test && CGO_ENABLED=0 $(TEST) -trimpath -skip '$(NIGHTLY)' -timeout 60m -p 2 -parallel 6 $$(go list ./... | grep -vE '/($(subst $(space),|,$(RACED) $(ALONE)))$$')
-	cd test && CGO_ENABLED=1 $(TEST) -race -skip '$(NIGHTLY)' -timeout 60m -p 1 -parallel 8 $(RACED:%=./%)
+# $(call before,TIME) says how long a target takes on 2 cores once everything is compiled, and $(call after) how long it took.
+BEGAN := $(shell date +%s)
+before = @echo "make $@: $(1) on 2 cores once everything is compiled"
+after = @echo "make $@: ok after $$(($$(date +%s) - $(BEGAN))) s"
 
-# Tests with random faults on a real control plane, and with a real Prometheus: a failure of theirs must not block a change that did
-# not cause it.
+# Go's cache of results does not see that a program in bin/ has changed: what runs one is always run anew. Lint vets.
+TEST := go test -count=1 -vet=off
+
+# Tests of these packages of test/ need root, a real control plane or programs of others. So do tests of other packages whose names end with OnKubernetes.
+KUBERNETES := conformance csi e2e install monitoring node process scale sim/apiserver testenv
+ON_KUBERNETES := /($(subst $(space),|,$(KUBERNETES)))$$
+
+# Tests with random faults, and with a real Prometheus: a failure of theirs must not block a change that did not cause it.
 SWEEP := KilledAtAnyWrite|FaultsOfTheAPIServer|EventsThatAreLostOrMerged
 MONITORED := FiresUntilItExists|FiresWhileTransfersWaitForIt|TheDashboardShowsTransfers
-NIGHTLY := $(SWEEP)|$(MONITORED)
-
-# Tests of e2e run agents within the test, and are short. So does the soak, which has the race detector too; of the tests of
-# integration, which would take twice as long with it, "make sweep" has it.
-RACED := e2e
-
-# The simulation needs every processor. Alone, it plays 1,000 schedules within a minute on 2.
-ALONE := sim
-
-# Go's cache of results does not see that a program in bin/ has changed: what runs one is always run anew.
-TEST := go test -count=1
 
 # Random tests play the same seeds in each run, unless the environment has a source of fresh ones.
 FRESH = SEEDS_FROM=$${SEEDS_FROM:-$$(date +%s%N)}
 
-# Pure decisions have no goroutines, but millions of situations to walk through.
-PURE := ./reconcile/transfer ./reconcile/maintenance
+test: ## Run the tests that need nothing but Go: unit tests, simulation, agents and conformance cases on the embedded cluster
+	$(call before,4 minutes)
+	@$(MAKE) --no-print-directory --silent build
+	go test -vet=off ./...
+	cd test && $(TEST) -skip 'OnKubernetes$$|$(SWEEP)' -timeout 30m -p 3 -parallel 16 $$(go list ./... | grep -vE '$(ON_KUBERNETES)')
+	$(call after)
 
-test-unit: ## Run the quick tests alone
-	$(call need,gcc=gcc$(comma)libc6-dev)
-	go test $(PURE)
-	CGO_ENABLED=1 go test -race $$(go list ./... | grep -vE '/($(subst $(space),|,$(PURE:./%=%)))$$')
+verify: ## Run the tests that need root and apt: real control plane, Velero's server and movers, race detector
+	$(call before,10 minutes)
+	$(call need,gcc=gcc$(comma)libc6-dev bwrap=bubblewrap)
+	@$(MAKE) --no-print-directory --silent $(MONITORING)
+	$(call with,lateen $(notdir $(PROGRAMS)))
+	for module in cluster velero release; do (cd test/$$module && $(TEST) ./...) || exit 1; done
+	CGO_ENABLED=1 $(TEST) -race $$(go list ./... | grep -vE '/($(subst $(space),|,$(PURE)))$$')
+	cd test && $(TEST) -run 'OnKubernetes$$' -timeout 60m -p 2 -parallel 6 ./integration ./docs
+	cd test && $(TEST) -skip '$(MONITORED)' -timeout 60m -p 2 -parallel 6 $(KUBERNETES:%=./%)
+	$(call after)
 
-nightly: ## Run what make test leaves out, with fresh seeds: all parts, even if one fails; seeds that fail are recorded
+# Pure decisions have no goroutines, but millions of situations to walk through: the race detector has nothing to find there.
+PURE := reconcile/transfer reconcile/maintenance
+
+nightly: ## Run what make test and make verify leave out, with fresh seeds: all parts, even if one fails; seeds that fail are recorded
 	@.ci/nightly
 
 monitored: ## Run the tests with a real Prometheus: alerts that an agent causes, panels of the dashboard
@@ -193,17 +195,16 @@ monitored: ## Run the tests with a real Prometheus: alerts that an agent causes,
 
 sweep: ## Run the long tests: every kill point and every fault, of all kinds and of maintenance
 	$(call need,gcc=gcc$(comma)libc6-dev)
-	$(call with,controlplane snapshot-controller)
-	cd test && CGO_ENABLED=1 $(TEST) -race -timeout 2h -parallel 4 -v -run '$(SWEEP)' ./integration -whole
+	cd test && CGO_ENABLED=1 $(TEST) -race -timeout 2h -parallel 16 -v -run '$(SWEEP)' ./integration -whole
 
 sim: ## Play RUNS=1000 fresh schedules of whole agents in virtual time (SEED= repeats one and prints its smallest form)
-	cd test && $(FRESH) CGO_ENABLED=0 $(TEST) -timeout 12h -v -run TestSchedules ./sim -runs $(or $(RUNS),1000) -seed $(or $(SEED),0) | grep -v '^ *\(===\|---\)'
+	cd test && $(FRESH) $(TEST) -timeout 12h -v -run TestSchedules ./sim -runs $(or $(RUNS),1000) -seed $(or $(SEED),0) | grep -v '^ *\(===\|---\)'
 
 mutants: ## Change COUNT=100 single lines of the product, one at a time, and count those that unit tests or the simulation find (SEED= repeats)
-	cd test && CGO_ENABLED=0 go run ./mutants --count=$(or $(COUNT),100) --seed=$(or $(SEED),0)
+	cd test && go run ./mutants --count=$(or $(COUNT),100) --seed=$(or $(SEED),0)
 
 reverts: ## Revert fixes in a copy, one at a time, and play up to RUNS=10000 schedules until one fails (NAMES=D1,D2; COUNT=2 is a sample)
-	cd test && CGO_ENABLED=0 go run ./mutants --reverts=sim/testdata/reverts --names=$(NAMES) --count=$(or $(COUNT),0) \
+	cd test && go run ./mutants --reverts=sim/testdata/reverts --names=$(NAMES) --count=$(or $(COUNT),0) \
 		--runs=$(or $(RUNS),10000) --seed=$(or $(SEED),0)
 
 # Velero's agent mostly waits: twelve of its cases at a time, which take less than 15 minutes each, keep within the 90.
@@ -224,7 +225,7 @@ conformance: ## Play all conformance cases against AGENT=velero or lateen, and w
 # to the other programs, so that tests run with it as they are.
 bin/kubernetes-%/controlplane: test/cluster/kubernetes-%.mod test/cluster/controlplane/main.go
 	@echo "build: $@ (about $(minutes-controlplane) min on 2 cores, once)"
-	@mkdir -p $(@D); cd test/cluster && $(STATIC) -v -modfile=kubernetes-$*.mod -o $(CURDIR)/$@ -ldflags "-s -w \
+	@mkdir -p $(@D); cd test/cluster && go build -v -modfile=kubernetes-$*.mod -o $(CURDIR)/$@ -ldflags "-s -w \
 		$(call kubernetes-ldflags,$(shell sed -n 's|^\tk8s.io/kubernetes v||p' test/cluster/kubernetes-$*.mod))" ./controlplane 2>&1 | $(progress)
 	@for program in $(patsubst controlplane,snapshot-controller.crds.yaml,$(notdir $(PROGRAMS))) lateen; do ln -sf ../$$program $(@D)/; done
 
@@ -234,9 +235,9 @@ compatibility: ## Run the tests of install, e2e and conformance on other version
 	$(call need,bwrap=bubblewrap)
 	$(call with,lateen $(notdir $(PROGRAMS)) $(patsubst %,kubernetes-%/controlplane,$(OTHER_KUBERNETES)))
 	@for minor in $(or $(ON),$(OTHER_KUBERNETES)); do \
-		(cd test; export LATEEN_BIN=$(BIN)/kubernetes-$$minor CGO_ENABLED=0; set -x; \
-		$(TEST) -trimpath -timeout 30m -p 1 -parallel 4 ./install ./e2e; \
-		$(TEST) -trimpath -timeout 30m -parallel 4 -run TestTheAgentConforms ./conformance -record -kubernetes $$minor) || exit 1; done
+		(cd test; export LATEEN_BIN=$(BIN)/kubernetes-$$minor; set -x; \
+		$(TEST) -timeout 30m -p 1 -parallel 4 ./install ./e2e; \
+		$(TEST) -timeout 30m -parallel 4 -run TestTheAgentConforms ./conformance -record -kubernetes $$minor) || exit 1; done
 
 # Velero's module of its development branch is not at the Go proxy, so it is built of a checkout.
 velero-checkout: ## Run the tests of test/e2e with server, movers and definitions of Velero 1.19 or newer (FROM=DIR: a clone of velero-io/velero)
@@ -244,17 +245,17 @@ velero-checkout: ## Run the tests of test/e2e with server, movers and definition
 	@[ -d "$(FROM)/cmd/velero" ] || { echo "make $@ needs FROM=DIR, a clone of https://github.com/velero-io/velero" >&2; exit 1; }
 	$(call with,lateen $(notdir $(PROGRAMS)))
 	@mkdir -p bin/checkout; for program in $(filter-out velero,$(notdir $(PROGRAMS))) snapshot-controller.crds.yaml lateen; do ln -sf ../$$program bin/checkout/; done
-	@cd "$(FROM)" && $(STATIC) -v -o $(BIN)/checkout/velero ./cmd/velero 2>&1 | $(progress)
-	cd test && LATEEN_BIN=$(BIN)/checkout CGO_ENABLED=0 $(TEST) -trimpath -timeout 30m -parallel 4 ./e2e -history=25
+	@cd "$(FROM)" && go build -v -o $(BIN)/checkout/velero ./cmd/velero 2>&1 | $(progress)
+	cd test && LATEEN_BIN=$(BIN)/checkout $(TEST) -timeout 30m -parallel 4 ./e2e -history=25
 
 bench: ## Print the figures: throughput, API calls, memory (ONLY=pace|turnover|uploads|herd|snapshots|maintenance|watches|memory; RECORD=1 keeps them in docs)
 	$(call with,lateen controlplane snapshot-controller)
-	@cd test && $(STATIC) -o $(BIN)/bench ./bench
+	@cd test && go build -o $(BIN)/bench ./bench
 	@bin/bench --only=$(ONLY) $(if $(RECORD),--record=docs/pictures/benchmark.json)
 
 scale: ## Measure what an idle agent costs the API server (AGENTS=10,50,100 whole ones, HOLLOW=250,500 beside them)
 	$(call with,controlplane snapshot-controller)
-	@cd test && $(STATIC) -o $(BIN)/scale ./scale
+	@cd test && go build -o $(BIN)/scale ./scale
 	@bin/scale --agents=$(or $(AGENTS),10$(comma)50$(comma)100) --hollow=$(or $(HOLLOW),250$(comma)500)
 
 recording: RECORD_STATUS := $(CURDIR)/docs/pictures/status.cast
@@ -262,7 +263,7 @@ recording: demo-real pictures ## Record lateen status --watch during make demo-r
 
 dashboard: ## Record the queries of the dashboard in a real Prometheus, with transfers, and draw them
 	$(call with,lateen controlplane prometheus)
-	cd test && CGO_ENABLED=0 $(TEST) -trimpath -run TestTheDashboardShowsTransfers ./monitoring -record=$(CURDIR)/docs/pictures/dashboard.json
+	cd test && $(TEST) -run TestTheDashboardShowsTransfers ./monitoring -record=$(CURDIR)/docs/pictures/dashboard.json
 	@$(MAKE) --no-print-directory pictures
 
 pictures: ## Draw the pictures of the documentation: architecture, state machine, plot of the recorded benchmark
@@ -283,7 +284,7 @@ IMAGE_FILE := lateen-image
 define crosscompile
 @for platform in $(1); do \
 	out=bin/lateen-$${platform/\//-}; [ $${platform%/*} != windows ] || out+=.exe; \
-	GOOS=$${platform%/*} GOARCH=$${platform#*/} $(STATIC) -ldflags "-s -w -X main.version=$(VERSION)" -o $$out ./cmd/lateen; \
+	GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -ldflags "-s -w -X main.version=$(VERSION)" -o $$out ./cmd/lateen; \
 	printf '  %-32s %4d MiB\n' $$out $$(($$(stat -c %s $$out) >> 20)); done
 endef
 
@@ -330,7 +331,7 @@ bin/debian/unpacked:
 CLUSTER_DIR := /tmp/lateen-cluster
 WITH_CLUSTER := lateen controlplane velero snapshot-controller kubectl versitygw velero-plugin-for-aws velero-restore-helper helm \
 	$(notdir $(CLUSTER_PROGRAMS))
-REALCLUSTER := cd test/realcluster && $(STATIC) -o $(BIN)/realcluster .
+REALCLUSTER := cd test/realcluster && go build -o $(BIN)/realcluster .
 define clusterfiles
 $(call with,$(WITH_CLUSTER))
 @$(MAKE) --no-print-directory --silent bin/debian/unpacked
@@ -363,9 +364,6 @@ cluster-sample cluster-test:
 manifests: ## Write deploy/base, the files of the chart and the golden files of deploy, as package deploy makes them now
 	go test ./deploy -update
 
-# What golangci-lint compiles is what the programs are compiled of, so nothing is compiled twice.
-lint: export GOFLAGS := -buildvcs=false -trimpath
-lint: export CGO_ENABLED := 0
 # These modules wrap a whole program in a few lines. Some linters need facts of all dependencies, or build them in SSA form: in an
 # empty cache that takes half a minute for each of them, and finds nothing in one call. The others check them too.
 WRAPPERS := test/kubectl test/velero test/velero117

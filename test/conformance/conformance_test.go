@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/discovery"
 
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/embedded"
 	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -55,7 +56,7 @@ func TestTheAgentConforms(t *testing.T) {
 			t.Run(string(testCase.Kind)+"/"+testCase.Title, func(t *testing.T) {
 				t.Parallel()
 				began := time.Now()
-				err := on.Play(t.Context(), played, testCase, t.TempDir())
+				status, err := on.Play(t.Context(), played, testCase, t.TempDir())
 				if errors.As(err, &SetupError{}) {
 					require.NoError(t, err, "tells nothing of the agent")
 				}
@@ -64,8 +65,12 @@ func TestTheAgentConforms(t *testing.T) {
 				results = append(results, result)
 				lock.Unlock()
 				t.Logf("%.1f s: %v", result.Seconds, err)
-				if !played.MayFail {
-					require.NoError(t, err)
+				if played.MayFail {
+					return
+				}
+				require.NoError(t, err)
+				if !testCase.NeedsRealControlPlane() {
+					require.Equal(t, status, onEmbedded(t, played, testCase), "the embedded cluster is unlike the real control plane")
 				}
 			})
 		}
@@ -78,6 +83,20 @@ func TestTheAgentConforms(t *testing.T) {
 		require.True(t, strings.HasPrefix(server.GitVersion, "v"+*minor), "the control plane is %s", server.GitVersion)
 		require.NoError(t, keep(played, reportName(played.Name, *minor), strings.TrimPrefix(server.GitVersion, "v"), results))
 	}
+}
+
+// onEmbedded plays a case on an embedded cluster, and returns the status of its resource in the end.
+func onEmbedded(t *testing.T, played *Agent, testCase *Case) string {
+	t.Helper()
+	running, err := embedded.Start(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, running.Stop()) })
+	on, end, err := NewPlane(t.Context(), running, t.TempDir())
+	t.Cleanup(end)
+	require.NoError(t, err)
+	status, err := on.Play(t.Context(), played, testCase, t.TempDir())
+	require.NoError(t, err)
+	return status
 }
 
 func TestThereAreCasesOfEveryKindAndNoTwoDifferOnlyInValues(t *testing.T) {

@@ -9,12 +9,14 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/dynamic"
@@ -99,37 +101,59 @@ func (p *Plane) newRun(agent *Agent, testCase *Case, dir string, fail context.Ca
 	return &caseRun{plane: p, agent: agent, testCase: testCase, dir: dir, fail: fail, named: make(chan struct{})}
 }
 
-// Play plays a case against an agent; dir takes what belongs to the node. The error says in what the agent did not do
-// as the case wants, or is a SetupError.
-func (p *Plane) Play(ctx context.Context, agent *Agent, testCase *Case, dir string) error {
+// Play plays a case against an agent; dir takes what belongs to the node. It returns the status of the case's resource in the end as
+// JSON, without times and with $WORDS for names; empty if the resource is gone. The error says in what the agent did not do as the case
+// wants, or is a SetupError.
+func (p *Plane) Play(ctx context.Context, agent *Agent, testCase *Case, dir string) (status string, err error) {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	s := p.newRun(agent, testCase, dir, fail)
 	defer s.end()
 	if err := s.build(ctx); err != nil {
-		return SetupError{fmt.Errorf("build the environment: %w", err)}
+		return "", SetupError{fmt.Errorf("build the environment: %w", err)}
 	}
 	if err := s.startAgents(ctx); err != nil {
-		return SetupError{err}
+		return "", SetupError{err}
 	}
 	ctx, cancel := context.WithTimeout(ctx, agent.Patience)
 	defer cancel()
 	created, err := s.create(ctx, s.alter)
 	if err != nil {
-		return SetupError{err}
+		return "", SetupError{err}
 	}
 	s.placeholders.set("NAME", created.GetName())
 	s.placeholders.set("UID", string(created.GetUID()))
 	close(s.named)
 	for i, step := range testCase.Happens {
 		if err := s.take(ctx, step); err != nil {
-			return s.why(ctx, fmt.Errorf("step %d of %d: %w", i+1, len(testCase.Happens), err))
+			return "", s.why(ctx, fmt.Errorf("step %d of %d: %w", i+1, len(testCase.Happens), err))
 		}
 	}
-	return s.why(ctx, s.expect(ctx))
+	if err := s.expect(ctx); err != nil {
+		return "", s.why(ctx, err)
+	}
+	return s.status()
 }
 
-// why returns the error of the agent's process if it ended, else err. It replaces names of this run by their placeholders.
+// status returns the status of the case's resource for Play.
+func (s *caseRun) status() (string, error) {
+	s.plane.History.lock.Lock()
+	defer s.plane.History.lock.Unlock()
+	for _, life := range s.plane.History.in(string(s.testCase.Kind), s.Namespace) {
+		if life.gone || meta(life.last()).GetName() != s.placeholders.of("NAME") {
+			continue
+		}
+		status, _, err := unstructured.NestedMap(life.last(), "status")
+		maps.DeleteFunc(status, func(name string, _ any) bool {
+			return strings.HasSuffix(name, "Timestamp") || name == "lastMaintenanceTime" || name == "recentMaintenance"
+		})
+		text, unwritten := json.Marshal(status)
+		return s.neutral(string(text)), errors.Join(err, unwritten)
+	}
+	return "", nil
+}
+
+// why returns the error of the agent's process if it ended, else err, without names of this run.
 func (s *caseRun) why(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -137,11 +161,22 @@ func (s *caseRun) why(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
 		return cause
 	}
+	return errors.New(s.neutral(err.Error()))
+}
+
+// neutral replaces names of this run by their placeholders, longer names first.
+func (s *caseRun) neutral(text string) string {
+	all := s.placeholders.all()
+	words := slices.SortedFunc(maps.Keys(all), func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(all[b]), len(all[a])), cmp.Compare(a, b))
+	})
 	var names []string
-	for word, name := range s.placeholders.all() {
-		names = append(names, name, "$"+word)
+	for _, word := range words {
+		if all[word] != "" {
+			names = append(names, all[word], "$"+word)
+		}
 	}
-	return errors.New(strings.NewReplacer(names...).Replace(err.Error()))
+	return strings.NewReplacer(names...).Replace(text)
 }
 
 func (s *caseRun) end() {

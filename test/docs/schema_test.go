@@ -183,7 +183,7 @@ func closeObjects(schema any) {
 }
 
 // What the program prints on a real control plane, and the golden file of a busy cluster, match the schemas.
-func TestOutputsMatchTheirSchemas(t *testing.T) {
+func TestOutputsMatchTheirSchemasOnKubernetes(t *testing.T) {
 	busy, err := os.ReadFile(filepath.Join(root, "cmd/lateen/status/diagnose/testdata/a-busy-cluster.json"))
 	require.NoError(t, err)
 	valid(t, "status", string(busy))

@@ -116,7 +116,7 @@ func requirePrinted(t *testing.T, where, shown, out string) {
 func oneSpaced(line string) string { return strings.Join(strings.Fields(line), " ") }
 
 // What readers are told to type works, from the first line of a document to the last.
-func TestCommandsOfThePagesWork(t *testing.T) {
+func TestCommandsOfThePagesWorkOnKubernetes(t *testing.T) {
 	place := regexp.MustCompile(`^<!-- on .+ -->$`)
 	for _, d := range documents(t) {
 		t.Run(d.name, func(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/component-helpers/resource"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/utils/ptr"
 
@@ -72,11 +73,34 @@ func (c *Cluster) fitting(pod *corev1.Pod) (fit []string) {
 	required := nodeaffinity.GetRequiredNodeAffinity(pod)
 	for _, object := range c.API.List("nodes") {
 		node := apiserver.As[corev1.Node](object)
-		if matches, err := required.Match(node); err == nil && matches && !node.Spec.Unschedulable && reachable(node) {
+		if matches, err := required.Match(node); err == nil && matches && !node.Spec.Unschedulable && reachable(node) && c.hasRoom(node, pod) {
 			fit = append(fit, node.Name)
 		}
 	}
 	return fit
+}
+
+// hasRoom reports whether a node has the resources that a pod requests. A node has any amount of what it does not list.
+func (c *Cluster) hasRoom(node *corev1.Node, pod *corev1.Pod) bool {
+	if len(node.Status.Allocatable) == 0 {
+		return true
+	}
+	requests := resource.PodRequests(pod, resource.PodResourcesOptions{})
+	for _, object := range c.API.List("pods") {
+		if other := apiserver.As[corev1.Pod](object); other.Spec.NodeName == node.Name && !Terminal(other) {
+			for name, more := range resource.PodRequests(other, resource.PodResourcesOptions{}) {
+				sum := requests[name].DeepCopy()
+				sum.Add(more)
+				requests[name] = sum
+			}
+		}
+	}
+	for name, all := range node.Status.Allocatable {
+		if asked := requests[name]; asked.Cmp(all) > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 func reachable(node *corev1.Node) bool {

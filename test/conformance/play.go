@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -102,7 +103,7 @@ func (p *Plane) newRun(agent *Agent, testCase *Case, dir string, fail context.Ca
 }
 
 // Play plays a case against an agent; dir takes what belongs to the node. It returns the status of the case's resource in the end as
-// JSON, without times and with $WORDS for names; empty if the resource is gone. The error says in what the agent did not do as the case
+// JSON, without what differs between runs, and with $WORDS for names; empty if the resource is gone. The error says in what the agent did not do as the case
 // wants, or is a SetupError.
 func (p *Plane) Play(ctx context.Context, agent *Agent, testCase *Case, dir string) (status string, err error) {
 	ctx, fail := context.WithCancelCause(ctx)
@@ -135,6 +136,9 @@ func (p *Plane) Play(ctx context.Context, agent *Agent, testCase *Case, dir stri
 	return s.status()
 }
 
+// uid matches the UIDs in names that a controller made.
+var uid = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+
 // status returns the status of the case's resource for Play.
 func (s *caseRun) status() (string, error) {
 	s.plane.History.lock.Lock()
@@ -145,10 +149,10 @@ func (s *caseRun) status() (string, error) {
 		}
 		status, _, err := unstructured.NestedMap(life.last(), "status")
 		maps.DeleteFunc(status, func(name string, _ any) bool {
-			return strings.HasSuffix(name, "Timestamp") || name == "lastMaintenanceTime" || name == "recentMaintenance"
+			return strings.HasSuffix(name, "Timestamp") || slices.Contains([]string{"acceptedByNode", "lastMaintenanceTime", "recentMaintenance"}, name)
 		})
 		text, unwritten := json.Marshal(status)
-		return s.neutral(string(text)), errors.Join(err, unwritten)
+		return uid.ReplaceAllString(s.neutral(string(text)), "UID"), errors.Join(err, unwritten)
 	}
 	return "", nil
 }

@@ -65,7 +65,7 @@ func (c *Cluster) notify(since int64) {
 // next returns a step that a controller can take.
 func (c *Cluster) next() (controllers.Step, bool) {
 	for _, steps := range []func() []controllers.Step{
-		c.accounts, c.daemons, c.cluster.Scheduler, c.cluster.Volumes, c.cluster.Snapshots, c.contents, c.cluster.Jobs, c.garbage,
+		c.accounts, c.namespaces, c.daemons, c.cluster.Scheduler, c.cluster.Volumes, c.cluster.Snapshots, c.contents, c.cluster.Jobs, c.garbage,
 	} {
 		if found := steps(); len(found) > 0 {
 			return found[0], true
@@ -83,6 +83,49 @@ func (c *Cluster) accounts() (all []controllers.Step) {
 				c.cluster.Create("serviceaccounts", name, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}})
 			}})
 		}
+	}
+	return all
+}
+
+// content is the finalizer of a namespace until all of its objects are gone.
+const content = "embedded.example.com/content"
+
+// namespaces returns the steps of the namespace controller: it deletes the objects of a namespace that is being deleted.
+func (c *Cluster) namespaces() (all []controllers.Step) {
+	for _, namespace := range c.cluster.API.List("namespaces") {
+		name, held := namespace.GetName(), slices.Contains(namespace.GetFinalizers(), content)
+		switch {
+		case namespace.GetDeletionTimestamp() == nil && !held:
+			all = append(all, controllers.Step{Name: "namespace controller: protect " + name, Do: func() {
+				c.cluster.Patch("namespaces", namespace, map[string]any{"metadata": map[string]any{"finalizers": []string{content}}})
+			}})
+		case namespace.GetDeletionTimestamp() != nil && held:
+			all = append(all, c.empty(namespace)...)
+		}
+	}
+	return all
+}
+
+// empty returns the steps that end a namespace that is being deleted.
+func (c *Cluster) empty(namespace *apiserver.Object) (all []controllers.Step) {
+	left := false
+	for _, resource := range apiserver.Resources() {
+		plural := resource.Resource
+		for _, object := range c.cluster.API.List(plural) {
+			if !resource.Namespaced || object.GetNamespace() != namespace.GetName() {
+				continue
+			}
+			if left = true; object.GetDeletionTimestamp() == nil {
+				all = append(all, controllers.Step{Name: "namespace controller: delete " + plural + " " + object.Key(), Do: func() {
+					c.cluster.Delete(plural, object)
+				}})
+			}
+		}
+	}
+	if !left {
+		all = append(all, controllers.Step{Name: "namespace controller: release " + namespace.GetName(), Do: func() {
+			c.cluster.RemoveFinalizer("namespaces", namespace, content)
+		}})
 	}
 	return all
 }

@@ -2,8 +2,8 @@
 // real time, with Kubernetes' controllers. It starts in milliseconds and needs no other program. Nodes of package node are its kubelets.
 //
 // It has no rights, no schemas of custom resources, no quotas, no webhooks and no policies, and few validations. A request that creates
-// or changes such an object fails, and names the real control plane (package cluster), on which such tests run. Namespaces that are
-// deleted leave their objects, and pods have no logs.
+// or changes such an object fails, and names the real control plane (package cluster), on which such tests run. Pods have no logs, and
+// nothing preempts.
 package embedded
 
 import (

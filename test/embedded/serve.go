@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/version"
 
@@ -47,7 +49,7 @@ func (c *Cluster) handle(request apiserver.Request, record cluster.Record) apise
 	c.lock.Lock()
 	defer c.lock.Unlock()
 	before := c.cluster.API.Revision()
-	reply := c.cluster.API.Handle(request)
+	reply := c.answer(request, record)
 	if writes := []string{"create", "update", "patch"}; slices.Contains(writes, record.Verb) && reply.Code == http.StatusNotFound && !c.cluster.API.Serves(record.Resource) {
 		reply = apiserver.Failure(missing(record.Resource))
 	}
@@ -58,6 +60,19 @@ func (c *Cluster) handle(request apiserver.Request, record cluster.Record) apise
 	c.records = append(c.records, record)
 	c.notify(before)
 	return reply
+}
+
+// answer lets the API server answer a request, except for an eviction.
+func (c *Cluster) answer(request apiserver.Request, record cluster.Record) apiserver.Reply {
+	if record.Resource != "pods" || record.Subresource != "eviction" {
+		return c.cluster.API.Handle(request)
+	}
+	pod := c.cluster.API.Get("pods", record.Namespace, record.Name)
+	if pod == nil {
+		return apiserver.Failure(apierrors.NewNotFound(corev1.Resource("pods"), record.Name))
+	}
+	c.cluster.Evict(pod)
+	return apiserver.Reply{Code: http.StatusCreated, Body: []byte(`{"kind":"Status","apiVersion":"v1","status":"Success","code":201}`)}
 }
 
 // missing is the answer to a write of an object that this cluster does not have.
@@ -126,8 +141,12 @@ func recordOf(user string, request *http.Request, read apiserver.Request) cluste
 	parts = append(parts, "", "") // a name and a subresource, if there are none
 	record.Resource, record.Name, record.Subresource = parts[0], parts[1], parts[2]
 	record.Verb = verb(read, record.Name != "")
-	if record.APIGroup == "velero.io" || record.Verb == "delete" && record.Resource == "pods" {
+	if record.APIGroup == "velero.io" {
 		record.Body = slices.Clone(read.Body)
+	}
+	if record.Verb == "delete" && record.Resource == "pods" {
+		options, _ := apiserver.DeleteOptions(read) // the answer is the error
+		record.Body, _ = json.Marshal(options)      //nolint:errchkjson // plain values
 	}
 	return record
 }

@@ -138,7 +138,7 @@ func (d *nodeLoss) deletions(name string) (forced []bool) {
 }
 
 // A node loses its power, or its network, in every phase. Nobody confirms the end of what runs there.
-func TestATransferOutlivesItsNodeOnKubernetes(t *testing.T) {
+func TestATransferOutlivesItsNode(t *testing.T) {
 	t.Parallel()
 	for _, kind := range testenv.Kinds() {
 		for _, phase := range []testenv.Phase{testenv.Accepted, testenv.Prepared, testenv.InProgress, testenv.Canceling} {
@@ -165,7 +165,7 @@ func (d *nodeLoss) returns() {
 }
 
 // A mover that tolerates every taint is never evicted: its pod looks Running for ever.
-func TestAMoverThatLooksRunningOnADeadNodeCountsAsLostOnKubernetes(t *testing.T) {
+func TestAMoverThatLooksRunningOnADeadNodeCountsAsLost(t *testing.T) {
 	t.Parallel()
 	for name, dies := range map[string]func(d *nodeLoss) error{
 		"that does not answer": func(d *nodeLoss) error { return d.node.Silence(d.soon()) },

@@ -137,7 +137,7 @@ func TestATransferOfDataWaitsForTheOnlyNodeToBeUncordonedOnKubernetes(t *testing
 }
 
 // A drain ends applications too. A backup of a pod that is gone with its volume does not go on, wherever its mover is.
-func TestABackupWhosePodIsDrainedTooFailsOnKubernetes(t *testing.T) {
+func TestABackupWhosePodIsDrainedTooFails(t *testing.T) {
 	d := newDrained(t, testenv.PodVolumeBackup, 1, `{}`)
 	name := d.begin(testenv.InProgress)
 	d.drain(d.node, d.Apps)
@@ -147,7 +147,7 @@ func TestABackupWhosePodIsDrainedTooFailsOnKubernetes(t *testing.T) {
 	d.nothingLeft()
 }
 
-func TestACanceledTransferIsCanceledWhenItsNodeIsDrainedOnKubernetes(t *testing.T) {
+func TestACanceledTransferIsCanceledWhenItsNodeIsDrained(t *testing.T) {
 	t.Parallel()
 	for _, kind := range testenv.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {

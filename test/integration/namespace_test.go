@@ -23,7 +23,7 @@ func (s *env) deletes(namespace string) {
 
 // Whoever deletes the namespace of an application in the middle of a transfer gets an end of it, and nothing is left but what was
 // restored and has no claim to go to.
-func TestATransferEndsWhenTheNamespaceOfItsApplicationIsDeletedOnKubernetes(t *testing.T) {
+func TestATransferEndsWhenTheNamespaceOfItsApplicationIsDeleted(t *testing.T) {
 	t.Parallel()
 	for kind, test := range map[testenv.Kind]struct {
 		phase testenv.Phase

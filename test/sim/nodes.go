@@ -23,10 +23,7 @@ func (s *Simulation) drain(node string) bool {
 		if pod == nil || m.pod.Spec.NodeName != node || pod.GetDeletionTimestamp() != nil {
 			continue
 		}
-		s.Patch("pods", pod, map[string]any{"status": map[string]any{"conditions": append(s.conditions(corev1.ConditionTrue), corev1.PodCondition{
-			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI", LastTransitionTime: s.Now(),
-		})}})
-		s.Delete("pods", pod)
+		s.Evict(pod)
 	}
 	return true
 }

@@ -40,7 +40,8 @@ func contentType(request Request) string {
 	return kind
 }
 
-func deleteOptions(request Request) (metav1.DeleteOptions, error) {
+// DeleteOptions reads the options of a deletion.
+func DeleteOptions(request Request) (metav1.DeleteOptions, error) {
 	options := metav1.DeleteOptions{}
 	if len(request.Body) == 0 {
 		return options, nil

@@ -146,7 +146,7 @@ func (s *Server) serve(at target, request Request) (Reply, error) {
 		patched, err := s.Update(plural, at.namespace, at.name, at.sub, dry, at.patch(request))
 		return answer(http.StatusOK, patched, partial(request)), err
 	case request.Method == http.MethodDelete && at.name != "":
-		options, err := deleteOptions(request)
+		options, err := DeleteOptions(request)
 		if err != nil {
 			return Reply{}, err
 		}

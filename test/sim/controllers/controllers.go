@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/utils/ptr"
@@ -75,6 +76,16 @@ func (c *Cluster) Delete(plural string, object *apiserver.Object) {
 	if _, err := c.API.Delete(plural, object.GetNamespace(), object.GetName(), metav1.DeleteOptions{}); err != nil {
 		panic(err)
 	}
+}
+
+// Evict deletes a pod as the eviction API does, without a look at disruption budgets.
+func (c *Cluster) Evict(object *apiserver.Object) {
+	conditions := append(slices.Clone(apiserver.As[corev1.Pod](object).Status.Conditions), corev1.PodCondition{
+		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI",
+		Message: "Eviction API: evicting", LastTransitionTime: c.Now(),
+	})
+	c.Patch("pods", object, map[string]any{"status": map[string]any{"conditions": conditions}})
+	c.Delete("pods", object)
 }
 
 // RemovePod removes a pod as the kubelet does after its end.

@@ -118,10 +118,29 @@ func (c *Cluster) createJobPod(object *apiserver.Object, of *batchv1.Job) {
 	c.Patch("jobs", object, map[string]any{"status": map[string]any{"active": 1, "ready": 0}})
 }
 
+// whyEnded returns reason and message of a condition of an end (constants of Kubernetes' pkg/controller/job).
+func (c *Cluster) whyEnded(of *batchv1.Job, condition batchv1.JobConditionType) (reason, message string) {
+	if condition == batchv1.JobComplete {
+		return batchv1.JobReasonCompletionsReached, "Reached expected number of succeeded pods"
+	}
+	for _, known := range of.Status.Conditions {
+		if known.Type == batchv1.JobFailureTarget {
+			return known.Reason, known.Message
+		}
+	}
+	if c.expired(of) {
+		return batchv1.JobReasonDeadlineExceeded, "Job was active longer than specified deadline"
+	}
+	return batchv1.JobReasonBackoffLimitExceeded, "Job has reached the specified backoff limit"
+}
+
 // endJob adds the condition of an end to a Job, and to a final one its counts.
 func (c *Cluster) endJob(object *apiserver.Object, condition batchv1.JobConditionType) {
 	status := apiserver.As[batchv1.Job](object).Status.DeepCopy()
-	status.Conditions = append(status.Conditions, batchv1.JobCondition{Type: condition, Status: corev1.ConditionTrue, Reason: "Simulated", LastTransitionTime: c.Now()})
+	reason, message := c.whyEnded(apiserver.As[batchv1.Job](object), condition)
+	status.Conditions = append(status.Conditions, batchv1.JobCondition{
+		Type: condition, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: c.Now(),
+	})
 	switch condition {
 	case batchv1.JobComplete:
 		status.Succeeded, status.CompletionTime = 1, new(c.Now())

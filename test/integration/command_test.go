@@ -92,7 +92,7 @@ func requireOneLine(t *testing.T, reported string, description []string) {
 	require.NotContains(t, reported, "goroutine")
 }
 
-func TestACommandInAClusterWithoutVelerosResourcesSaysSo(t *testing.T) {
+func TestACommandInAClusterWithoutVelerosResourcesSaysSoOnKubernetes(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()

@@ -178,8 +178,12 @@ verify: ## Run the tests that need root and apt: real control plane, Velero's se
 	for module in cluster velero release; do (cd test/$$module && $(TEST) ./...) || exit 1; done
 	CGO_ENABLED=1 $(TEST) -race $$(go list ./... | grep -vE '/($(subst $(space),|,$(PURE)))$$')
 	cd test && $(TEST) -run 'OnKubernetes$$' -timeout 60m -p 2 -parallel 6 ./integration ./docs
-	cd test && $(TEST) -skip '$(MONITORED)' -timeout 60m -p 2 -parallel 10 $(KUBERNETES:%=./%)
+	cd test && $(TEST) -skip '$(MONITORED)' -timeout 60m -p 2 -parallel 10 $(patsubst %,./%,$(filter-out $(RACED),$(KUBERNETES)))
+	cd test && CGO_ENABLED=1 $(TEST) -race -timeout 60m -parallel 8 $(RACED:%=./%)
 	$(call after)
+
+# Its tests run agents within the test, with Velero's server and movers.
+RACED := e2e
 
 # Pure decisions have no goroutines, but millions of situations to walk through: the race detector has nothing to find there.
 PURE := reconcile/transfer reconcile/maintenance

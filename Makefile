@@ -2,7 +2,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help build cluster cluster-check cluster-sample cluster-test compatibility velero-checkout demo demo-real test verify sweep nightly sim mutants reverts soak conformance bench scale monitored recording dashboard pictures site image release manifests lint
+.PHONY: help build cluster cluster-check cluster-sample cluster-test compatibility velero-checkout demo demo-real test verify race sweep nightly sim mutants reverts conformance bench scale monitored recording dashboard pictures site image release manifests lint
 
 BIN := $(CURDIR)/bin
 PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller bin/kubectl
@@ -197,6 +197,11 @@ monitored: ## Run the tests with a real Prometheus: alerts that an agent causes,
 	$(call with,controlplane velero snapshot-controller)
 	cd test && CGO_ENABLED=1 $(TEST) -race -run '$(MONITORED)' ./monitoring
 
+race: ## Run agents and conformance cases with the race detector
+	$(call need,gcc=gcc$(comma)libc6-dev bwrap=bubblewrap)
+	$(call with,lateen controlplane snapshot-controller velero-1.17)
+	cd test && CGO_ENABLED=1 $(TEST) -race -skip '$(SWEEP)' -timeout 2h -p 1 -parallel 6 ./embedded ./integration ./conformance
+
 sweep: ## Run the long tests: every kill point and every fault, of all kinds and of maintenance
 	$(call need,gcc=gcc$(comma)libc6-dev)
 	cd test && CGO_ENABLED=1 $(TEST) -race -timeout 2h -parallel 16 -v -run '$(SWEEP)' ./integration -whole
@@ -213,12 +218,6 @@ reverts: ## Revert fixes in a copy, one at a time, and play up to RUNS=10000 sch
 
 # Velero's agent mostly waits: twelve of its cases at a time, which take less than 15 minutes each, keep within the 90.
 AGENT := velero
-soak: ## Have agents killed, faults, cancels, deletions and preemptions at random for MINUTES=10, with AGENTS=1 of each node (SEED= repeats one)
-	$(call need,gcc=gcc$(comma)libc6-dev)
-	$(call with,controlplane snapshot-controller)
-	@cd test && CGO_ENABLED=1 go build -race -o $(BIN)/soak ./soak
-	@bin/soak --seed=$(or $(SEED),0) --minutes=$(or $(MINUTES),10) --agents=$(or $(AGENTS),1)
-
 conformance: ## Play all conformance cases against AGENT=velero or lateen, and write the results into README and docs
 	$(call need,bwrap=bubblewrap)
 	$(call with,$(AGENT) controlplane snapshot-controller velero-1.17)

@@ -236,8 +236,8 @@ func TestAClaimRecreatedDuringARebindIsNotRebound(t *testing.T) {
 	}
 }
 
-// A soak found this: two agents of a node overlapped. The second one set the claimRef again, without the UID that
-// Kubernetes had written, and the bound target became Lost.
+// Two agents of a node may overlap. Once, the second one set the claimRef again, without the UID that Kubernetes had
+// written, and the bound target became Lost.
 func TestAStaleAgentDoesNotUndoABinding(t *testing.T) {
 	client := fake.NewClientset(freeTarget(), restoredVolume())
 	var first sync.Once

@@ -12,7 +12,6 @@ import (
 // SnapshotController is a running process of the real snapshot-controller of kubernetes-csi.
 type SnapshotController struct {
 	process *process.Process
-	log     string
 }
 
 // ControllerOptions configure the snapshot-controller.
@@ -25,8 +24,7 @@ type ControllerOptions struct {
 
 // StartSnapshotController starts the process. It ends by Stop, or with this process.
 func StartSnapshotController(options ControllerOptions) (*SnapshotController, error) {
-	s := &SnapshotController{log: filepath.Join(options.Dir, "snapshot-controller.log")}
-	log, err := os.Create(s.log)
+	log, err := os.Create(filepath.Join(options.Dir, "snapshot-controller.log"))
 	if err != nil {
 		return nil, fmt.Errorf("make log of snapshot-controller: %w", err)
 	}
@@ -36,17 +34,12 @@ func StartSnapshotController(options ControllerOptions) (*SnapshotController, er
 		"--retry-interval-start=100ms", "--retry-interval-max=2s", "--feature-gates=CSIVolumeGroupSnapshot=false", "--v=4",
 	}, options.Args...)...)
 	command.Stdout, command.Stderr = log, log
-	if s.process, err = process.Start(command); err != nil {
+	started, err := process.Start(command)
+	if err != nil {
 		return nil, err
 	}
-	return s, nil
+	return &SnapshotController{process: started}, nil
 }
-
-// Log returns the path of the log file.
-func (s *SnapshotController) Log() string { return s.log }
-
-// Ended returns a channel that closes when the process has ended.
-func (s *SnapshotController) Ended() <-chan struct{} { return s.process.Ended() }
 
 // Stop kills the process and waits for its end. A new process continues its work.
 func (s *SnapshotController) Stop() error { return s.process.Kill() }

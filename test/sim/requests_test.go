@@ -16,6 +16,7 @@ func TestATransferKeepsWithinItsBudgetOfRequests(t *testing.T) {
 		Backup: {7, 1}, Restore: {7, 1}, Upload: {17, 5}, Download: {14, 10},
 	} {
 		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
 			for seed := range uint64(schedules) {
 				writes, reads := requests(t, seed, kind, 1)
 				moreWrites, moreReads := requests(t, seed, kind, 1+more)
@@ -29,6 +30,7 @@ func TestATransferKeepsWithinItsBudgetOfRequests(t *testing.T) {
 // TestThePrepareQueueIsOneForAllKinds has one agent, whose own writes its caches need not show: no transfer is prepared beyond the
 // queue.
 func TestThePrepareQueueIsOneForAllKinds(t *testing.T) {
+	t.Parallel()
 	const schedules = 50
 	for seed := range uint64(schedules) {
 		plan := Plan{Seed: seed, Nodes: 1, Slots: 4, Queue: 2}

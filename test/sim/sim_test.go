@@ -22,14 +22,22 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// play plays a plan and returns the trace and what was broken.
-func play(t *testing.T, plan Plan) (played *trace, broken error) {
+// played is a schedule that has ended.
+type played struct {
+	*trace
+
+	ends map[int]string
+}
+
+// play plays a plan and returns what was broken.
+func play(t *testing.T, plan Plan) (end played, broken error) {
 	t.Helper()
-	synctest.Test(t, func(*testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSimulation(plan)
-		broken, played = s.run(), s.trace
+		broken = s.run()
+		end = played{s.trace, s.ends(t)}
 	})
-	return played, broken
+	return end, broken
 }
 
 func TestABackupWithoutFaultsIsCompleted(t *testing.T) {
@@ -41,6 +49,7 @@ func TestABackupWithoutFaultsIsCompleted(t *testing.T) {
 func TestASeedReplaysToTheSameTrace(t *testing.T) {
 	seeds.Each(t, 5, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
+		t.Parallel()
 		plan := Draw(random.Uint64())
 		first, _ := play(t, plan)
 		for range 3 {
@@ -51,7 +60,7 @@ func TestASeedReplaysToTheSameTrace(t *testing.T) {
 }
 
 var (
-	runs  = flag.Int("runs", 1000, "fresh schedules")
+	runs  = flag.Int("runs", 250, "fresh schedules")
 	first = flag.Bool("first", false, "end with the first schedule that fails, and do not minimize its plan")
 )
 
@@ -69,7 +78,7 @@ func TestSchedules(t *testing.T) {
 			return
 		}
 		plan := Draw(random.Uint64())
-		trace, broken := play(t, plan)
+		trace, broken := compare(t, plan)
 		played.Add(1)
 		steps.Add(int64(len(trace.lines)))
 		if *first {
@@ -79,10 +88,10 @@ func TestSchedules(t *testing.T) {
 			return
 		}
 		least := Minimize(plan, func(less Plan) error {
-			_, err := play(t, less)
+			_, err := compare(t, less)
 			return err
 		})
-		trace, smallest := play(t, least)
+		trace, smallest := compare(t, least)
 		require.NoError(t, broken, "minimized to %+v: %v\n%s", least, smallest, trace)
 	})
 }

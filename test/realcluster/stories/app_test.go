@@ -88,7 +88,7 @@ func onWorker() string {
 // deploy creates the namespace with what a manifest has in it, which is gone after the test.
 func (a *app) deploy(manifest string) {
 	a.t.Helper()
-	a.t.Cleanup(func() { kubectl(a.t, "delete", "namespace", a.namespace, "--ignore-not-found") })
+	a.t.Cleanup(func() { kubectl(a.t, "delete", "namespace", a.namespace, "--ignore-not-found", "--wait=false") })
 	feed(a.t, fmt.Sprintf(manifest, a.namespace), "kubectl", "apply", "-f", "-")
 	a.ready()
 }
@@ -111,8 +111,12 @@ func (a *app) prints() map[string]string {
 	return all
 }
 
-// lose deletes the namespace with all volumes.
-func (a *app) lose() { kubectl(a.t, "delete", "namespace", a.namespace) }
+// lose deletes the namespace. Its pods and claims go first: the namespace controller looks for what is left only every few seconds.
+func (a *app) lose() {
+	a.t.Helper()
+	kubectl(a.t, "delete", "pods,persistentvolumeclaims", "--all", "--namespace="+a.namespace, "--now")
+	kubectl(a.t, "delete", "namespace", a.namespace)
+}
 
 // backup makes a backup of the namespace with Velero's command line, and returns once it has completed.
 func (a *app) backup(name string, args ...string) {

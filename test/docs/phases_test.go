@@ -2,8 +2,13 @@ package docs
 
 import (
 	"go/ast"
+	"go/parser"
 	"go/token"
+	"io/fs"
+	"iter"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -62,4 +67,28 @@ func isMethodOf(function *ast.FuncDecl, receiver string) bool {
 	}
 	name, is := function.Recv.List[0].Type.(*ast.Ident)
 	return is && name.Name == receiver
+}
+
+// productFiles parses the files of the product, without tests.
+func productFiles(t *testing.T) iter.Seq2[*ast.File, *token.FileSet] {
+	t.Helper()
+	return func(yield func(*ast.File, *token.FileSet) bool) {
+		files := token.NewFileSet()
+		require.NoError(t, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case entry.IsDir() && slices.Contains([]string{"test", "bin", ".git"}, entry.Name()):
+				return fs.SkipDir
+			case entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+				return nil
+			}
+			file, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
+			require.NoError(t, err)
+			if !yield(file, files) {
+				return fs.SkipAll
+			}
+			return nil
+		}))
+	}
 }

@@ -25,11 +25,6 @@ func (s *env) startStorage(t *testing.T, change ...func(*storagev1.StorageClass)
 	require.NoError(t, s.StartDriver(s.ctx, storageClass, csi.Options{}, change...))
 }
 
-func TestASnapshotIsUploadedAndDownloaded(t *testing.T) {
-	t.Parallel()
-	ofEveryVersion(t, uploadAndDownload)
-}
-
 func uploadAndDownload(t *testing.T, s *env) {
 	t.Helper()
 	s.startStorage(t)

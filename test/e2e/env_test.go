@@ -48,21 +48,10 @@ type env struct {
 	jobs       gate
 }
 
-// ofEveryVersion runs a test with the movers and the resource definitions of each Velero that is built into bin/.
-func ofEveryVersion(t *testing.T, test func(t *testing.T, s *env), change ...func(*agent.Options)) {
-	t.Helper()
-	for _, name := range []string{"velero", "velero-1.17"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t, newEnv(t, name, change...))
-		})
-	}
-}
-
 // newEnv builds one with an agent in this process.
-func newEnv(t *testing.T, velero string, change ...func(*agent.Options)) *env {
+func newEnv(t *testing.T, change ...func(*agent.Options)) *env {
 	t.Helper()
-	s := buildEnv(t, velero)
+	s := buildEnv(t, "velero")
 	s.startAgent(t, change...)
 	return s
 }

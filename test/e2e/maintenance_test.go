@@ -30,11 +30,7 @@ func hourly(options *agent.Options) {
 // maintained for two days.
 func TestAServerThatIsToWaitForAYearLeavesMaintenanceToLateen(t *testing.T) {
 	t.Parallel()
-	ofEveryVersion(t, maintainInstead, hourly)
-}
-
-func maintainInstead(t *testing.T, s *env) {
-	t.Helper()
+	s := newEnv(t, hourly)
 	saved, before := s.backUp(t)
 	s.stopAgent(t)
 	s.asks(t, s.repository, "8760h")
@@ -54,7 +50,7 @@ func maintainInstead(t *testing.T, s *env) {
 // The second way: the server stays as it is, and Lateen comes first because its deadlines are exact.
 func TestLateenComesFirstAndAdoptsWhatTheServerHasBegun(t *testing.T) {
 	t.Parallel()
-	s := newEnv(t, "velero", patient)
+	s := newEnv(t, patient)
 	jobs := s.followJobs(t)
 	s.jobs.shut()
 	const frequency = 30 * time.Second // the server looks at each change, and may be late: it must not find the repository due
@@ -97,7 +93,7 @@ func TestAJobThatCannotHaveAPodDoesNotBlockTheServer(t *testing.T) {
 			options.Maintenance.PodWait, options.Maintenance.DeleteDelay = podWait, time.Hour // the server sees the end of the job, however slow it is
 		}
 	}
-	s := newEnv(t, "velero", hourly, podless(time.Hour))
+	s := newEnv(t, hourly, podless(time.Hour))
 	jobs := s.followJobs(t)
 	s.asks(t, s.repository, "72h") // the server is not to make a job too
 	s.overdue(t, s.repository)
@@ -124,7 +120,7 @@ func TestAJobThatCannotHaveAPodDoesNotBlockTheServer(t *testing.T) {
 // and jobs that are no longer in there have been counted all the same.
 func TestEndedJobsAreCountedOnceBesideTheServer(t *testing.T) {
 	t.Parallel()
-	s := newEnv(t, "velero", patient, func(options *agent.Options) { options.Flags.MaintenanceConfigMap = jobConfig })
+	s := newEnv(t, patient, func(options *agent.Options) { options.Flags.MaintenanceConfigMap = jobConfig })
 	jobs := s.followJobs(t)
 	s.asks(t, s.repository, "8s")
 	jobs.until(t, func(*batchv1.Job) bool { return jobs.recorded() > *entries })
@@ -152,7 +148,7 @@ func TestEndedJobsAreCountedOnceBesideTheServer(t *testing.T) {
 // ever once that is deleted. `velero backup-location delete` deletes BackupRepositories in the same way.
 func TestARepositoryThatIsDeletedDoesNotBlockTheServer(t *testing.T) {
 	t.Parallel()
-	s := newEnv(t, "velero", hourly)
+	s := newEnv(t, hourly)
 	jobs := s.followJobs(t)
 	s.jobs.shut()
 	s.asks(t, s.repository, "72h") // the server is not to make a job too

@@ -10,11 +10,6 @@ import (
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-func TestAPodVolumeIsBackedUpAndRestored(t *testing.T) {
-	t.Parallel()
-	ofEveryVersion(t, backUpAndRestore)
-}
-
 func backUpAndRestore(t *testing.T, s *env) {
 	t.Helper()
 	saved, before := s.backUp(t)

@@ -21,8 +21,8 @@ import (
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// Real movers of each kind and a real maintenance job use every right of ServiceAccount lateen-mover, and need no other.
-// The policies on what agents may create admit them all.
+// Real movers of each kind and a real maintenance job, of each version, do their work. They use every right of ServiceAccount
+// lateen-mover, and need no other. The policies on what agents may create admit them all.
 func TestMoversHaveExactlyTheRightsThatTheyNeed(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"velero", "velero-1.17"} {

@@ -22,7 +22,7 @@ func TestTheServerBacksUpFilesAndRestoresThem(t *testing.T) {
 	s := newServed(t)
 	claim := s.claim(t)
 	app := s.plant(t, "app", testenv.EmptyDir("cache"), testenv.ClaimVolume("data", claim.Name))
-	s.comesBack(t, app, fsBackup)
+	s.comesBack(t, fsBackup, app)
 	s.deleteNamespace(t, s.copied(t, app))
 	s.isForgotten(t, testenv.PodVolumeBackup, len(app.volumes))
 }
@@ -32,7 +32,7 @@ func TestTheServerMovesSnapshotsAndRestoresThem(t *testing.T) {
 	s := newServed(t)
 	claim := s.claim(t)
 	app := s.plant(t, "app", testenv.ClaimVolume("data", claim.Name))
-	s.comesBack(t, app, moveData)
+	s.comesBack(t, moveData, app)
 	require.Equal(t, storageClass, s.classOf(t, s.Apps, claim.Name))
 	s.restoreIntoClass(t, storageClass, otherClass)
 	namespace := s.copied(t, app)
@@ -44,13 +44,11 @@ func TestTheServerMovesSnapshotsAndRestoresThem(t *testing.T) {
 // A server of Velero 1.17, with its movers, is served as one of 1.18 is.
 func TestAServerOf117BacksUpAndRestores(t *testing.T) {
 	t.Parallel()
-	for name, how := range map[string]string{"files": fsBackup, "snapshots": moveData} {
-		t.Run(name, func(t *testing.T) {
-			s := newServedBy(t, "velero-1.17", "velero/velero:v1.17.2")
-			claim := s.claim(t)
-			s.comesBack(t, s.plant(t, "app", testenv.ClaimVolume("data", claim.Name)), how)
-		})
-	}
+	s := newServedBy(t, "velero-1.17", "velero/velero:v1.17.2")
+	claim := s.claim(t)
+	files := s.plant(t, "files", testenv.EmptyDir("cache"))
+	s.annotate(t, "files", "backup.velero.io/backup-volumes", "cache")
+	s.comesBack(t, moveData, files, s.plant(t, "snapshots", testenv.ClaimVolume("data", claim.Name)))
 }
 
 // The bucket is away while a mover works, for longer than kopia tries: the transfer fails and says where the storage was. Nothing is
@@ -79,11 +77,11 @@ func TestABucketThatIsAwayDuringATransferFailsThatTransferAlone(t *testing.T) {
 	s.deleteBackup(t)
 	// A repository that was being opened stays NotReady until the server looks at it again, minutes later. Deleted, it is opened anew.
 	require.NoError(t, s.Repositories().DeleteCollection(s.ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
-	s.comesBack(t, app, moveData)
+	s.comesBack(t, moveData, app)
 }
 
 // comesBack backs Apps up, deletes it, restores it and compares.
-func (s *served) comesBack(t *testing.T, app planted, how string) {
+func (s *served) comesBack(t *testing.T, how string, apps ...planted) {
 	t.Helper()
 	s.startBackup(t, how)
 	s.backedUp(t)
@@ -92,7 +90,9 @@ func (s *served) comesBack(t *testing.T, app planted, how string) {
 	require.Empty(t, s.Driver.Volumes())
 	s.startRestore(t, "back")
 	s.restored(t, "back")
-	s.same(t, s.Apps, app)
+	for _, app := range apps {
+		s.same(t, s.Apps, app)
+	}
 	s.nothingLeft(t)
 }
 

@@ -45,7 +45,7 @@ func TestLogsAreServedThroughTheAPIServer(t *testing.T) {
 	s.mover(ctx, t, "m1", func(pod *corev1.Pod) {
 		pod.Spec.Containers[0].TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
 	})
-	s.pod(ctx, t, "m1", testenv.Ready)
+	s.pod(ctx, t, testenv.Ready)
 	stream, err := s.Kube.CoreV1().Pods(s.Namespace).GetLogs("m1", &corev1.PodLogOptions{Follow: true}).Stream(ctx)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, stream.Close()) }()
@@ -75,17 +75,7 @@ func TestLogsAreServedThroughTheAPIServer(t *testing.T) {
 	rest, err := io.ReadAll(following)
 	require.NoError(t, err)
 	require.Empty(t, rest, "the end of the container is the end of the log")
-	pod := s.pod(ctx, t, "m1", in(corev1.PodFailed))
+	pod := s.pod(ctx, t, in(corev1.PodFailed))
 	require.Equal(t, "one\ntwo\nthree\n", pod.Status.ContainerStatuses[0].State.Terminated.Message)
 	require.Equal(t, "three\n", s.log(ctx, t, corev1.PodLogOptions{TailLines: new(int64(1))}), "a container that has ended keeps its log")
-}
-
-func TestContainerThatWaitsHasNoLog(t *testing.T) {
-	ctx := deadline(t)
-	s := newEnv(ctx, t, node.Options{})
-	s.node.Faults.Add(node.Fault{NeverStarts: true})
-	s.mover(ctx, t, "m1")
-	s.pod(ctx, t, "m1", waits("ContainerCreating"))
-	_, err := s.Kube.CoreV1().Pods(s.Namespace).GetLogs("m1", &corev1.PodLogOptions{}).Stream(ctx)
-	require.ErrorContains(t, err, "is waiting to start")
 }

@@ -4,14 +4,11 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -83,10 +80,10 @@ func (s *env) mover(ctx context.Context, t *testing.T, name string, change ...fu
 	return created
 }
 
-// pod waits for a pod in Velero's namespace.
-func (s *env) pod(ctx context.Context, t *testing.T, name string, done func(*corev1.Pod) bool) *corev1.Pod {
+// pod waits for the pod m1 in Velero's namespace.
+func (s *env) pod(ctx context.Context, t *testing.T, done func(*corev1.Pod) bool) *corev1.Pod {
 	t.Helper()
-	pod, err := s.WaitPod(ctx, s.Namespace, name, done)
+	pod, err := s.WaitPod(ctx, s.Namespace, "m1", done)
 	require.NoError(t, err)
 	return pod
 }
@@ -95,106 +92,7 @@ func in(phase corev1.PodPhase) func(*corev1.Pod) bool {
 	return func(pod *corev1.Pod) bool { return pod.Status.Phase == phase }
 }
 
-// condition returns a condition of a pod; the zero value if there is none.
-func condition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == kind {
-			return c
-		}
-	}
-	return corev1.PodCondition{}
-}
-
 func (s *env) delete(ctx context.Context, t *testing.T, name string, grace *int64) {
 	t.Helper()
 	require.NoError(t, s.Kube.CoreV1().Pods(s.Namespace).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: grace}))
-}
-
-func TestPodThatTheSchedulerBindsRuns(t *testing.T) {
-	ctx := deadline(t)
-	reported := make(chan string, 10)
-	zone := map[string]string{"zone": fmt.Sprintf("z%d", envs.Add(1))}
-	s := newEnv(ctx, t, node.Options{
-		Labels: zone, StartDelay: 10 * time.Millisecond, OnRunning: func(pod *corev1.Pod) { reported <- pod.Name },
-	})
-	free := func(pod *corev1.Pod) { pod.Spec.NodeName, pod.Spec.NodeSelector = "", zone }
-	s.mover(ctx, t, "m1", free)
-	pod := s.pod(ctx, t, "m1", testenv.Ready)
-	require.Equal(t, s.node.Name(), pod.Spec.NodeName)
-	require.Equal(t, corev1.PodRunning, pod.Status.Phase)
-	require.Equal(t, "127.0.0.1", pod.Status.PodIP)
-	require.Len(t, pod.Status.ContainerStatuses, 1)
-	require.NotNil(t, pod.Status.ContainerStatuses[0].State.Running)
-	require.Equal(t, corev1.ConditionTrue, condition(pod, corev1.PodScheduled).Status)
-	for name := ""; name != "m1"; { // the pods of the installation run here too
-		select {
-		case name = <-reported:
-		case <-ctx.Done():
-			t.Fatal("nobody is told of the pod")
-		}
-	}
-}
-
-func TestNodeStaysReady(t *testing.T) {
-	ctx := deadline(t)
-	s := newEnv(ctx, t, node.Options{Heartbeat: 20 * time.Millisecond})
-	watcher, err := s.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + s.node.Name()})
-	require.NoError(t, err)
-	defer watcher.Stop()
-	for range 4 { // the initial state and three renewals
-		select {
-		case <-watcher.ResultChan():
-		case <-ctx.Done():
-			t.Fatal("the lease is not renewed")
-		}
-	}
-	found, err := s.Kube.CoreV1().Nodes().Get(ctx, s.node.Name(), metav1.GetOptions{})
-	require.NoError(t, err)
-	require.Equal(t, s.node.Name(), found.Labels[corev1.LabelHostname])
-	require.NotZero(t, found.Status.Allocatable.Pods().Value())
-	for _, c := range found.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			require.Equal(t, corev1.ConditionTrue, c.Status)
-			return
-		}
-	}
-	t.Fatal("the node has no condition Ready")
-}
-
-func TestSchedulerPreemptsForAPodOfHigherPriority(t *testing.T) {
-	ctx := deadline(t)
-	s := newEnv(ctx, t, node.Options{Allocatable: corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi"), corev1.ResourcePods: resource.MustParse("10"),
-	}})
-	high := s.Namespace + "-high"
-	require.NoError(t, s.PriorityClass(ctx, high, 1000))
-	big := func(pod *corev1.Pod) {
-		pod.Spec.NodeName, pod.Spec.NodeSelector = "", map[string]string{corev1.LabelHostname: s.node.Name()}
-		pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("800m")}
-	}
-	s.mover(ctx, t, "low", big)
-	s.pod(ctx, t, "low", testenv.Ready)
-	ends, err := s.Kube.CoreV1().Pods(s.Namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=low"})
-	require.NoError(t, err)
-	defer ends.Stop()
-	s.mover(ctx, t, "high", big, func(pod *corev1.Pod) { pod.Spec.PriorityClassName = high })
-	s.pod(ctx, t, "high", testenv.Ready)
-	for event := range ends.ResultChan() {
-		pod, ok := event.Object.(*corev1.Pod)
-		require.True(t, ok)
-		if pod.Status.Phase == corev1.PodFailed { // the kubelet's last status keeps the scheduler's condition
-			require.Equal(t, corev1.PodReasonPreemptionByScheduler, condition(pod, corev1.DisruptionTarget).Reason)
-			require.EqualValues(t, 143, pod.Status.ContainerStatuses[0].State.Terminated.ExitCode)
-			return
-		}
-	}
-	t.Fatal("the pod of lower priority has not ended")
-}
-
-// left lists the files of a pod on the node.
-func (s *env) left(t *testing.T, pod *corev1.Pod) []string {
-	t.Helper()
-	found, err := filepath.Glob(filepath.Join(s.node.PodsDir(), string(pod.UID)))
-	require.NoError(t, err)
-	return found
 }

@@ -9,8 +9,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
-	"runtime/pprof"
 	"strings"
 	"testing"
 	"time"
@@ -21,45 +19,6 @@ import (
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
-
-// ours returns the stacks of goroutines that run code of this package, or that it started.
-func ours(t *testing.T) []string {
-	t.Helper()
-	all := &bytes.Buffer{}
-	require.NoError(t, pprof.Lookup("goroutine").WriteTo(all, 2))
-	var found []string
-	for stack := range strings.SplitSeq(all.String(), "\n\n") {
-		if strings.Contains(stack, "lateen/test/node.") && !strings.Contains(stack, "runtime.goexit1") {
-			found = append(found, stack)
-		}
-	}
-	return found
-}
-
-// noneLeft waits for goroutines that have nothing left to do but to return.
-func noneLeft(ctx context.Context, t *testing.T) {
-	t.Helper()
-	for found := ours(t); len(found) > 0; found = ours(t) {
-		require.NoError(t, ctx.Err(), "%v", found)
-		runtime.Gosched()
-	}
-}
-
-func TestStopEndsEverything(t *testing.T) {
-	ctx := deadline(t)
-	noneLeft(ctx, t) // of the tests before this one
-	s := newTransfers(ctx, t, time.Hour, func(*node.StandIn) {})
-	created := s.transfer(ctx, t)
-	s.begin(ctx, t, created.Name)
-	s.moves(ctx, t, created)
-	s.node.Faults.Add(node.Fault{NeverStarts: true})
-	s.mover(ctx, t, "waits")
-	s.pod(ctx, t, "waits", waits("ContainerCreating"))
-	require.NotEmpty(t, ours(t))
-	s.node.Stop()
-	noneLeft(ctx, t)
-	require.Equal(t, corev1.PodRunning, s.pod(ctx, t, created.Name, testenv.Ready).Status.Phase, "a machine without power reports nothing")
-}
 
 // alive returns the processes whose command line contains a word.
 func alive(t *testing.T, word string) []string {
@@ -108,7 +67,7 @@ func TestNoProcessOfARealMoverIsLeft(t *testing.T) {
 		"when its pod is evicted": func(t *testing.T, s *env) {
 			t.Helper()
 			require.NoError(t, s.node.Evict(s.Namespace, "m1", "low on memory"))
-			s.pod(deadline(t), t, "m1", in(corev1.PodFailed))
+			s.pod(deadline(t), t, in(corev1.PodFailed))
 		},
 		"when the node stops": func(_ *testing.T, s *env) { s.node.Stop() },
 	}
@@ -124,7 +83,7 @@ func TestNoProcessOfARealMoverIsLeft(t *testing.T) {
 				pod.Spec.Containers[0].Args = []string{mark}
 				pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: playing, Value: "parent"}}
 			})
-			s.pod(ctx, t, "m1", testenv.Ready)
+			s.pod(ctx, t, testenv.Ready)
 			stream, err := s.Kube.CoreV1().Pods(s.Namespace).GetLogs("m1", &corev1.PodLogOptions{Follow: true}).Stream(ctx)
 			require.NoError(t, err)
 			untilSaid(t, stream, "child goes on")

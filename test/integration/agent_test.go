@@ -3,7 +3,6 @@ package integration
 import (
 	"bytes"
 	"context"
-	"strings"
 	"sync"
 	"time"
 
@@ -104,13 +103,4 @@ func (b *safeBuffer) String() string {
 	b.lock.Lock()
 	defer b.lock.Unlock()
 	return b.text.String()
-}
-
-func containsAll(text string, description ...string) bool {
-	for _, word := range description {
-		if !strings.Contains(text, word) {
-			return false
-		}
-	}
-	return true
 }

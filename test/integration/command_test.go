@@ -40,8 +40,7 @@ func (s *env) kubeconfig(config *rest.Config) string {
 }
 
 func TestACommandThatCannotStartSaysWhyInOneLineOnKubernetes(t *testing.T) {
-	t.Parallel()
-	s := buildEnv(t, 0)
+	s := newEnv(t, 0)
 	own, err := s.Plane.ServiceAccount(s.soon(), s.Namespace, deploy.ServiceAccountName)
 	require.NoError(t, err)
 	stranger := rest.AnonymousClientConfig(own)
@@ -136,8 +135,7 @@ func registerNode(ctx context.Context, t *testing.T, bare *cluster.Cluster) {
 }
 
 func TestCheckLooksUpWhatIsNamedInTheCluster(t *testing.T) {
-	t.Parallel()
-	s := buildEnv(t, 0)
+	s := newEnv(t, 0)
 	s.configure(`{"priorityClassName": "class-that-is-not-there", "loadConcurrency": {"globalConfig": 3}}`)
 	binary, err := cluster.FindBinary("lateen")
 	require.NoError(t, err)

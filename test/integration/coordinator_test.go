@@ -24,63 +24,6 @@ func only(n *node.Node) string {
 	return fmt.Sprintf(`{"loadAffinity":[{"nodeSelector":{"matchLabels":{"kubernetes.io/hostname":%q}}}]}`, n.Name())
 }
 
-func TestAnUploadWhoseAgentIsGoneIsFollowedByTheCoordinatorToItsEnd(t *testing.T) {
-	f := newFleet(t, 0, 2)
-	finish := f.work()
-	v := f.volumes(csi.Options{})
-	f.configure(only(f.Nodes[0]))
-	f.start(on(f.Nodes[1]), shortAbsence)
-	f.leads(f.Nodes[1])
-	there := f.start()
-	name, handle := v.uploads("data")
-	require.Equal(t, f.Nodes[0].Name(), v.reaches(testenv.DataUpload, name, testenv.InProgress).Status.Node)
-	there.stop()
-	f.loseAgents()
-	finish()
-	v.uploaded(name, handle, testenv.Completed)
-	require.Equal(t, 1, f.moversMade(name))
-}
-
-func TestAnUploadBelongsToTheCoordinatorAndToTheAgentOfItsMover(t *testing.T) {
-	f := newFleet(t, 50*time.Millisecond, 2)
-	v := f.volumes(csi.Options{})
-	f.configure(only(f.Nodes[0]))
-	coordinator := f.start(on(f.Nodes[1]))
-	f.leads(f.Nodes[1])
-	mover := f.start()
-	name, handle := v.uploads("data")
-	ended := v.uploaded(name, handle, testenv.Completed)
-	require.Equal(t, f.Nodes[1].Name(), ended.Status.AcceptedByNode)
-	require.Equal(t, f.Nodes[0].Name(), ended.Status.Node)
-	f.noConflicts()
-	mover.countsEnd("kind", "dataupload", "phase", "Completed")
-	require.Zero(t, coordinator.metric("lateen_slots_in_use"))
-}
-
-func TestAnUploadGoesOnWhereAKilledCoordinatorStopped(t *testing.T) {
-	t.Parallel()
-	// Of its writes: Accepted, the backup pair, the original content retained, the rehearsal, the original
-	// VolumeSnapshot and its content deleted, the claim and the mover.
-	for at, what := range map[int]string{2: "the backup snapshot", 3: "its content", 6: "the deletion of the original", 8: "the claim"} {
-		t.Run("after "+what, func(t *testing.T) {
-			f := newFleet(t, 50*time.Millisecond, 2)
-			v := f.volumes(csi.Options{})
-			f.configure(only(f.Nodes[1])) // whose agent lives
-			k := newKiller(at, true)
-			first := f.start(shortTerm, fixture.Through(k.wrap))
-			f.leads(f.Nodes[0])
-			f.start(on(f.Nodes[1]), shortAbsence, shortTerm)
-			name, handle := v.uploads("data")
-			f.await(k.struck, "that many writes of the coordinator")
-			first.Cancel() // a process that was killed asks for nothing any more
-			f.leads(f.Nodes[1])
-			v.uploaded(name, handle, testenv.Completed)
-			v.noSnapshots()
-			require.Len(t, v.Driver.Volumes(), 1, "the source")
-		})
-	}
-}
-
 func TestAnUploadWhoseMoverIsPreemptedCompletesWhenThereIsRoomAgainOnKubernetes(t *testing.T) {
 	small := func(options *node.Options) {
 		options.Allocatable = corev1.ResourceList{corev1.ResourceCPU: quantity("2"), corev1.ResourceMemory: quantity("4Gi"), corev1.ResourcePods: quantity("20")}
@@ -158,7 +101,7 @@ func TestAnIdleAgentSendsNoRequest(t *testing.T) {
 	before := len(idle.since(0))
 	name, handle := v.uploads("data")
 	v.uploaded(name, handle, testenv.Completed)
-	v.delivered(v.download(v.target()))
+	v.settles(testenv.DataDownload, v.download(v.target()), testenv.Completed)
 	f.ends(f.transfer(), testenv.Completed)
 	require.Empty(t, idle.since(before))
 }

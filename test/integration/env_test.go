@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/rand"
-	"k8s.io/client-go/transport"
 
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/cluster"
@@ -40,28 +39,16 @@ type env struct {
 }
 
 // newEnv builds an environment of one node for a test that runs beside others.
-func newEnv(t *testing.T, takes time.Duration, movers ...func(*env) transport.WrapperFunc) *env {
+// Movers take as long as given from InProgress to the end.
+func newEnv(t *testing.T, takes time.Duration) *env {
 	t.Helper()
-	t.Parallel()
-	return buildEnv(t, takes, movers...)
-}
-
-// buildEnv builds one. Movers take as long as given from InProgress to the end; what they send may go through
-// something first.
-func buildEnv(t *testing.T, takes time.Duration, movers ...func(*env) transport.WrapperFunc) *env {
-	t.Helper()
-	return buildNodes(t, takes, 1, movers)
+	return newFleet(t, takes, 1)
 }
 
 // newFleet builds one of several nodes. The source pod is on the first node.
 func newFleet(t *testing.T, takes time.Duration, count int, changes ...func(*node.Options)) *env {
 	t.Helper()
 	t.Parallel()
-	return buildNodes(t, takes, count, nil, changes...)
-}
-
-func buildNodes(t *testing.T, takes time.Duration, count int, movers []func(*env) transport.WrapperFunc, changes ...func(*node.Options)) *env {
-	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	name := "node-" + rand.String(nodeSuffix)
@@ -69,9 +56,6 @@ func buildNodes(t *testing.T, takes time.Duration, count int, movers []func(*env
 	plane := planeOf(t)
 	options := fixture.Options{Takes: takes, Config: `{}`, Movers: plane.Admin()}
 	options.NodeLabels = s.labels
-	for _, wrap := range movers {
-		options.Movers.Wrap(wrap(s))
-	}
 	for i := range count {
 		one := node.Options{Name: name + "-" + string(rune('a'+i)), Labels: s.labels}
 		for _, change := range changes {

@@ -18,7 +18,9 @@ import (
 // DataDownload until its Restore is. PodVolumeBackups are never deleted: the deletion of a backup reads them.
 func TestFinishedTransfersAreDeletedWithTheirOwnersEnd(t *testing.T) {
 	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{})
-	v.start(sweeps, func(options *agent.Options) { options.Flags.FinishedTTL = time.Second })
+	v.start(func(options *agent.Options) {
+		options.Flags.FinishedTTL, options.OrphanSweep = time.Second, 200*time.Millisecond
+	})
 	podVolume := v.ends(v.transfer(), testenv.Completed).Name
 	upload, _ := v.uploads("data")
 	v.settles(testenv.DataUpload, upload, testenv.Completed)

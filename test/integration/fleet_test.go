@@ -2,10 +2,8 @@ package integration
 
 import (
 	"strings"
-	"time"
 
 	"github.com/stretchr/testify/require"
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -34,22 +32,6 @@ func (s *env) coordinatorIs(is func(holder string) bool) string {
 		func(lease *coordinationv1.Lease) bool { return is(ptr.Deref(lease.Spec.HolderIdentity, "")) })
 	return *lease.Spec.HolderIdentity
 }
-
-// loseAgents takes the DaemonSet's pods away, and with them whoever stood in the way of a stand-in.
-func (s *env) loseAgents() {
-	require.NoError(s, s.Kube.AppsV1().DaemonSets(s.Namespace).Delete(s.soon(), "node-agent", metav1.DeleteOptions{}))
-}
-
-// elsewhere makes a PodVolumeBackup one of a node that has no agent.
-func elsewhere(backup *velerov1.PodVolumeBackup) { backup.Spec.Node = "node-without-agent" }
-
-// shortTerm is for agents of which one dies without giving its Lease back.
-func shortTerm(options *agent.Options) {
-	options.Election.Lease, options.Election.Renew = 5*time.Second, 4*time.Second
-}
-
-// shortAbsence has the coordinator stand in for an agent after a second.
-func shortAbsence(options *agent.Options) { options.AgentTimeout = time.Second }
 
 func quantity(text string) resource.Quantity { return resource.MustParse(text) }
 

@@ -7,12 +7,11 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
 func TestABackupCompletesInThePriorityClassOnKubernetes(t *testing.T) {
-	s := newEnv(t, 50*time.Millisecond, acknowledged)
+	s := newEnv(t, 50*time.Millisecond)
 	class := s.class()
 	s.configure(`{"priorityClassName":"` + class + `"}`)
 	history := s.record()
@@ -50,47 +49,4 @@ func requireCompletedInMetrics(s *env, r *agentRun) {
 		require.Equal(s, 1, r.metric("lateen_transfer_phase_duration_seconds", "phase", phase), phase)
 	}
 	require.Equal(s, 1, r.metric("podVolume_pod_volume_backup_dequeue_count", "node", s.node.Name()))
-}
-
-// TestEventsAreWatchedFromAKnownVersion: a watch without a resourceVersion makes the API server read all Events of the
-// namespace from etcd, for each transfer.
-func TestEventsAreWatchedFromAKnownVersion(t *testing.T) {
-	s := newEnv(t, 50*time.Millisecond)
-	s.start()
-	s.ends(s.transfer(), testenv.Completed)
-	asked := s.requests(cluster.Query{Verbs: []string{"list", "watch"}, Resources: []string{"events"}})
-	watches := asked.Where(func(r cluster.Record) bool { return r.Verb == "watch" })
-	require.NotEmpty(t, watches)
-	for _, watch := range watches {
-		require.Regexp(t, `resourceVersion=\d`, watch.RequestURI)
-	}
-	for _, list := range asked.Where(func(r cluster.Record) bool { return r.Verb == "list" }) {
-		require.Contains(t, list.RequestURI, "limit=1")
-	}
-}
-
-func TestNothingIsAskedWhileAMoverWorks(t *testing.T) {
-	s := newEnv(t, time.Second)
-	s.Movers.Silent = true
-	s.start()
-	s.ends(s.transfer(), testenv.Completed) // its term as coordinator has begun, too, and it has looked for orphans
-	before := len(s.requests(cluster.Query{}))
-	s.ends(s.transfer(), testenv.Completed)
-	var between cluster.Records
-	asks := func(r cluster.Record) bool {
-		return r.Resource != "events" && r.Verb != "watch" && r.Resource != "leases" // the coordinator renews its Lease
-	}
-	for _, record := range s.requests(cluster.Query{})[before:].Where(asks) {
-		switch {
-		case containsAll(string(record.Body), `"InProgress"`):
-			between = cluster.Records{}
-		case containsAll(string(record.Body), `"Completed"`):
-			require.NotNil(t, between, "the mover was never started")
-			require.Empty(t, between)
-			return
-		default:
-			between = append(between, record)
-		}
-	}
-	require.Fail(t, "no write of Completed in the audit log")
 }

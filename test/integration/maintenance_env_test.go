@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -9,7 +8,6 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/exposer/api"
@@ -29,53 +27,33 @@ func maintains(options *agent.Options) {
 	options.Maintenance.PodWait, options.Maintenance.DeleteDelay = 10*time.Second, time.Second
 }
 
-// configureJobs writes the maintenance ConfigMap: what is given for all repositories, on the node of this environment, and
-// what is given for that of the namespace app.
-func (s *env) configureJobs(global string, own ...string) {
-	data := map[string]string{"global": s.pinned(global)}
-	if len(own) > 0 {
-		data["app-default-kopia"] = own[0]
-	}
-	require.NoError(s, s.ConfigMap(s.soon(), maintenanceConfigMap, data))
-}
-
-// pinned is a configuration of maintenance jobs by which they run on the node of this environment.
-func (s *env) pinned(more string) string {
+// configureJobs writes the maintenance ConfigMap, for all repositories. Jobs run on the node of this environment and succeed at once.
+func (s *env) configureJobs(more string) {
 	here := `{"loadAffinity":[{"nodeSelector":{"matchLabels":{"kubernetes.io/hostname":"` + s.node.Name() + `"}}}]`
 	if more != "" {
 		here += "," + more
 	}
-	return here + "}"
-}
-
-// jobsEnd has the pods of maintenance jobs end like this, so many times; 0 is always.
-func (s *env) jobsEnd(result node.Result, times int) {
-	s.node.Faults.Add(node.Fault{Match: s.ofMaintenance, Times: times, Ends: &result})
-}
-
-// ofMaintenance reports whether a pod is that of a maintenance job of this environment.
-func (s *env) ofMaintenance(pod *corev1.Pod) bool {
-	return pod.Namespace == s.Namespace && pod.Labels[api.LabelRepository] != ""
+	require.NoError(s, s.ConfigMap(s.soon(), maintenanceConfigMap, map[string]string{"global": here + "}"}))
+	s.node.Faults.Add(node.Fault{Ends: &node.Result{}, Match: func(pod *corev1.Pod) bool {
+		return pod.Namespace == s.Namespace && pod.Labels[api.LabelRepository] != ""
+	}})
 }
 
 // ofRepositories selects maintenance jobs and their pods.
 var ofRepositories = metav1.ListOptions{LabelSelector: api.LabelRepository}
 
-// repository makes one that has been due for an hour.
-func (s *env) repository(name string, change ...func(*velerov1.BackupRepository)) string {
-	repository := &velerov1.BackupRepository{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: s.Namespace}}
+// repository makes one that has been due for an hour, and returns its name.
+func (s *env) repository() string {
+	repository := &velerov1.BackupRepository{ObjectMeta: metav1.ObjectMeta{Name: "app-default-kopia-x7k2p", Namespace: s.Namespace}}
 	repository.Spec = velerov1.BackupRepositorySpec{
 		VolumeNamespace: "app", BackupStorageLocation: "default", RepositoryType: "kopia",
 		MaintenanceFrequency: metav1.Duration{Duration: time.Hour},
 	}
 	repository.Status.Phase = velerov1.BackupRepositoryPhaseReady
 	repository.Status.LastMaintenanceTime = new(metav1.NewTime(time.Now().Add(-2 * time.Hour)))
-	for _, one := range change {
-		one(repository)
-	}
 	_, err := s.Repositories().Create(s.soon(), repository, metav1.CreateOptions{})
 	require.NoError(s, err)
-	return name
+	return repository.Name
 }
 
 // maintained waits until a repository is as wanted.
@@ -114,11 +92,5 @@ func (s *env) serverJob(repository, class, node string) {
 			},
 		}},
 	}, metav1.CreateOptions{})
-	require.NoError(s, err)
-}
-
-func (s *env) accessMode(mode velerov1.BackupStorageLocationAccessMode) {
-	patch := fmt.Sprintf(`{"spec":{"accessMode":%q}}`, mode)
-	_, err := s.Locations().Patch(s.soon(), "default", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	require.NoError(s, err)
 }

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
@@ -12,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/exposer/api"
-	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -41,28 +39,26 @@ func TestAMoverThatTheClusterChangesDoesItsWorkOnKubernetes(t *testing.T) {
 			operation("remove", "/spec/priorityClassName", nil), operation("remove", "/spec/priority", nil),
 		), is: func(pod *corev1.Pod) bool { return pod.Spec.PriorityClassName == "" }},
 	} {
-		for _, kind := range testenv.Kinds() {
-			t.Run(fmt.Sprintf("%s %s", kind, name), func(t *testing.T) {
-				s := newEnv(t, 50*time.Millisecond)
-				class := s.class()
-				s.configure(`{"priorityClassName":"` + class + `"}`)
-				around := s.workload(kind)
-				test.change(s)
-				r := s.start(fixture.Through(around.watch))
-				created := around.create()
-				pod := s.moverIs(created, test.is)
-				ended := around.ends(created, testenv.Completed)
-				require.Empty(t, ended.Annotations[api.AnnotationRestarts])
-				rejected := 0
-				if test.class {
-					require.Equal(t, class, pod.Spec.PriorityClassName)
-				} else {
-					rejected = 1
-					s.says("PriorityClassNotInForce", "Mover pod "+created+` has priority class "" instead of "`+class+`"`)
-				}
-				require.Equal(t, rejected, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover"))
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			s := newEnv(t, 50*time.Millisecond)
+			class := s.class()
+			s.configure(`{"priorityClassName":"` + class + `"}`)
+			around := s.workload(testenv.DataUpload)
+			test.change(s)
+			r := s.start()
+			created := around.create()
+			pod := s.moverIs(created, test.is)
+			ended := around.ends(created, testenv.Completed)
+			require.Empty(t, ended.Annotations[api.AnnotationRestarts])
+			rejected := 0
+			if test.class {
+				require.Equal(t, class, pod.Spec.PriorityClassName)
+			} else {
+				rejected = 1
+				s.says("PriorityClassNotInForce", "Mover pod "+created+` has priority class "" instead of "`+class+`"`)
+			}
+			require.Equal(t, rejected, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover"))
+		})
 	}
 }
 

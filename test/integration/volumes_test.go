@@ -8,21 +8,19 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/exposer/api"
-	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // volumes starts a CSI driver with classes of its own.
-func (s *env) volumes(options csi.Options, change ...func(*storagev1.StorageClass)) *env {
+func (s *env) volumes(options csi.Options) *env {
 	s.storageClass = "disk-" + s.Namespace
-	require.NoError(s, s.StartDriver(s.soon(), s.storageClass, options, change...))
+	require.NoError(s, s.StartDriver(s.soon(), s.storageClass, options))
 	return s
 }
 
@@ -50,10 +48,10 @@ func (s *env) snapshot(claim *corev1.PersistentVolumeClaim) (snapshot *snapshotv
 }
 
 // upload creates the DataUpload of a snapshot.
-func (s *env) upload(claim *corev1.PersistentVolumeClaim, snapshot string, change ...func(*velerov2alpha1.DataUpload)) string {
+func (s *env) upload(claim *corev1.PersistentVolumeClaim, snapshot string) string {
 	created, err := s.DataUpload(s.soon(), s.backup, claim, velerov2alpha1.CSISnapshotSpec{
 		VolumeSnapshot: snapshot, SnapshotClass: s.storageClass, Driver: s.Driver.Name(),
-	}, change...)
+	})
 	require.NoError(s, err)
 	return created.Name
 }
@@ -63,6 +61,22 @@ func (s *env) uploads(claim string) (name, handle string) {
 	source := s.claim(claim)
 	snapshot, handle := s.snapshot(source)
 	return s.upload(source, snapshot.Name), handle
+}
+
+// target makes a claim as Velero's server restores one.
+func (s *env) target() *corev1.PersistentVolumeClaim {
+	claim, err := s.TargetClaim(s.soon(), "restored", s.storageClass)
+	require.NoError(s, err)
+	return claim
+}
+
+// download creates a DataDownload into a claim.
+func (s *env) download(target *corev1.PersistentVolumeClaim) string {
+	restore, err := s.Restore(s.soon(), "nightly")
+	require.NoError(s, err)
+	created, err := s.DataDownload(s.soon(), restore, target, "snapshot")
+	require.NoError(s, err)
+	return created.Name
 }
 
 // progresses waits for one step after the other, each of which may take its time, until nobody has anything left to do.
@@ -119,11 +133,6 @@ func (s *env) noSnapshots() {
 	for _, content := range contents.Items {
 		require.NotEqual(s, s.Driver.Name(), content.Spec.Driver, "content %s is left", content.Name)
 	}
-}
-
-// noConflicts wants no request of an agent to have been refused with 409, but for the Lease, for which agents compete.
-func (s *env) noConflicts() {
-	require.Empty(s, s.requests(cluster.Query{}).Where(func(r cluster.Record) bool { return r.Code == 409 && r.Resource != "leases" }))
 }
 
 // movedAll wants a transfer that is Completed to have moved its own data: its mover was given the volume of the pod, or of

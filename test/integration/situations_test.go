@@ -7,15 +7,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// shortWait ends the wait for what a transfer needs before it can be accepted within two seconds. It is for tests in which
-// that never comes, and in which the message does not depend on when the agent observes it.
-func shortWait(options *agent.Options) { options.Limits.PrepareTimeout = 2 * time.Second }
+// noRoom has movers ask for more than any node has.
+const noRoom = `{"podResources":{"cpuRequest":"4000"}}`
 
 // expire backdates an accepted transfer, so that its prepare timeout has passed. The agent that runs fails it with what it
 // has observed so far, which may be less than what the test has: every cache has a watch of its own.
@@ -36,4 +36,18 @@ func (r *agentRun) expire(kind testenv.Kind, name string) *agentRun {
 // pending waits until the mover pod has a status from which an agent reads these words.
 func (s *env) pending(name, description string) {
 	s.moverIs(name, func(pod *corev1.Pod) bool { return strings.Contains(objects.ReadPod(pod).Message, description) })
+}
+
+// holds keeps the pod of a mover when it has ended, so that whoever looks late sees how, until what it returns is called.
+func (s *env) holds(name string) (letGo func()) {
+	finalizers := func(value string) error {
+		patch := []byte(`{"metadata":{"finalizers":` + value + `}}`)
+		_, err := s.Kube.CoreV1().Pods(s.Namespace).Patch(s.soon(), name, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	}
+	require.NoError(s, finalizers(`["example.com/held"]`))
+	return func() {
+		s.Helper()
+		require.NoError(s, finalizers("null"))
+	}
 }

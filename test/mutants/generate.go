@@ -4,10 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"go/ast"
-	"go/parser"
 	"go/token"
-	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -18,8 +17,11 @@ type mutant struct {
 	line       int
 	was, is    string // for people
 	start, end int    // offsets of what is replaced
-	text       string // replacement; "%d" is the number
+	text       string // replacement, with a place for the number
 }
+
+// number is the place of a mutant's number in its text.
+const number = "MUTANT"
 
 // swapped are the operators that a mutant replaces.
 var swapped = map[token.Token]token.Token{
@@ -27,55 +29,135 @@ var swapped = map[token.Token]token.Token{
 	token.LAND: token.LOR, token.LOR: token.LAND,
 }
 
-// generate returns all mutants of a file: swapped comparisons and logical operators, returned truth values that are
-// inverted, and calls and assignments that are left out.
-func generate(file string, source []byte) ([]mutant, error) {
-	files := token.NewFileSet()
-	parsed, err := parser.ParseFile(files, file, source, parser.SkipObjectResolution)
-	if err != nil {
-		return nil, fmt.Errorf("parse %s: %w", file, err)
-	}
-	var all []mutant
-	text := func(from, to token.Pos) string {
-		return string(source[files.Position(from).Offset:files.Position(to).Offset])
-	}
-	add := func(node ast.Node, is, replacement string) {
-		was, _, _ := strings.Cut(text(node.Pos(), node.End()), "\n")
-		all = append(all, mutant{
-			file: file, line: files.Position(node.Pos()).Line, was: was, is: is, text: replacement,
-			start: files.Position(node.Pos()).Offset, end: files.Position(node.End()).Offset,
-		})
-	}
-	visit := func(node ast.Node) bool {
-		switch node := node.(type) {
-		case *ast.GenDecl:
-			return node.Tok != token.CONST
-		case *ast.BinaryExpr:
-			if to, found := swapped[node.Op]; found {
-				was, is := text(node.Pos(), node.End()), text(node.X.Pos(), node.X.End())+" "+to.String()+" "+text(node.Y.Pos(), node.Y.End())
-				add(node, is, "func() bool { if mutants.Is(%d) { return "+is+" }; return "+was+" }()")
-			}
-		case *ast.ReturnStmt:
-			for _, value := range node.Results {
-				if name, ok := value.(*ast.Ident); ok && (name.Name == "true" || name.Name == "false") {
-					add(name, "!"+name.Name, "(mutants.Is(%d) != "+name.Name+")")
-				}
-			}
-		case *ast.BlockStmt:
-			for _, statement := range node.List {
-				if omissible(statement) {
-					add(statement, "nothing", "if !mutants.Is(%d) {\n"+text(statement.Pos(), statement.End())+"\n}")
-				}
-			}
-		}
-		return true
-	}
-	for _, declaration := range parsed.Decls {
+// generator collects the mutants of a file.
+type generator struct {
+	source
+	all []mutant
+}
+
+// generate returns all mutants of a file: swapped comparisons, logical operators and arguments, dropped alternatives, changed
+// numbers, returned truth values that are inverted, and calls and assignments that are left out.
+func generate(s source) []mutant {
+	g := &generator{source: s}
+	for _, declaration := range s.syntax.Decls {
 		if function, ok := declaration.(*ast.FuncDecl); ok && function.Body != nil {
-			ast.Inspect(function.Body, visit)
+			ast.Inspect(function.Body, g.visit)
 		}
 	}
-	return all, nil
+	return g.all
+}
+
+func (g *generator) code(from, to token.Pos) string {
+	return string(g.text[g.files.Position(from).Offset:g.files.Position(to).Offset])
+}
+
+func (g *generator) of(node ast.Node) string { return g.code(node.Pos(), node.End()) }
+
+// add adds a mutant that replaces what is between two positions.
+func (g *generator) add(from, to token.Pos, is, replacement string) {
+	was, _, _ := strings.Cut(g.code(from, to), "\n")
+	g.all = append(g.all, mutant{
+		file: g.path, line: g.files.Position(from).Line, was: was, is: is, text: replacement,
+		start: g.files.Position(from).Offset, end: g.files.Position(to).Offset,
+	})
+}
+
+// visit adds the mutants of a node, and reports whether those within it are wanted too.
+func (g *generator) visit(node ast.Node) bool {
+	if expression, ok := node.(ast.Expr); ok {
+		if name, ok := g.isNumber(expression); ok {
+			was := g.of(node)
+			g.add(node.Pos(), node.End(), "2 * "+was+" + 1", "mutants.Changed["+name+"]("+number+", "+was+")")
+			return false
+		}
+	}
+	switch node := node.(type) {
+	case *ast.GenDecl:
+		return node.Tok != token.CONST
+	case *ast.ArrayType:
+		return false
+	case *ast.CompositeLit: // an index must be constant
+		for _, element := range node.Elts {
+			if pair, ok := element.(*ast.KeyValueExpr); ok {
+				element = pair.Value
+			}
+			ast.Inspect(element, g.visit)
+		}
+		return false
+	case *ast.BinaryExpr:
+		g.binary(node)
+	case *ast.CallExpr:
+		return g.call(node)
+	case *ast.SwitchStmt:
+		if node.Tag == nil {
+			g.cases(node)
+		}
+	case *ast.ReturnStmt:
+		for _, value := range node.Results {
+			if name, ok := value.(*ast.Ident); ok && (name.Name == "true" || name.Name == "false") {
+				g.add(name.Pos(), name.End(), "!"+name.Name, "(mutants.Is("+number+") != "+name.Name+")")
+			}
+		}
+	case *ast.BlockStmt:
+		for _, statement := range node.List {
+			if omissible(statement) {
+				g.add(statement.Pos(), statement.End(), "nothing", "if !mutants.Is("+number+") {\n"+g.of(statement)+"\n}")
+			}
+		}
+	}
+	return true
+}
+
+// binary replaces an operator, and drops one side of a logical one.
+func (g *generator) binary(node *ast.BinaryExpr) {
+	to, found := swapped[node.Op]
+	if !found {
+		return
+	}
+	left, right := g.of(node.X), g.of(node.Y)
+	replacements := []string{left + " " + to.String() + " " + right}
+	if node.Op == token.LAND || node.Op == token.LOR {
+		replacements = append(replacements, left, right)
+	}
+	for _, is := range replacements {
+		g.add(node.Pos(), node.End(), is, "func() bool { if mutants.Is("+number+") { return "+is+" }; return "+g.of(node)+" }()")
+	}
+}
+
+// call swaps arguments. A log level is none of its business.
+func (g *generator) call(node *ast.CallExpr) bool {
+	if selector, ok := node.Fun.(*ast.SelectorExpr); ok && selector.Sel.Name == "V" {
+		return false
+	}
+	for i := 1; i < len(node.Args); i++ {
+		a, b := node.Args[i-1], node.Args[i]
+		if isPlain(a) && isPlain(b) && g.of(a) != g.of(b) && g.alike(a, b) {
+			left, right := g.of(a), g.of(b)
+			g.add(a.Pos(), b.End(), right+", "+left, "mutants.Either("+number+", "+left+", "+right+"), mutants.Either("+number+", "+right+", "+left+")")
+		}
+	}
+	return true
+}
+
+// cases drops each alternative of a switch without a tag.
+func (g *generator) cases(node *ast.SwitchStmt) {
+	for _, statement := range node.Body.List {
+		if clause, ok := statement.(*ast.CaseClause); ok && len(clause.List) == 1 {
+			condition := clause.List[0]
+			g.add(condition.Pos(), condition.End(), "never", "!mutants.Is("+number+") && ("+g.of(condition)+")")
+		}
+	}
+}
+
+// isPlain reports whether an expression is a name or a field, which may be evaluated twice.
+func isPlain(expression ast.Expr) bool {
+	switch one := expression.(type) {
+	case *ast.Ident:
+		return true
+	case *ast.SelectorExpr:
+		return isPlain(one.X)
+	}
+	return false
 }
 
 // omissible reports whether the program compiles without a statement: a call other than panic, or an assignment.
@@ -112,15 +194,10 @@ func separate(all []mutant) (apart []mutant) {
 func instrument(source []byte, module string, mutants []mutant) []byte {
 	slices.SortFunc(mutants, func(a, b mutant) int { return b.start - a.start })
 	for _, one := range mutants {
-		replacement := strings.Replace(one.text, "%d", fmt.Sprint(one.number), 1)
+		replacement := strings.ReplaceAll(one.text, number, strconv.Itoa(one.number))
 		source = slices.Concat(source[:one.start], []byte(replacement), source[one.end:])
 	}
 	return bytes.Replace(source, []byte("\nimport ("), []byte("\nimport (\n\t"+fmt.Sprintf("%q", module+"/mutants")+"\n"), 1)
-}
-
-// isProduct reports whether a file is part of the program, and not a test of it.
-func isProduct(file string) bool {
-	return filepath.Ext(file) == ".go" && !strings.HasSuffix(file, "_test.go")
 }
 
 // selector is the package that the changed program imports. It also records which mutants a run reaches.
@@ -139,6 +216,22 @@ var (
 	lock      sync.Mutex
 	reached   = map[int]bool{}
 )
+
+// Changed returns another number if a mutant is active.
+func Changed[N ~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint | ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~float32 | ~float64](mutant int, number N) N {
+	if Is(mutant) {
+		return 2*number + 1
+	}
+	return number
+}
+
+// Either returns the second value if a mutant is active, and the first one otherwise.
+func Either[T any](mutant int, first, second T) T {
+	if Is(mutant) {
+		return second
+	}
+	return first
+}
 
 // Is reports whether a mutant is active.
 func Is(number int) bool {

@@ -3,14 +3,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -21,7 +22,7 @@ func main() {
 	seed := flag.Uint64("seed", 0, "chooses the mutants; 0: random")
 	runs := flag.Int("runs", 200, "schedules of the simulation for each mutant that the unit tests do not find")
 	root := flag.String("root", "..", "directory of the program")
-	packages := flag.String("packages", "reconcile,exposer,informers", "directories whose packages are changed")
+	packages := flag.String("packages", "reconcile,exposer,informers,deploy,metrics,cmd/lateen/agent,cmd/lateen/config", "directories whose packages are changed")
 	reverts := flag.String("reverts", "", "directory of patches, each of which reverts a fix: the simulation plays each of them instead of mutants")
 	names := flag.String("names", "", "names of the patches, separated by commas; default: a sample of count, or all if count is 0")
 	flag.Parse()
@@ -60,7 +61,7 @@ func inCopy(ctx context.Context, source string, work func(ctx context.Context, r
 // measure mutates a copy of the program and runs its tests. One copy has all mutants at once, and the environment
 // selects one: so it is compiled only once.
 func measure(ctx context.Context, root string, packages []string, seed uint64, count, runs int) error {
-	mutants, err := mutate(root, packages, seed, count)
+	mutants, err := mutate(ctx, root, packages, seed, count)
 	if err != nil {
 		return err
 	}
@@ -88,32 +89,19 @@ func measure(ctx context.Context, root string, packages []string, seed uint64, c
 }
 
 // mutate writes mutants into the copy, more than are wanted: tests do not reach all of them.
-func mutate(root string, packages []string, seed uint64, count int) ([]mutant, error) {
+func mutate(ctx context.Context, root string, packages []string, seed uint64, count int) ([]mutant, error) {
+	sources, err := load(ctx, root, packages)
+	if err != nil {
+		return nil, err
+	}
 	var all []mutant
-	for _, dir := range packages {
-		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, entry fs.DirEntry, err error) error {
-			if err != nil || entry.IsDir() || !isProduct(path) || strings.Contains(path, "/seeds/") {
-				return err
-			}
-			text, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			file, err := filepath.Rel(root, path)
-			if err != nil {
-				return err
-			}
-			found, err := generate(file, text)
-			if strings.Contains(string(text), "\nimport (") {
-				all = append(all, found...)
-			}
-			return err
-		})
-		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", dir, err)
+	for _, one := range sources {
+		if strings.Contains(string(one.text), "\nimport (") && !strings.Contains(one.path, "/seeds/") {
+			all = append(all, generate(one)...)
 		}
 	}
-	random := rand.New(rand.NewPCG(seed, seed)) //nolint:gosec // a seed repeats it
+	slices.SortStableFunc(all, func(a, b mutant) int { return cmp.Compare(a.file, b.file) }) // packages come in any order
+	random := rand.New(rand.NewPCG(seed, seed))                                              //nolint:gosec // a seed repeats it
 	random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	fmt.Printf("%d mutants are possible\n", len(all))
 	const more = 2

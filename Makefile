@@ -177,7 +177,7 @@ verify: ## Run the tests that need root and apt: real control plane, Velero's se
 	$(call with,lateen $(notdir $(PROGRAMS)))
 	for module in cluster velero release; do (cd test/$$module && $(TEST) ./...) || exit 1; done
 	CGO_ENABLED=1 $(TEST) -race $$(go list ./... | grep -vE '/($(subst $(space),|,$(PURE)))$$')
-	cd test && CGO_ENABLED=1 $(TEST) -race -run 'OnKubernetes$$' -timeout 60m -p 2 -parallel 6 ./integration ./docs
+	cd test && $(TEST) -run 'OnKubernetes$$' -timeout 60m -p 2 -parallel 6 ./integration ./docs
 	cd test && $(TEST) -skip '$(MONITORED)' -timeout 60m -p 3 -parallel 10 $(KUBERNETES:%=./%)
 	$(call after)
 

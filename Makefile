@@ -178,7 +178,7 @@ verify: ## Run the tests that need root and apt: real control plane, Velero's se
 	for module in cluster velero release; do (cd test/$$module && $(TEST) ./...) || exit 1; done
 	CGO_ENABLED=1 $(TEST) -race $$(go list ./... | grep -vE '/($(subst $(space),|,$(PURE)))$$')
 	cd test && $(TEST) -run 'OnKubernetes$$' -timeout 60m -p 2 -parallel 6 ./integration ./docs
-	cd test && $(TEST) -skip '$(MONITORED)' -timeout 60m -p 3 -parallel 10 $(KUBERNETES:%=./%)
+	cd test && $(TEST) -skip '$(MONITORED)' -timeout 60m -p 2 -parallel 10 $(KUBERNETES:%=./%)
 	$(call after)
 
 # Pure decisions have no goroutines, but millions of situations to walk through: the race detector has nothing to find there.

@@ -140,11 +140,11 @@ func TestInstallingAgainChangesNothing(t *testing.T) {
 	require.Equal(t, len(objects)-1, strings.Count(out, " unchanged\n"), out)
 }
 
-// version changes with whatever is written to an object. Controllers write to workloads and policies meanwhile, so of
-// these it is all but their status, with what is known of the fields that Lateen has written, and when.
+// version changes with whatever is written to an object. Controllers write to workloads, policies and flow schemas meanwhile, so
+// of these it is all but their status, with what is known of the fields that Lateen has written, and when.
 func version(t *testing.T, object *unstructured.Unstructured) string {
 	t.Helper()
-	if !slices.Contains([]string{"Deployment", "DaemonSet", "ValidatingAdmissionPolicy"}, object.GetKind()) {
+	if !slices.Contains([]string{"Deployment", "DaemonSet", "ValidatingAdmissionPolicy", "FlowSchema", "PriorityLevelConfiguration"}, object.GetKind()) {
 		return object.GetResourceVersion()
 	}
 	own := object.DeepCopy()

@@ -1,6 +1,8 @@
 package conformance
 
 import (
+	"bytes"
+	_ "embed" // the recorded results
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,6 +24,8 @@ type Result struct {
 	Seconds float64      `json:"seconds"` // of the whole case, with its environment
 	Why     string       `json:"why,omitempty"`
 	Date    string       `json:"date"`
+	// Status is what Play returns, in Lateen's report of the default control plane.
+	Status json.RawMessage `json:"status,omitempty"`
 }
 
 // Report is what came of the cases for one agent on one version of Kubernetes. Playing some of the cases again replaces
@@ -111,6 +115,33 @@ func reportOf(name string) (*Report, error) {
 		return nil, fmt.Errorf("read results of %s: %w", name, err)
 	}
 	return report, nil
+}
+
+// recordedResults are Lateen's on the control plane of all tests, for packages that run in another directory.
+//
+//go:embed results/lateen.json
+var recordedResults []byte
+
+// CompareStatus compares what Play returned for Lateen, on any control plane, with what is recorded of the real one.
+func (c *Case) CompareStatus(status string) error {
+	var report Report
+	if err := json.Unmarshal(recordedResults, &report); err != nil {
+		return fmt.Errorf("read recorded results: %w", err)
+	}
+	recorded := report.of(c)
+	if recorded == nil {
+		return fmt.Errorf("%s: %s has no recorded result; run: make conformance AGENT=lateen CASES='%s'", c.Kind, c.Title, c.Title) //nolint:err113 // for people
+	}
+	var compact bytes.Buffer
+	if len(recorded.Status) > 0 {
+		if err := json.Compact(&compact, recorded.Status); err != nil {
+			return fmt.Errorf("read recorded status: %w", err)
+		}
+	}
+	if compact.String() != status {
+		return fmt.Errorf("the status is\n%s\nwant, as recorded on the real control plane,\n%s", status, &compact) //nolint:err113 // for people
+	}
+	return nil
 }
 
 // parts are the generated parts of the documentation.

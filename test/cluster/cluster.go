@@ -25,10 +25,8 @@ type Options struct {
 	Addresses []net.IP
 	// StartTimeout bounds Start; 0 selects 2 minutes.
 	StartTimeout time.Duration
-	// APIServerArgs, ControllerArgs and SchedulerArgs are appended to the defaults, so these flags take precedence.
-	APIServerArgs  []string
-	ControllerArgs []string
-	SchedulerArgs  []string
+	// APIServerArgs are appended to the defaults, so these flags take precedence.
+	APIServerArgs []string
 }
 
 // Cluster is a running control plane. Many goroutines may call its methods.

@@ -41,8 +41,8 @@ func (c *Cluster) run(ctx context.Context, options Options) error {
 		return err
 	}
 	for name, args := range map[string][]string{
-		"kube-controller-manager": slices.Concat(c.controllerArgs(), options.ControllerArgs),
-		"kube-scheduler":          slices.Concat(c.schedulerArgs(), options.SchedulerArgs),
+		"kube-controller-manager": c.controllerArgs(),
+		"kube-scheduler":          c.schedulerArgs(),
 	} {
 		kubeconfig := filepath.Join(c.dir, name+".kubeconfig")
 		user, err := c.User("system:" + name)

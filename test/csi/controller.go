@@ -16,10 +16,9 @@ type SnapshotController struct {
 
 // ControllerOptions configure the snapshot-controller.
 type ControllerOptions struct {
-	Binary     string   // bin/snapshot-controller
-	Kubeconfig string   // with permissions for all snapshot resources, claims, volumes, nodes and Events
-	Dir        string   // for its log
-	Args       []string // appended to the defaults, so these flags take precedence
+	Binary     string // bin/snapshot-controller
+	Kubeconfig string // with permissions for all snapshot resources, claims, volumes, nodes and Events
+	Dir        string // for its log
 }
 
 // StartSnapshotController starts the process. It ends by Stop, or with this process.
@@ -29,10 +28,10 @@ func StartSnapshotController(options ControllerOptions) (*SnapshotController, er
 		return nil, fmt.Errorf("make log of snapshot-controller: %w", err)
 	}
 	defer log.Close()
-	command := exec.Command(options.Binary, append([]string{
-		"--kubeconfig=" + options.Kubeconfig, "--kube-api-qps=1000", "--kube-api-burst=2000", "--worker-threads=20",
+	command := exec.Command(options.Binary,
+		"--kubeconfig="+options.Kubeconfig, "--kube-api-qps=1000", "--kube-api-burst=2000", "--worker-threads=20",
 		"--retry-interval-start=100ms", "--retry-interval-max=2s", "--feature-gates=CSIVolumeGroupSnapshot=false", "--v=4",
-	}, options.Args...)...)
+	)
 	command.Stdout, command.Stderr = log, log
 	started, err := process.Start(command)
 	if err != nil {

@@ -15,7 +15,6 @@ type Fault struct {
 	NeverStarts bool     // stays in ContainerCreating
 	Waiting     *Waiting // its container never starts, for a reason
 	Refused     *Waiting // the kubelet rejects it: OutOfcpu, UnexpectedAdmissionError, …
-	Pulls       *Pull    // the node pulls its image first
 	Ends        *Result  // it runs and ends with this result at once
 }
 

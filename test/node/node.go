@@ -30,10 +30,8 @@ type Options struct {
 	Labels      map[string]string   // added to the labels that every kubelet sets; they take precedence
 	Allocatable corev1.ResourceList // nil: 64 CPUs and 250 pods
 	StartDelay  time.Duration       // from binding to running
-	Heartbeat   time.Duration       // between two renewals of the node's lease; 0: 10 s, as in a kubelet
 	Runner      Runner              // plays the containers; nil: Idle
 	Inits       InitRunner          // runs the init container that waits for restored volumes; nil: the node plays it
-	OnRunning   func(*corev1.Pod)   // called for each pod that starts to run; may be nil
 }
 
 // Node is a simulated node that stays Ready.
@@ -57,7 +55,7 @@ type Node struct {
 // linux is the default operating system of a node.
 const linux = string(corev1.Linux)
 
-// heartbeat is a kubelet's default. The node lifecycle controller waits for 50 s.
+// heartbeat is the time between two renewals of the node's lease, a kubelet's default. The node lifecycle controller waits for 50 s.
 const heartbeat = 10 * time.Second
 
 // Start registers the node and runs the pods that are bound to it. An error means that the node could not be
@@ -65,9 +63,6 @@ const heartbeat = 10 * time.Second
 func Start(ctx context.Context, config *rest.Config, options Options) (*Node, error) {
 	if options.Runner == nil {
 		options.Runner = Idle{}
-	}
-	if options.Heartbeat == 0 {
-		options.Heartbeat = heartbeat
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -170,7 +165,7 @@ func (n *Node) postStatus(ctx context.Context, ready corev1.ConditionStatus, rea
 
 // beat renews the node's lease as a kubelet does.
 func (n *Node) beat(ctx context.Context) {
-	ticker := time.NewTicker(n.options.Heartbeat)
+	ticker := time.NewTicker(heartbeat)
 	defer ticker.Stop()
 	for {
 		select {

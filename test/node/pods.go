@@ -156,11 +156,6 @@ func (n *Node) live(ctx context.Context, logger klog.Logger, run *podRun) *corev
 	if fault.Waiting != nil {
 		return n.neverRuns(ctx, logger, run, *fault.Waiting)
 	}
-	if fault.Pulls != nil {
-		if err := n.pull(ctx, run, *fault.Pulls); err != nil {
-			return run.verdict(neverStarted, err)
-		}
-	}
 	runner := n.options.Runner
 	if fault.Ends != nil {
 		runner = atOnce{*fault.Ends}
@@ -176,9 +171,6 @@ func (n *Node) begin(ctx context.Context, logger klog.Logger, run *podRun, runne
 	if err := n.post(ctx, run.pod, started(run.pod, run.began)); err != nil {
 		report(ctx, logger, "Post start of pod", err)
 		return nil
-	}
-	if n.options.OnRunning != nil {
-		n.options.OnRunning(run.pod)
 	}
 	return n.contain(ctx, run, runner, volumes)
 }

@@ -25,9 +25,6 @@ type StandIn struct {
 	Takes   time.Duration // from InProgress to the end
 	Reports int           // number of progress reports, evenly spread over that time; 0: 1
 	Silent  bool          // reports neither the start nor the progress, and ignores a cancel
-	Deaf    bool          // reports the start and ignores a cancel
-	Stalls  int           // number of movers that hang after their progress reports and ignore a cancel
-	Lingers time.Duration // time without reports from the last write to the end
 	Bytes   int64         // transferred; 0: 1000
 	Result  *Result       // replaces success
 
@@ -38,7 +35,6 @@ type StandIn struct {
 	kube      kubernetes.Interface
 	transfers dynamic.Interface
 	lock      sync.Mutex
-	stalled   int                                 // stalled movers so far
 	caches    map[place]cache.SharedIndexInformer // one watch for all movers of a kind and namespace on a node
 	uploaded  map[types.UID]string                // data by transfer
 }
@@ -97,7 +93,7 @@ func (s *StandIn) Run(ctx context.Context, pod *corev1.Pod, host Host) Result {
 
 // work plays the data path.
 func (s *StandIn) work(ctx context.Context, canceled <-chan struct{}, voice *eventSender) Result {
-	if s.Silent || s.Deaf {
+	if s.Silent {
 		canceled = nil
 	}
 	bytes, reports := s.bytes(), int64(max(s.Reports, 1))
@@ -120,10 +116,6 @@ func (s *StandIn) work(ctx context.Context, canceled <-chan struct{}, voice *eve
 		if part <= reports && !s.Silent {
 			voice.say(ctx, "Data-Path-Progress", fmt.Sprintf(`{"totalBytes":%d,"doneBytes":%d}`, bytes, bytes*part/(reports+1)))
 		}
-		if s.stalls() {
-			<-ctx.Done()
-			return killed
-		}
 	}
 	if s.Result != nil {
 		return *s.Result
@@ -135,35 +127,9 @@ func (s *StandIn) work(ctx context.Context, canceled <-chan struct{}, voice *eve
 	if err := voice.role.leave(voice.transfer, voice.host); err != nil {
 		fmt.Fprintln(voice.host.Log, "stand-in mover:", err) // only logged, as in Velero
 	}
-	if !pause(ctx, s.Lingers) {
-		return killed
-	}
 	message := voice.role.success(voice.transfer, done)
 	voice.say(ctx, "Data-Path-Completed", message)
 	return Result{Message: message}
 }
 
 func (s *StandIn) bytes() int64 { return cmp.Or(s.Bytes, 1000) }
-
-// stalls reports whether one more mover must hang.
-func (s *StandIn) stalls() bool {
-	s.lock.Lock()
-	defer s.lock.Unlock()
-	if s.stalled >= s.Stalls {
-		return false
-	}
-	s.stalled++
-	return true
-}
-
-// pause waits and reports whether the context is still active.
-func pause(ctx context.Context, takes time.Duration) bool {
-	timer := time.NewTimer(takes)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}

@@ -61,7 +61,7 @@ func daemonSet(options Options, system corev1.OSName) *appsv1.DaemonSet {
 	if system == corev1.Windows {
 		name = "node-agent-windows"
 	}
-	container := veleroContainer(name, options, append([]string{"node-agent", "server", "--features="}, options.NodeAgentArgs...))
+	container := veleroContainer(name, options, []string{"node-agent", "server", "--features="})
 	container.Env = append([]corev1.EnvVar{fromField("NODE_NAME", "spec.nodeName")}, container.Env...)
 	container.VolumeMounts = append([]corev1.VolumeMount{
 		hostMount("host-pods", "/host_pods"), hostMount("host-plugins", "/var/lib/kubelet/plugins"),

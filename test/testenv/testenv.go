@@ -41,8 +41,6 @@ type Options struct {
 	NodeLabels map[string]string
 	// Windows adds a node-agent for Windows nodes.
 	Windows bool
-	// NodeAgentArgs follow `node-agent server --features=` in the DaemonSet.
-	NodeAgentArgs []string
 	// WithoutRights leaves out the binding of Velero's permissions, for a cluster that has no RBAC.
 	WithoutRights bool
 	// Credentials, if set, are the content of the Secret cloud-credentials. The pods then mount it.

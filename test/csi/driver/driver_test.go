@@ -58,13 +58,15 @@ func TestASnapshotThatTheDriverLosesCannotBeUsed(t *testing.T) {
 }
 
 func TestAFaultIsOfOneCallAlone(t *testing.T) {
-	_, call := calls(t, `{"CreateVolume": {"error": "the array is full"}}`)
+	_, call := calls(t, `{"CreateVolume": {"error": "the array is full"}, "DeleteVolume": {"delay": "1ms"}}`)
 	answer := func(context.Context, any) (any, error) { return "answer", nil }
 	_, err := call("CreateVolume", answer)
 	require.ErrorContains(t, err, "the array is full")
-	said, err := call("DeleteVolume", answer)
-	require.NoError(t, err)
-	require.Equal(t, "answer", said)
+	for _, other := range []string{"DeleteVolume", "CreateSnapshot"} {
+		said, err := call(other, answer)
+		require.NoError(t, err)
+		require.Equal(t, "answer", said)
+	}
 	_, call = calls(t, `{`)
 	_, err = call("CreateVolume", answer)
 	require.ErrorContains(t, err, "read the faults", "a mistake in the file must not pass for no fault")

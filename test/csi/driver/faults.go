@@ -6,10 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
+
+	"google.golang.org/grpc/status"
 )
 
 // fault is the fault of a call in a file. The zero fault is none.
 type fault struct {
+	Delay string `json:"delay"` // time before anything else, as in "1m30s"
 	Error string `json:"error"` // it fails with this message
 	Lost  bool   `json:"lost"`  // of CreateSnapshot: it succeeds, and the snapshot does not exist any more
 }
@@ -17,9 +21,9 @@ type fault struct {
 // FaultsIn returns the faults of a file by the names of calls. The file is read at each call, so that faults begin and end
 // while the driver runs. Without the file, there is no fault.
 //
-//	{"CreateSnapshot": {"lost": true}, "CreateVolume": {"error": "the array is full"}}
+//	{"CreateSnapshot": {"lost": true}, "NodePublishVolume": {"delay": "10s"}, "CreateVolume": {"error": "the array is full"}}
 func FaultsIn(file string) Fault {
-	return func(_ context.Context, call Call) error {
+	return func(ctx context.Context, call Call) error {
 		content, err := os.ReadFile(file)
 		if errors.Is(err, os.ErrNotExist) {
 			return nil
@@ -31,11 +35,20 @@ func FaultsIn(file string) Fault {
 		if err := json.Unmarshal(content, &all); err != nil {
 			return fmt.Errorf("read the faults: %w", err)
 		}
-		return all[call.Verb].play()
+		return all[call.Verb].play(ctx)
 	}
 }
 
-func (f fault) play() error {
+func (f fault) play(ctx context.Context) error {
+	if f.Delay != "" {
+		delay, err := time.ParseDuration(f.Delay)
+		if err != nil {
+			return err
+		}
+		if err := pause(ctx, delay); err != nil {
+			return err
+		}
+	}
 	switch {
 	case f.Error != "":
 		return errors.New(f.Error)
@@ -43,5 +56,16 @@ func (f fault) play() error {
 		return ErrLost
 	default:
 		return nil
+	}
+}
+
+func pause(ctx context.Context, takes time.Duration) error {
+	timer := time.NewTimer(takes)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
 	}
 }

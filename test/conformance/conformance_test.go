@@ -51,6 +51,7 @@ func TestTheAgentConforms(t *testing.T) {
 	on := staged(t)
 	var lock sync.Mutex
 	var results []Result
+	failed := 0
 	t.Run("cases", func(t *testing.T) {
 		for _, testCase := range all {
 			t.Run(string(testCase.Kind)+"/"+testCase.Title, func(t *testing.T) {
@@ -66,6 +67,9 @@ func TestTheAgentConforms(t *testing.T) {
 				}
 				lock.Lock()
 				results = append(results, result)
+				if err != nil {
+					failed++
+				}
 				lock.Unlock()
 				t.Logf("%.1f s: %v", result.Seconds, err)
 				if played.MayFail {
@@ -78,6 +82,7 @@ func TestTheAgentConforms(t *testing.T) {
 			})
 		}
 	})
+	t.Logf("%d of %d cases passed", len(results)-failed, len(results))
 	if *record {
 		client, err := discovery.NewDiscoveryClientForConfig(plane.Admin())
 		require.NoError(t, err)

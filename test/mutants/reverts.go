@@ -89,6 +89,7 @@ func playReverts(ctx context.Context, root, dir string, selected selection, runs
 		return err
 	}
 	fmt.Printf("%-10s %10s %8s %20s  %s\n", "reverted", "schedules", "seconds", "seed", "what went wrong")
+	found := 0
 	for _, one := range chosen {
 		schedules, seconds, seed, playErr := one.play(ctx, root, runs)
 		if playErr != nil {
@@ -99,9 +100,12 @@ func playReverts(ctx context.Context, root, dir string, selected selection, runs
 		}
 		if seed == "" {
 			seed = "not found"
+		} else {
+			found++
 		}
 		fmt.Printf("%-10s %10s %8.0f %20s  %s\n", one.name, schedules, seconds, seed, one.title)
 	}
+	fmt.Printf("%d of %d reverts were found\n", found, len(chosen))
 	return err
 }
 

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -96,13 +97,15 @@ func TestAnyRequestMayFail(t *testing.T) {
 // everyStep plays each plan of onePerKind again with one fault at each of its steps, undisturbed and canceled.
 func everyStep(t *testing.T, faults func(choice string) []string) {
 	t.Helper()
+	var count atomic.Int64
+	t.Cleanup(func() { t.Logf("%d schedules", count.Load()) })
 	for kind, plan := range onePerKind() {
 		undisturbed, broken := play(t, plan)
 		require.NoError(t, broken, "%s", undisturbed)
 		early := Fault{Step: len(undisturbed.lines) / 3, What: cancel}
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			atEachStep(t, plan, undisturbed, faults)
+			count.Add(atEachStep(t, plan, undisturbed, faults))
 		})
 		t.Run(string(kind)+" canceled", func(t *testing.T) {
 			t.Parallel()
@@ -110,14 +113,15 @@ func everyStep(t *testing.T, faults func(choice string) []string) {
 			canceled, broken := play(t, plan)
 			require.NoError(t, broken, "%s", canceled)
 			require.Empty(t, canceled.ends, "%s", canceled)
-			atEachStep(t, plan, canceled, faults)
+			count.Add(atEachStep(t, plan, canceled, faults))
 		})
 	}
 }
 
-func atEachStep(t *testing.T, plan Plan, without played, faults func(choice string) []string) {
+// atEachStep returns the number of schedules that it played.
+func atEachStep(t *testing.T, plan Plan, without played, faults func(choice string) []string) (count int64) {
 	t.Helper()
-	given, count := plan.Faults, 0
+	given := plan.Faults
 	for _, choice := range without.lines {
 		var step int
 		if _, err := fmt.Sscan(choice, &step); err != nil {
@@ -131,5 +135,5 @@ func atEachStep(t *testing.T, plan Plan, without played, faults func(choice stri
 			count++
 		}
 	}
-	t.Logf("%d schedules", count)
+	return count
 }

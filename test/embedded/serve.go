@@ -33,7 +33,8 @@ func (c *Cluster) serve(w http.ResponseWriter, request *http.Request) {
 		_ = json.NewEncoder(w).Encode(version.Info{Major: "1", Minor: "36", GitVersion: gitVersion}) // the client has gone
 		return
 	}
-	record := recordOf(user, request, read)
+	record := read.Record()
+	record.Received, record.User, record.UserAgent, record.RequestURI = time.Now(), user, request.UserAgent(), request.URL.RequestURI()
 	reply := c.handle(read, record)
 	if reply.Watch != nil {
 		c.stream(w, request, reply.Watch)
@@ -119,60 +120,4 @@ func (c *Cluster) due(watch *apiserver.Watch) (frames [][]byte, changed <-chan s
 		frames = append(frames, <-watch.Frames())
 	}
 	return frames, c.changed
-}
-
-// recordOf returns what the audit log of a real API server has of a request.
-func recordOf(user string, request *http.Request, read apiserver.Request) cluster.Record {
-	record := cluster.Record{
-		Received: time.Now(), User: user, UserAgent: request.UserAgent(), RequestURI: request.URL.RequestURI(), Verb: strings.ToLower(read.Method),
-	}
-	parts := strings.Split(strings.Trim(read.Path, "/"), "/")
-	switch {
-	case parts[0] == "api" && len(parts) > 2:
-		parts = parts[2:]
-	case parts[0] == "apis" && len(parts) > 3:
-		record.APIGroup, parts = parts[1], parts[3:]
-	default:
-		return record
-	}
-	if parts[0] == "namespaces" && len(parts) > 2 {
-		record.Namespace, parts = parts[1], parts[2:]
-	}
-	parts = append(parts, "", "") // a name and a subresource, if there are none
-	record.Resource, record.Name, record.Subresource = parts[0], parts[1], parts[2]
-	record.Verb = verb(read, record.Name != "")
-	if record.APIGroup == "velero.io" {
-		record.Body = slices.Clone(read.Body)
-	}
-	if record.Verb == "delete" && record.Resource == "pods" {
-		options, _ := apiserver.DeleteOptions(read) // the answer is the error
-		record.Body, _ = json.Marshal(options)      //nolint:errchkjson // plain values
-	}
-	return record
-}
-
-// verb returns the API verb of a request.
-func verb(request apiserver.Request, named bool) string {
-	watches := slices.Contains([]string{"1", "true"}, request.Query.Get("watch"))
-	switch request.Method {
-	case http.MethodGet:
-		switch {
-		case watches:
-			return "watch"
-		case named:
-			return "get"
-		}
-		return "list"
-	case http.MethodPost:
-		return "create"
-	case http.MethodPut:
-		return "update"
-	case http.MethodPatch:
-		return "patch"
-	case http.MethodDelete:
-		if !named {
-			return "deletecollection"
-		}
-	}
-	return strings.ToLower(request.Method)
 }

@@ -19,6 +19,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/sim/apiserver"
 	"github.com/lateen-project/lateen/test/sim/controllers"
 )
@@ -45,6 +47,7 @@ type Simulation struct {
 	promises    *promises
 	hindered    time.Time           // when no agent could act, most recently
 	maintenance map[string]*jobRuns // by repository
+	records     []cluster.Record    // of all agents
 	lag         lag
 }
 
@@ -241,6 +244,9 @@ func (s *Simulation) handle(p *parked) apiserver.Reply {
 	finalized := s.finalized(p)
 	reply := s.API.Handle(p.request)
 	s.promises.request(p, reply)
+	record := p.request.Record()
+	record.User, record.Code = "system:serviceaccount:"+veleroNamespace+":"+deploy.ServiceAccountName, reply.Code
+	s.records = append(s.records, record)
 	s.checkWrite(p, reply, finalized)
 	if reply.Code >= 300 {
 		s.trace.note(fmt.Sprintf("  → %d", reply.Code))

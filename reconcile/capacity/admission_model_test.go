@@ -219,7 +219,7 @@ func randomStep(t *testing.T, random *rand.Rand, admission *recordedAdmission, m
 	t.Helper()
 	uids := slices.Sorted(maps.Keys(model.all))
 	if len(uids) == 0 || random.IntN(5) == 0 {
-		e := newEntry(types.UID(fmt.Sprintf("%c%06x", "bbr"[random.IntN(3)], random.IntN(1<<24))), random.IntN(20), []string{"", "n1", "n2"}[random.IntN(3)])
+		e := newEntry(types.UID(fmt.Sprintf("%c%06x", "bbr"[random.IntN(3)], random.IntN(1<<24))), random.IntN(20), randomNode(random))
 		if len(uids) > 0 && random.IntN(10) == 0 {
 			e.Key = model.all[uids[random.IntN(len(uids))]].Key
 		}
@@ -246,7 +246,7 @@ func randomStep(t *testing.T, random *rand.Rand, admission *recordedAdmission, m
 		e := model.all[uid].Entry
 		if random.IntN(3) > 0 { // otherwise the same version is listed again
 			e.Version += "+"
-			e.Phase = AdmissionPhase(random.IntN(3))
+			e.Phase, e.Node = AdmissionPhase(random.IntN(3)), randomNode(random)
 		}
 		admission.Observe(e)
 		model.observe(e)
@@ -259,22 +259,7 @@ func randomStep(t *testing.T, random *rand.Rand, admission *recordedAdmission, m
 	}
 }
 
-func BenchmarkTenThousandWaiting(b *testing.B) {
-	for range b.N {
-		q := newRecordedAdmission(50, 4)
-		for i, uid := range numbered(10_000) {
-			q.Observe(newEntry(uid, i/7, fmt.Sprint(i%500)))
-		}
-		for range 10_000 {
-			admissible, _ := q.admissibleUIDs()
-			if !q.tryAdmit(admissible[0]) {
-				b.Fatal("an admissible transfer was refused")
-			}
-			q.observePhase(admissible[0], Admitted)
-			q.observePhase(admissible[0], Uncounted)
-		}
-	}
-}
+func randomNode(random *rand.Rand) string { return []string{"", "n1", "n2"}[random.IntN(3)] }
 
 func TestAnotherLimitPerNodeAdmitsWhatWaitsThereAndKeepsPlaces(t *testing.T) {
 	q := newRecordedAdmission(4, 1)

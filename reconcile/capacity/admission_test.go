@@ -2,6 +2,7 @@ package capacity
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -85,26 +86,6 @@ func letPass(d time.Duration) {
 	synctest.Wait()
 }
 
-func TestTheAdmitTimeoutCountsOnlyWhileAdmissible(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newRecordedAdmission(1, 0)
-		q.observeAll("working", "lost", "b1")
-		q.observePhase("working", Admitted)
-		require.False(t, q.tryAdmit("b1"))
-		letPass(24 * time.Hour)
-		q.observePhase("working", Uncounted)
-		require.Empty(t, q.takeEnqueued(), "the timeout does not count while no place is free")
-		letPass(testTimeout / 2)
-		q.observePhase("working", Admitted)
-		letPass(testTimeout)
-		q.observePhase("working", Uncounted)
-		letPass(testTimeout - 1)
-		require.Empty(t, q.takeEnqueued(), "it restarts when a place is free again")
-		letPass(1)
-		require.Equal(t, []types.UID{"b1"}, q.takeEnqueued())
-	})
-}
-
 func TestATimerThatFiresEarlyIsSetAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newRecordedAdmission(1, 0)
@@ -115,93 +96,6 @@ func TestATimerThatFiresEarlyIsSetAgain(t *testing.T) {
 		require.Empty(t, q.takeEnqueued())
 		letPass(testTimeout)
 		require.Equal(t, []types.UID{"b1"}, q.takeEnqueued())
-	})
-}
-
-func TestASkippedTransferIsAdmittedOnRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newRecordedAdmission(1, 0)
-		q.observeAll("late", "b1", "b2")
-		letPass(testTimeout)
-		require.True(t, q.tryAdmit("b1"))
-		q.observePhase("b1", Admitted)
-		require.False(t, q.tryAdmit("late"), "it is skipped")
-		require.False(t, q.tryAdmit("b2"))
-		q.observePhase("b1", Uncounted)
-		require.Equal(t, []types.UID{"late"}, q.takeEnqueued(), "it keeps its position in the queue")
-		require.True(t, q.tryAdmit("late"))
-		q.Release("late")
-		require.Equal(t, []types.UID{"b2"}, q.takeEnqueued(), "it reserves nothing without a request")
-		require.True(t, q.tryAdmit("b2"))
-	})
-}
-
-func TestAnAdmissionReservesItsPlaceAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newRecordedAdmission(1, 0)
-		q.observeAll("b1")
-		require.True(t, q.tryAdmit("b1"))
-		require.True(t, q.tryAdmit("b1"), "its reservation holds for repeated requests")
-		q.Observe(newEntry("b0", -1, ""))
-		require.False(t, q.tryAdmit("b0"), "an older one arrives before the cache has the write of b1")
-		changed := newEntry("b1", 0, "")
-		changed.Version = "2"
-		q.Observe(changed)
-		require.Empty(t, q.takeEnqueued(), "a write of another client is not that of b1")
-		q.observePhase("b1", Admitted)
-		letPass(10 * testTimeout)
-		require.Empty(t, q.takeEnqueued(), "an admitted transfer has no timeout")
-		q.observePhase("b1", Uncounted)
-		require.Equal(t, []types.UID{"b0"}, q.takeEnqueued())
-	})
-}
-
-func TestAFailedWriteReleasesItsPlace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newRecordedAdmission(1, 0)
-		q.observeAll("b1", "b2")
-		require.False(t, q.tryAdmit("b2"))
-		for range 6 { // every ten seconds for a minute, the length of the timeout
-			require.True(t, q.tryAdmit("b1"))
-			q.Release("b1")
-			letPass(testTimeout / 6)
-		}
-		require.Equal(t, []types.UID{"b2"}, q.takeEnqueued(), "it may fail each time")
-		require.True(t, q.tryAdmit("b2"))
-		require.False(t, q.tryAdmit("b1"))
-	})
-}
-
-func TestAnUnusedPlaceExpires(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newRecordedAdmission(1, 0)
-		q.observeAll("b1", "b2")
-		require.True(t, q.tryAdmit("b1"))
-		require.False(t, q.tryAdmit("b2"))
-		letPass(testTimeout)
-		require.Equal(t, []types.UID{"b2"}, q.takeEnqueued())
-	})
-}
-
-func TestARefusedTransferIsEnqueuedOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newRecordedAdmission(2, 0)
-		q.observeAll("a", "b", "c", "d")
-		require.True(t, q.tryAdmit("a"))
-		require.True(t, q.tryAdmit("b"))
-		require.False(t, q.tryAdmit("c"))
-		require.False(t, q.tryAdmit("c"))
-		require.False(t, q.tryAdmit("d"))
-		q.Forget("a")
-		require.Equal(t, []types.UID{"c"}, q.takeEnqueued())
-		q.Observe(newEntry("e", 9, ""))
-		q.Observe(newEntry("e", 9, ""))
-		require.Empty(t, q.takeEnqueued(), "nothing has changed for the waiting")
-		q.Forget("b")
-		require.Equal(t, []types.UID{"d"}, q.takeEnqueued(), "c is enqueued and has not requested yet; there is a place for both")
-		require.True(t, q.tryAdmit("d"))
-		require.True(t, q.tryAdmit("c"))
-		require.False(t, q.tryAdmit("e"))
 	})
 }
 
@@ -221,22 +115,6 @@ func TestALaggingCacheReleasesNoPlace(t *testing.T) {
 		written.Version, written.Phase = "11", Uncounted
 		q.Observe(written)
 		require.Equal(t, []types.UID{"b"}, q.takeEnqueued())
-	})
-}
-
-func TestRestartedMoversMayExceedTheLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newRecordedAdmission(2, 0)
-		q.observeAll("a", "b", "c", "d")
-		for _, uid := range []types.UID{"a", "b", "c"} {
-			q.observePhase(uid, Admitted) // restarted movers are not held back
-			require.True(t, q.tryAdmit(uid))
-		}
-		require.False(t, q.tryAdmit("d"))
-		q.observePhase("a", Uncounted)
-		require.Empty(t, q.takeEnqueued())
-		q.observePhase("b", Uncounted)
-		require.Equal(t, []types.UID{"d"}, q.takeEnqueued())
 	})
 }
 
@@ -273,16 +151,48 @@ func TestWithoutALimitEveryTransferIsAdmitted(t *testing.T) {
 	require.Empty(t, q.known, "nothing is kept")
 }
 
-func TestATransferWaitsForItsNodeOnceItIsKnown(t *testing.T) {
+// There is one agent for each node. None observes what the others accept before a round ends.
+func TestManyAgentsKeepTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newRecordedAdmission(4, 1)
-		first := newEntry("a", 0, "n1")
-		first.Phase = Admitted
-		q.Observe(first)
-		q.Observe(newEntry("r", 1, ""))
-		q.Observe(newEntry("r", 1, "n1"))
-		require.False(t, q.tryAdmit("r"))
-		q.Observe(newEntry("r", 1, "n2"))
-		require.Equal(t, []types.UID{"r"}, q.takeEnqueued())
+		const limit, perNode, nodes, transfers = 7, 2, 5, 400
+		agents := make([]*recordedAdmission, nodes)
+		for i := range agents {
+			agents[i] = newRecordedAdmission(limit, perNode)
+		}
+		all := make([]Entry, transfers)
+		for i := range all {
+			all[i] = newEntry(types.UID(fmt.Sprintf("%c%03d", "bbbr"[i%4], i)), i/3, fmt.Sprint(i*i%nodes))
+		}
+		observeAll := func(e Entry) {
+			for _, agent := range agents {
+				agent.Observe(e)
+			}
+		}
+		for _, e := range all {
+			observeAll(e)
+		}
+		done := 0
+		for round := 0; done < transfers; round++ {
+			require.Less(t, round, transfers, "every round finishes a transfer")
+			var accepted []Entry
+			for i := range all {
+				if all[i].Phase == Waiting && agents[int(all[i].Node[0]-'0')].tryAdmit(all[i].UID) {
+					all[i].Phase = Admitted
+					accepted = append(accepted, all[i])
+				}
+			}
+			slices.Reverse(accepted)
+			for _, e := range accepted {
+				observeAll(e)
+			}
+			preparing := slices.IndexFunc(all, func(e Entry) bool { return e.Phase == Admitted })
+			require.GreaterOrEqual(t, preparing, 0, "a transfer is admitted as long as one waits")
+			for _, agent := range agents {
+				require.LessOrEqual(t, agent.cluster.taken, limit)
+			}
+			all[preparing].Phase = Uncounted
+			observeAll(all[preparing])
+			done++
+		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -33,13 +34,6 @@ func (l *recordedSlots) queue(uid types.UID, age int) bool {
 
 func (l *recordedSlots) tryAcquire(uid types.UID, age int) bool {
 	return l.TryAcquire(uid, created(age), func() { l.enqueued = append(l.enqueued, uid) })
-}
-
-// takeEnqueued returns the resources enqueued since its last call.
-func (l *recordedSlots) takeEnqueued() []types.UID {
-	enqueued := l.enqueued
-	l.enqueued = nil
-	return enqueued
 }
 
 func TestSlotsAreNeverMoreThanTheLimit(t *testing.T) {
@@ -80,120 +74,81 @@ func TestSlotsAreNeverMoreThanTheLimit(t *testing.T) {
 	require.Zero(t, slots.InUse())
 }
 
-func TestSlotsGoToTheOldestInTheQueue(t *testing.T) {
+// slotsModel is the simplest Slots: it sorts those that wait after each change.
+type slotsModel struct {
+	limit    int
+	held     map[types.UID]bool
+	waiting  []types.UID // a UID begins with its age
+	enqueued []types.UID
+}
+
+// mayStart queues a resource without a slot, and reports whether it has one or may take one.
+func (m *slotsModel) mayStart(uid types.UID) bool {
+	if m.held[uid] {
+		return true
+	}
+	if !slices.Contains(m.waiting, uid) {
+		m.waiting = append(m.waiting, uid)
+		slices.Sort(m.waiting)
+	}
+	return slices.Contains(m.next(), uid)
+}
+
+// next returns those for which a slot is free, oldest first.
+func (m *slotsModel) next() []types.UID {
+	return m.waiting[:min(len(m.waiting), max(m.limit-len(m.held), 0))]
+}
+
+func (m *slotsModel) leave(uid types.UID) {
+	m.waiting = slices.DeleteFunc(m.waiting, func(one types.UID) bool { return one == uid })
+}
+
+func (m *slotsModel) hold(uid types.UID) {
+	m.leave(uid)
+	m.held[uid] = true
+}
+
+func (m *slotsModel) release(uid types.UID) {
+	known := m.held[uid] || slices.Contains(m.waiting, uid)
+	m.leave(uid)
+	delete(m.held, uid)
+	if known {
+		m.enqueued = append(m.enqueued, m.next()...)
+	}
+}
+
+func TestSlotsMatchTheirModel(t *testing.T) {
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
-		const waiting = 50
-		slots := newRecordedSlots(1)
-		require.True(t, slots.tryAcquire("first", -1))
-		for _, age := range random.Perm(waiting) {
-			require.False(t, slots.queue(types.UID(fmt.Sprintf("%02d", age)), age/2), "no slot is free; two of each age")
-		}
-		holder := types.UID("first")
-		for next := range waiting {
-			slots.Release(holder)
-			holder = types.UID(fmt.Sprintf("%02d", next))
-			require.Equal(t, []types.UID{holder}, slots.takeEnqueued(), "only the oldest is enqueued")
-			require.True(t, slots.tryAcquire(holder, next/2))
+		for range 100 {
+			limit := 1 + random.IntN(3)
+			slots, model := newRecordedSlots(limit), &slotsModel{limit: limit, held: map[types.UID]bool{}}
+			for range 200 {
+				age := random.IntN(6) / 2 // two of each age
+				uid := types.UID(fmt.Sprint(age, "ab"[random.IntN(2):][:1]))
+				switch random.IntN(10) {
+				case 0, 1:
+					require.Equal(t, model.mayStart(uid), slots.queue(uid, age))
+				case 2, 3, 4, 5:
+					may := model.mayStart(uid)
+					if may {
+						model.hold(uid)
+					}
+					require.Equal(t, may, slots.tryAcquire(uid, age))
+				case 6: // its mover works already, perhaps above the limit
+					slots.ForceAcquire(uid)
+					model.hold(uid)
+				case 7:
+					model.limit = 1 + random.IntN(3)
+					slots.SetLimit(model.limit)
+					model.enqueued = append(model.enqueued, model.next()...)
+				default:
+					slots.Release(uid)
+					model.release(uid)
+				}
+				require.Equal(t, model.enqueued, slots.enqueued)
+				require.Equal(t, []int{len(model.held), model.limit}, []int{slots.InUse(), slots.Limit()})
+			}
 		}
 	})
-}
-
-func TestAFreeSlotIsReservedForTheOldest(t *testing.T) {
-	slots := newRecordedSlots(1)
-	require.True(t, slots.queue("old", 1), "it is free, and nothing is before it")
-	require.False(t, slots.queue("young", 2), "the old one is before it")
-	require.False(t, slots.tryAcquire("young", 2))
-	require.True(t, slots.queue("older", 0))
-	require.False(t, slots.tryAcquire("old", 1), "an older one came in the meantime")
-	require.True(t, slots.tryAcquire("older", 0))
-	require.Equal(t, 1, slots.InUse())
-}
-
-func TestLeavingTheQueueEnqueuesTheNext(t *testing.T) {
-	slots := newRecordedSlots(1)
-	slots.queue("old", 1)
-	slots.queue("young", 2)
-	slots.Release("old")
-	require.Equal(t, []types.UID{"young"}, slots.takeEnqueued())
-	require.True(t, slots.tryAcquire("young", 2))
-}
-
-func TestAsManyAreEnqueuedAsSlotsAreFree(t *testing.T) {
-	slots := newRecordedSlots(2)
-	slots.tryAcquire("a", 1)
-	slots.tryAcquire("b", 2)
-	for age, uid := range []types.UID{"c", "d", "e"} {
-		require.False(t, slots.queue(uid, 3+age))
-	}
-	slots.Release("a")
-	require.Equal(t, []types.UID{"c"}, slots.takeEnqueued())
-	slots.Release("b")
-	require.Equal(t, []types.UID{"c", "d"}, slots.takeEnqueued(), "c has not requested yet")
-	require.True(t, slots.tryAcquire("d", 4), "it need not wait for c: there is a slot for both")
-	require.False(t, slots.tryAcquire("e", 5))
-	require.True(t, slots.tryAcquire("c", 3))
-}
-
-func TestQueueIsIdempotent(t *testing.T) {
-	slots := newRecordedSlots(2)
-	require.True(t, slots.queue("a", 1))
-	require.True(t, slots.queue("a", 1))
-	require.True(t, slots.queue("b", 2), "there is a slot for both")
-}
-
-func TestNothingIsEnqueuedWithoutAFreedSlot(t *testing.T) {
-	slots := newRecordedSlots(2)
-	slots.tryAcquire("a", 1)
-	require.True(t, slots.queue("b", 2), "a slot is free at once")
-	slots.Release("unknown")
-	require.Empty(t, slots.takeEnqueued())
-	require.Equal(t, 1, slots.InUse())
-}
-
-func TestTryAcquireIsIdempotent(t *testing.T) {
-	slots := newRecordedSlots(1)
-	require.True(t, slots.tryAcquire("a", 1))
-	require.True(t, slots.tryAcquire("a", 1), "it is requested again after an ambiguous answer")
-	require.True(t, slots.queue("a", 1))
-	require.Equal(t, 1, slots.InUse())
-	slots.Release("a")
-	require.Zero(t, slots.InUse())
-}
-
-func TestReleaseLeavesTheQueue(t *testing.T) {
-	slots := newRecordedSlots(1)
-	slots.tryAcquire("a", 1)
-	slots.queue("b", 2)
-	slots.queue("c", 3)
-	slots.Release("b")
-	require.Empty(t, slots.takeEnqueued(), "a still works")
-	slots.Release("a")
-	require.Equal(t, []types.UID{"c"}, slots.takeEnqueued())
-	require.Zero(t, slots.InUse())
-}
-
-func TestWorkingMoversMayExceedTheLimit(t *testing.T) {
-	slots := newRecordedSlots(2)
-	for _, uid := range []types.UID{"a", "b", "c"} {
-		slots.ForceAcquire(uid)
-		slots.ForceAcquire(uid)
-	}
-	require.Equal(t, 3, slots.InUse())
-	require.Equal(t, 2, slots.Limit())
-	require.False(t, slots.queue("d", 1))
-	slots.Release("a")
-	require.Empty(t, slots.takeEnqueued(), "still at the limit")
-	slots.Release("b")
-	require.Equal(t, []types.UID{"d"}, slots.takeEnqueued())
-}
-
-func TestForceAcquireLeavesTheQueue(t *testing.T) {
-	slots := newRecordedSlots(1)
-	slots.tryAcquire("a", 1)
-	slots.queue("b", 2)
-	slots.ForceAcquire("b")
-	slots.Release("a")
-	require.Empty(t, slots.takeEnqueued(), "b holds the slot already")
-	require.Equal(t, 1, slots.InUse())
 }

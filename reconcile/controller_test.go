@@ -131,16 +131,6 @@ func TestAKeyIsRequeuedAfterTheRequestedDelay(t *testing.T) {
 	})
 }
 
-func TestAnEventComesBeforeATimer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := drive(t, 1, []string{"a"}, func(context.Context, string) (time.Duration, error) { return time.Hour, nil })
-		d.pass(time.Second)
-		d.Enqueue("a")
-		d.pass(time.Second)
-		require.Equal(t, []time.Duration{0, time.Second}, d.times("a"))
-	})
-}
-
 func TestAControllerIsReadyOnceEveryFirstKeyWasTried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		block := make(chan struct{})
@@ -169,21 +159,6 @@ func TestAControllerWithoutFirstKeysIsReady(t *testing.T) {
 		d.Enqueue("a")
 		synctest.Wait()
 		require.Equal(t, []time.Duration{0}, d.times("a"), "and works")
-	})
-}
-
-func TestAKeyIsReconciledByOneWorkerAtATime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := drive(t, 4, []string{"a"}, func(context.Context, string) (time.Duration, error) {
-			timer := time.NewTimer(time.Second)
-			<-timer.C
-			return 0, nil
-		})
-		synctest.Wait()
-		d.Enqueue("a")
-		d.Enqueue("a")
-		d.pass(time.Minute)
-		require.Equal(t, []time.Duration{0, time.Second}, d.times("a"))
 	})
 }
 

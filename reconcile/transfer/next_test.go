@@ -5,8 +5,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // TestNextEverywhere verifies every rule of the protocol in every possible situation.
@@ -46,57 +44,6 @@ func TestEveryRuleDetectsItsBrokenNext(t *testing.T) {
 				return !caught
 			})
 			require.True(t, caught, "the rule holds for a Next that breaks it")
-		})
-	}
-}
-
-// disabledGuards returns, for each phase, a change of the input that disables one guard of Next.
-func disabledGuards() map[Phase]func(*State, *Observed, *Limits) {
-	return map[Phase]func(*State, *Observed, *Limits){
-		New:      func(s *State, _ *Observed, _ *Limits) { s.Deleting = false },
-		Accepted: func(_ *State, observed *Observed, _ *Limits) { observed.Now = observed.Now.Add(-tick) }, // left < 0
-		Prepared: func(_ *State, observed *Observed, _ *Limits) { observed.HasSlot = true },
-		InProgress: func(_ *State, observed *Observed, _ *Limits) {
-			if observed.Exposure.Condition == objects.Lost {
-				observed.Exposure.Condition = objects.Running
-			}
-		},
-		Canceling: func(_ *State, observed *Observed, _ *Limits) {
-			if observed.Exposure.Condition == objects.Terminating {
-				observed.Exposure.Condition = objects.Running
-			}
-		},
-		Completed: func(_ *State, observed *Observed, _ *Limits) {
-			if observed.Exposure.Condition == objects.Terminating {
-				observed.Exposure.Condition = objects.Absent
-			}
-		},
-		Failed:   func(s *State, _ *Observed, _ *Limits) { s.Phase = Prepared },
-		Canceled: func(_ *State, observed *Observed, _ *Limits) { observed.Exposure.Condition = objects.Absent },
-	}
-}
-
-func TestADisabledGuardIsDetectedInEveryPhase(t *testing.T) {
-	guards, all := disabledGuards(), rules()
-	for _, phase := range Phases() {
-		t.Run("in phase "+string(phase), func(t *testing.T) {
-			require.Contains(t, guards, phase)
-			caught := ""
-			broken := func(s State, observed Observed, lim Limits) Step {
-				if s.Phase == phase {
-					guards[phase](&s, &observed, &lim)
-				}
-				return Next(s, observed, lim)
-			}
-			walk(broken, func(m *situation) bool {
-				for _, r := range all {
-					if !r.holds(m) {
-						caught = r.name
-					}
-				}
-				return caught == ""
-			})
-			require.NotEmpty(t, caught, "no rule detects it")
 		})
 	}
 }

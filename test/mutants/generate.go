@@ -87,7 +87,9 @@ func (g *generator) visit(node ast.Node) bool {
 	case *ast.BinaryExpr:
 		g.binary(node)
 	case *ast.CallExpr:
-		return g.call(node)
+		return !isLog(node) && g.call(node)
+	case *ast.IfStmt: // a condition of log lines alone
+		return node.Else != nil || slices.ContainsFunc(node.Body.List, func(statement ast.Stmt) bool { return !isLogLine(statement) })
 	case *ast.SwitchStmt:
 		if node.Tag == nil {
 			g.cases(node)
@@ -124,11 +126,8 @@ func (g *generator) binary(node *ast.BinaryExpr) {
 	}
 }
 
-// call swaps arguments. A log level is none of its business.
+// call swaps arguments.
 func (g *generator) call(node *ast.CallExpr) bool {
-	if selector, ok := node.Fun.(*ast.SelectorExpr); ok && selector.Sel.Name == "V" {
-		return false
-	}
 	for i := 1; i < len(node.Args); i++ {
 		a, b := node.Args[i-1], node.Args[i]
 		if isPlain(a) && isPlain(b) && g.of(a) != g.of(b) && g.alike(a, b) {
@@ -149,6 +148,31 @@ func (g *generator) cases(node *ast.SwitchStmt) {
 	}
 }
 
+// isLog reports whether a call writes or configures the log, which no test reads.
+func isLog(call *ast.CallExpr) bool {
+	for within := ast.Node(call); ; {
+		switch node := within.(type) {
+		case *ast.CallExpr:
+			within = node.Fun
+		case *ast.SelectorExpr:
+			within = node.X
+		case *ast.Ident:
+			return node.Name == "klog" || node.Name == "logger"
+		default:
+			return false
+		}
+	}
+}
+
+func isLogLine(statement ast.Stmt) bool {
+	line, ok := statement.(*ast.ExprStmt)
+	if !ok {
+		return false
+	}
+	call, ok := line.X.(*ast.CallExpr)
+	return ok && isLog(call)
+}
+
 // isPlain reports whether an expression is a name or a field, which may be evaluated twice.
 func isPlain(expression ast.Expr) bool {
 	switch one := expression.(type) {
@@ -165,7 +189,7 @@ func omissible(statement ast.Stmt) bool {
 	switch one := statement.(type) {
 	case *ast.ExprStmt:
 		call, ok := one.X.(*ast.CallExpr)
-		if !ok {
+		if !ok || isLog(call) {
 			return false
 		}
 		name, ok := call.Fun.(*ast.Ident)

@@ -64,7 +64,7 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	require.NoError(t, metav1.AddMetaToScheme(scheme))
 	a := &fixture{client: fake.NewSimpleMetadataClient(scheme, objects...), registry: prometheus.NewRegistry(), cached: map[types.UID]bool{}}
 	a.Sweeper = &Sweeper{
-		Client: a.client, Namespace: "velero", Clock: clock.RealClock{}, Served: func() bool { return true },
+		Client: a.client, Namespace: "velero", Clock: clock.RealClock{}, Served: func() bool { return true }, ForeignContent: func(string) bool { return false },
 		Owner: func(uid types.UID) (bool, bool) {
 			done, exists := a.cached[uid]
 			return exists, done

@@ -3,6 +3,7 @@
 package orphans
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,22 +32,24 @@ type Sweeper struct {
 	// Owner reports whether the transfer with that UID exists and whether it is done: terminal and without our
 	// finalizer. It reads caches that hold all transfers of the namespace without api.LabelDone.
 	Owner func(uid types.UID) (exists, done bool)
-	// Served reports whether the cluster has snapshots; nil means no.
+	// Served reports whether the cluster has snapshots.
 	Served func() bool
-	// ForeignContent reports whether a VolumeSnapshotContent may belong to another namespace; nil means no. Contents
-	// have no namespace, and another Velero of the cluster has transfers of its own.
+	// ForeignContent reports whether a VolumeSnapshotContent may belong to another namespace. Contents have no
+	// namespace, and another Velero of the cluster has transfers of its own.
 	ForeignContent func(content string) bool
 	// Remove maps a resource to the function that removes its orphans. Orphans of other resources are deleted. The
 	// next sweep calls the function again if the orphan still exists.
 	Remove map[string]func(ctx context.Context, orphan *metav1.PartialObjectMetadata) error
 
-	MinAge   time.Duration // minimum age of an orphan; 10 min
-	Interval time.Duration // between two sweeps; 10 min
+	Interval time.Duration // between two sweeps; 0: 10 min
 	Clock    clock.Clock
 	Metrics  *metrics.Coordination
 
 	counted map[types.UID]bool // UIDs of removed orphans, while they still exist
 }
+
+// minAge is the minimum age of an orphan.
+const minAge = 10 * time.Minute
 
 // Resources that can have orphans.
 const (
@@ -63,29 +66,16 @@ func Resources() []string {
 
 // Run sweeps at once, then in each interval until the context ends.
 func (o *Sweeper) Run(ctx context.Context) {
+	interval := cmp.Or(o.Interval, 10*time.Minute)
 	for ctx.Err() == nil {
 		if err := o.Sweep(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Failed to sweep orphans", "retryAfter", o.interval())
+			klog.FromContext(ctx).Error(err, "Failed to sweep orphans", "retryAfter", interval)
 		}
 		select {
 		case <-ctx.Done():
-		case <-o.Clock.After(o.interval()):
+		case <-o.Clock.After(interval):
 		}
 	}
-}
-
-func (o *Sweeper) interval() time.Duration {
-	if o.Interval > 0 {
-		return o.Interval
-	}
-	return 10 * time.Minute
-}
-
-func (o *Sweeper) minAge() time.Duration {
-	if o.MinAge > 0 {
-		return o.MinAge
-	}
-	return 10 * time.Minute
 }
 
 // Sweep finds and removes orphans once. Do not call it concurrently. A failure does not stop the rest of the sweep.
@@ -128,7 +118,7 @@ type suspect struct {
 
 // suspects lists the metadata of our objects of a resource and returns the suspects.
 func (o *Sweeper) suspects(ctx context.Context, resource string) ([]suspect, error) {
-	if snapshot := resource == Snapshots || resource == Contents; snapshot && (o.Served == nil || !o.Served()) {
+	if snapshot := resource == Snapshots || resource == Contents; snapshot && !o.Served() {
 		return nil, nil
 	}
 	var found []suspect
@@ -138,11 +128,11 @@ func (o *Sweeper) suspects(ctx context.Context, resource string) ([]suspect, err
 		if controller := metav1.GetControllerOfNoCopy(object); controller != nil && controller.UID != owner {
 			return // the creator copied our labels
 		}
-		if resource == Contents && o.ForeignContent != nil && o.ForeignContent(object.Name) {
+		if resource == Contents && o.ForeignContent(object.Name) {
 			return
 		}
 		exists, done := o.Owner(owner)
-		if old := o.Clock.Since(object.CreationTimestamp.Time) > o.minAge(); old && (!exists || done) {
+		if old := o.Clock.Since(object.CreationTimestamp.Time) > minAge; old && (!exists || done) {
 			found = append(found, suspect{object, resource, owner, exists && done})
 		}
 	})

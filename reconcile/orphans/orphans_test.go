@@ -132,7 +132,7 @@ func TestOnlyMetadataOfOwnedObjectsIsListed(t *testing.T) {
 func TestWithoutTheSnapshotAPINoSnapshotIsListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newFixture(t, everyResource()...)
-		a.Served = nil
+		a.Served = func() bool { return false }
 		require.NoError(t, a.Sweep(t.Context()))
 		require.Equal(t, []string{"pods Pod-a", "persistentvolumeclaims PersistentVolumeClaim-a"}, a.deleted())
 	})

@@ -43,7 +43,6 @@ type Options struct {
 
 	SyncTimeout time.Duration // limit for a coordinator's caches to sync, after which it releases its Lease; 0: 2 min
 
-	OrphanAge   time.Duration // minimum age of an orphan; 0: 10 min
 	OrphanSweep time.Duration // interval between two sweeps of a coordinator; 0: 10 min
 
 	// For a simulation, which must be repeatable.

@@ -32,7 +32,7 @@ func (p *assembly) sweeper(ctx context.Context, kinds []kind) *orphans.Sweeper {
 			orphans.Claims: p.removeClaim, orphans.Snapshots: snapshots, orphans.Contents: snapshots,
 		},
 		Client: p.clients.metadata, Namespace: p.Flags.Namespace, Clock: p.Clock, Metrics: p.coordination,
-		MinAge: p.OrphanAge, Interval: p.OrphanSweep,
+		Interval: p.OrphanSweep,
 		Owner: func(uid types.UID) (exists, done bool) {
 			for _, k := range kinds {
 				if exists, done := k.owner(uid); exists {

@@ -102,7 +102,7 @@ func (t *TransferReconciler[T]) consumer(ctx context.Context, s *request[T]) (aw
 
 // pastDeadline reports whether a new resource must end now if no agent accepts it.
 func (t *TransferReconciler[T]) pastDeadline(s *request[T]) bool {
-	return t.decided(s) || !s.seen.Now.Before(s.seen.WaitsSince.Add(t.Limits.PrepareTimeout))
+	return !s.seen.Now.Before(s.seen.WaitsSince.Add(t.Limits.PrepareTimeout))
 }
 
 // source observes the pod whose volume is moved, before a mover is created for it or started. A missing pod fails the

@@ -152,14 +152,11 @@ func (t *TransferReconciler[T]) confirmMover(ctx context.Context, s *request[T])
 		return nil
 	}
 	pod, err := t.LivePod(ctx, s.object.GetNamespace(), s.object.GetName())
-	switch {
-	case apierrors.IsNotFound(err):
-		s.pod = nil
-	case err != nil:
+	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("get mover pod of %s: %w", s.key, err)
-	case !objects.OwnedBy(pod, s.object.GetUID()):
-		s.pod = nil
-	default:
+	}
+	s.pod = nil
+	if err == nil && objects.OwnedBy(pod, s.object.GetUID()) {
 		s.pod = pod
 	}
 	return nil

@@ -74,7 +74,7 @@ func (v *leaseObserver) free() (free bool, lease resourcelock.LeaderElectionReco
 
 func (v *leaseObserver) otherHolds() bool {
 	holder := v.seen.HolderIdentity
-	return v.known && holder != "" && holder != v.identity && !v.hasEnded(holder) && v.clock.Now().Before(v.until)
+	return holder != "" && holder != v.identity && !v.hasEnded(holder) && v.clock.Now().Before(v.until)
 }
 
 // hasEnded reports whether the holder is a predecessor of this process.
@@ -130,7 +130,7 @@ func (c *Coordinator) watch(ctx context.Context) <-chan struct{} {
 		return opts
 	}
 	update := func(object any, exists bool) {
-		if lease, ok := object.(*coordinationv1.Lease); ok && lease.Name == c.Name && exists {
+		if lease, ok := object.(*coordinationv1.Lease); ok && exists {
 			c.view.observe(lease)
 			return
 		}

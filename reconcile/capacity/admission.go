@@ -119,7 +119,6 @@ func (a *Admission) give(c *pending) bool {
 		a.insert(c)
 		a.recompute()
 	}
-	c.requested = true
 	if !c.admissible {
 		return false
 	}

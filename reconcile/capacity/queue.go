@@ -195,8 +195,7 @@ func (a *Admission) skipExpired() {
 			}
 			a.remove(c)
 			a.clearReservation(c)
-			c.skipped, c.since = true, time.Time{}
-			a.insert(c)
+			c.skipped, c.since = true, time.Time{} // it is not inserted again
 		}
 	})
 }

@@ -3,6 +3,7 @@ package repository
 import (
 	"context"
 	"encoding/json"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +68,7 @@ func (r fixtureRepositories) Patch(_ context.Context, name string, _ types.Patch
 		changed.Status.RecentMaintenance = nil // a merge patch replaces lists
 	}
 	require.NoError(r, json.Unmarshal(data, changed))
+	changed.ResourceVersion = strconv.Itoa(2 + r.patches)
 	r.repositories["velero/"+name] = changed
 	r.patches++
 	return changed, nil
@@ -138,7 +140,7 @@ func (m *fixture) successor() *fixture {
 func (m *fixture) repository(name string) string {
 	key := "velero/" + name
 	m.repositories[key] = &velerov1.BackupRepository{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name, UID: types.UID(name)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name, UID: types.UID(name), ResourceVersion: "1"},
 		Spec:       velerov1.BackupRepositorySpec{RepositoryType: "kopia", MaintenanceFrequency: metav1.Duration{Duration: time.Hour}},
 		Status: velerov1.BackupRepositoryStatus{
 			Phase: velerov1.BackupRepositoryPhaseReady, LastMaintenanceTime: new(metav1.NewTime(m.clock.Now())),

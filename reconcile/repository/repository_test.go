@@ -2,6 +2,7 @@ package repository
 
 import (
 	"maps"
+	"net/http"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
 
 	"github.com/lateen-project/lateen/metrics"
 )
@@ -236,5 +238,47 @@ type oneLocation struct {
 }
 
 func (l oneLocation) Get(string) (*velerov1.BackupStorageLocation, bool) {
-	return l.BackupStorageLocation, true
+	return l.BackupStorageLocation, l.BackupStorageLocation != nil
+}
+
+func TestEventsSayWhatHappensToARepository(t *testing.T) {
+	m, events := newFixture(t), record.NewFakeRecorder(100)
+	m.Recorder = events
+	key := m.repository("r1")
+	m.repositories[key].Spec.BackupStorageLocation = "default"
+	sent := func() (all []string) {
+		for len(events.Events) > 0 {
+			all = append(all, <-events.Events)
+		}
+		return all
+	}
+	readOnly := &velerov1.BackupStorageLocation{Spec: velerov1.BackupStorageLocationSpec{AccessMode: velerov1.BackupStorageLocationAccessModeReadOnly}}
+	for _, test := range []struct {
+		location *velerov1.BackupStorageLocation
+		event    string
+	}{
+		{nil, "Warning MaintenanceSkipped Maintenance skipped: BackupStorageLocation default does not exist. Create it, or delete this repository"},
+		{readOnly, "Normal MaintenanceSkipped Maintenance skipped: BackupStorageLocation default is read-only"},
+	} {
+		m.Locations = oneLocation{test.location}
+		m.settle(key)
+		m.settle(key)
+		require.Equal(t, []string{test.event}, sent())
+	}
+	m.Locations = fixtureLocations{}
+	m.run(key, m.end(batchv1.JobComplete))
+	require.Equal(t, []string{"Normal MaintenanceSucceeded Maintenance succeeded in 1m0s"}, sent())
+	m.run(key, m.outOfMemory)
+	require.Equal(t, []string{"Warning MaintenanceFailed Maintenance failed after 1m0s: OOMKilled: its pod ran out of memory; set or raise memoryLimit in podResources of the maintenance ConfigMap"}, sent())
+	denied := error(&apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusBadRequest, Message: "denied"}})
+	m.client.PrependReactor("create", "jobs", func(clienttesting.Action) (bool, runtime.Object, error) { return denied != nil, nil, denied })
+	m.clock.SetTime(m.clock.Now().Add(2 * time.Hour))
+	for range 2 {
+		_, err := m.Reconcile(t.Context(), key)
+		require.ErrorContains(t, err, "denied")
+	}
+	require.Equal(t, []string{"Warning MaintenanceSkipped Maintenance job cannot be created, retrying: create maintenance job r1-1764007292: denied"}, sent())
+	denied = nil
+	m.run(key, m.end(batchv1.JobComplete))
+	require.Equal(t, []string{"Normal MaintenanceSucceeded Maintenance succeeded in 1m0s"}, sent())
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Kubernetes marks a job finished about a second after its pod has terminated.
@@ -19,11 +20,14 @@ func TestAJobWhosePodHasTerminatedLeavesItsPlace(t *testing.T) {
 	job := m.Jobs.List()[0]
 	m.pod(job, corev1.PodRunning)
 	m.settle(second)
+	younger := m.repository("r0")
+	m.repositories[younger].Status.LastMaintenanceTime = new(metav1.NewTime(m.clock.Now().Add(-90 * time.Minute)))
+	m.settle(younger)
 	require.Len(t, m.names(), 1)
 
-	delete(m.enqueued, second)
+	clear(m.enqueued)
 	m.TerminalPod(m.pod(job, corev1.PodSucceeded))
-	require.True(t, m.enqueued[second])
+	require.Equal(t, map[string]bool{second: true}, m.enqueued, "as many as there are places, the oldest first")
 	m.settle(second)
 	require.Len(t, m.names(), 2)
 	m.settle(first)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,6 +34,39 @@ func TestAJobThatIsDeletedBeforeItIsCachedIsFollowedByAnother(t *testing.T) {
 }
 
 // The answer of a webhook that denies a request may lack a reason.
+func TestAWrittenJobIsKnownUntilItsDeletion(t *testing.T) {
+	m := newFixture(t)
+	written := m.job("j1", "gone")
+	m.wroteJob(written)
+	known := func() []*batchv1.Job {
+		return m.writtenJobs.All(nil, func(job *batchv1.Job) string { return string(job.UID) })
+	}
+	m.Job(written)
+	require.Equal(t, []*batchv1.Job{written}, known())
+	require.NoError(t, m.client.BatchV1().Jobs("velero").Delete(t.Context(), "j1", metav1.DeleteOptions{}))
+	m.job("j2", "gone")
+	m.Job(written)
+	require.Empty(t, known())
+}
+
+// lateRepositories is a cache that is behind the API server.
+type lateRepositories struct {
+	fixtureRepositories
+	late *velerov1.BackupRepository
+}
+
+func (l lateRepositories) Get(string) (*velerov1.BackupRepository, bool) { return l.late, true }
+
+func TestALateCacheStartsNoSecondJob(t *testing.T) {
+	m := newFixture(t)
+	key := m.repository("r1")
+	m.Repositories = lateRepositories{fixtureRepositories{m}, m.repositories[key]}
+	m.run(key, m.end(batchv1.JobComplete))
+	require.Positive(t, m.settle(key))
+	require.Len(t, m.names(), 1)
+	require.Equal(t, 1, m.patches)
+}
+
 func TestAJobThatAWebhookDeniesLeavesItsPlace(t *testing.T) {
 	m := newFixture(t)
 	m.Limit = 1

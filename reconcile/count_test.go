@@ -27,23 +27,27 @@ func TestTransfersAreCountedByPhaseAndAge(t *testing.T) {
 	found := map[string]metrics.Count{}
 	for _, count := range s.Count([]*velerov1.PodVolumeBackup{
 		backup(testNode, "", 0),
+		backup("", "", 0),
 		backup(testNode, velerov1.PodVolumeBackupPhaseAccepted, 0),
 		backup(testNode, velerov1.PodVolumeBackupPhasePrepared, 20*time.Minute),
 		backup("n2", velerov1.PodVolumeBackupPhasePrepared, 50*time.Minute),
 		backup("n2", velerov1.PodVolumeBackupPhaseCompleted, time.Minute),
 		backup("n3", velerov1.PodVolumeBackupPhasePrepared, time.Minute), // its own agent counts it
+		backup("", velerov1.PodVolumeBackupPhaseFailed, 0),
 	}) {
 		found[count.Phase] = count
 	}
 	require.Len(t, found, len(transfer.Phases()))
 	require.Equal(t, metrics.Count{
-		Kind: "podvolumebackup", Phase: "New", Transfers: 1, OldestAge: 3600, MaxPhaseAge: 3600, Unattended: map[string]int{},
+		Kind: "podvolumebackup", Phase: "New", Transfers: 2, OldestAge: 3600, MaxPhaseAge: 3600, Unattended: map[string]int{},
 	}, found["New"], "what has no phase yet is New")
 	require.InDelta(t, 3600, found["Accepted"].MaxPhaseAge, 0, "without a time it counts from the creation")
 	require.Equal(t, metrics.Count{
 		Kind: "podvolumebackup", Phase: "Prepared", Transfers: 2, OldestAge: 3600, MaxPhaseAge: 2400, Unattended: map[string]int{"n2": 1},
 	}, found["Prepared"])
-	require.Equal(t, 1, found["Completed"].Transfers)
-	require.Empty(t, found["Completed"].Unattended, "a terminal transfer needs no agent")
+	require.Equal(t, metrics.Count{
+		Kind: "podvolumebackup", Phase: "Completed", Terminal: true, Transfers: 1, OldestAge: 3600, MaxPhaseAge: 3600, Unattended: map[string]int{},
+	}, found["Completed"], "a terminal transfer needs no agent")
+	require.Equal(t, 1, found["Failed"].Transfers, "the coordinator counts what has no node")
 	require.Zero(t, found["InProgress"].Transfers)
 }

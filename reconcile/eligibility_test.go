@@ -99,6 +99,19 @@ func TestACancelIsHonoredDespiteReadErrors(t *testing.T) {
 	}
 }
 
+func TestACancelIsHonoredThoughThePodIsUnreadable(t *testing.T) {
+	s := newRestore()
+	s.pods["app/db"] = targetOn(testNode)
+	s.step(t)
+	delete(s.pods, "app/db")
+	s.failing = errors.New("no answer")
+	_, err := s.Reconcile(t.Context(), testKey)
+	require.ErrorContains(t, err, "get pod app/db: no answer")
+	s.object.Spec.Cancel = true
+	s.step(t)
+	require.Equal(t, transfer.Canceled, s.state().Phase)
+}
+
 func newBackup(pod corev1.ObjectReference) *single[*velerov1.PodVolumeBackup] {
 	backup := &velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{Node: testNode, Volume: "data", UploaderType: "kopia", Pod: pod}}
 	return newSingle(transfer.PodVolumeBackup(), backup, func() *velerov1.PodVolumeBackup { return &velerov1.PodVolumeBackup{} })

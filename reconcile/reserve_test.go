@@ -93,6 +93,14 @@ func TestAFailedObservationKeepsTheSlotOnlyWhileTheMoverMayWork(t *testing.T) {
 	}
 }
 
+func TestAnEventOfAPreparedTransferKeepsItsPlaceInTheQueueForASlot(t *testing.T) {
+	s := newWorking()
+	s.object.Status.Phase = velerov1.PodVolumeBackupPhasePrepared
+	require.True(t, s.NodeSlots.Queue(testNode, s.object.UID, s.clock.Now(), func() {}))
+	s.Observe(s.object)
+	require.False(t, s.NodeSlots.Queue(testNode, "younger", s.clock.Now().Add(1), func() {}))
+}
+
 func TestAPreparedTransferWithoutARunningMoverHoldsNoPlaceInTheQueueForASlot(t *testing.T) {
 	s := newWorking()
 	s.object.Status.Phase = velerov1.PodVolumeBackupPhasePrepared

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -79,6 +80,7 @@ func TestAFirstMoverDoesNotStartWhileASecondOneOfItsPodWorks(t *testing.T) {
 	s, other := newTwoVolumes(velerov1.PodVolumeRestorePhaseInProgress, "1")
 	delete(s.object.Annotations, api.AnnotationRestarts)
 	delete(s.pods[testKey].Annotations, api.AnnotationAttempt)
+	s.failing = errors.New("a first mover needs no GET")
 	s.step(t)
 	require.Equal(t, transfer.Prepared, s.state().Phase)
 	other.Annotations[api.AnnotationRestarts] = "0"
@@ -91,8 +93,16 @@ func TestRestoresShareAPodByItsIdentity(t *testing.T) {
 	s, other := newTwoVolumes("", "0")
 	require.True(t, s.SharePod(s.object, other))
 	require.False(t, s.SharePod(s.object, s.object))
-	other.Spec.Pod.UID = "another"
-	require.False(t, s.SharePod(s.object, other))
+	for _, change := range []func(*corev1.ObjectReference){
+		func(pod *corev1.ObjectReference) { pod.UID = "another" }, func(pod *corev1.ObjectReference) { pod.Name = "another" },
+		func(pod *corev1.ObjectReference) { pod.Namespace = "another" },
+	} {
+		other.Spec.Pod = s.object.Spec.Pod
+		change(&other.Spec.Pod)
+		require.False(t, s.SharePod(s.object, other))
+	}
+	require.True(t, s.AwaitsSibling(s.object))
+	require.False(t, s.AwaitsSibling(other))
 }
 
 func TestARestoreWaitsForTheStartOfAnotherOfItsPodOnly(t *testing.T) {

@@ -125,10 +125,16 @@ func TestAnOwnerThatCannotBeReadKeepsItsTransfers(t *testing.T) {
 func TestATransferThatChangedStays(t *testing.T) {
 	f := newFixture(velerov1.BackupPhaseCompleted)
 	f.add("first", 2*time.Hour)
-	f.Kinds[0].Delete = func(context.Context, string, metav1.DeleteOptions) error {
-		return apierrors.NewConflict(velerov2alpha1.Resource("datauploads"), "first", errors.New("changed"))
-	}
+	answer := error(apierrors.NewConflict(velerov2alpha1.Resource("datauploads"), "first", errors.New("changed")))
+	f.Kinds[0].Delete = func(context.Context, string, metav1.DeleteOptions) error { return answer }
 	require.NoError(t, f.Sweep(t.Context()))
+	answer = apierrors.NewNotFound(velerov2alpha1.Resource("datauploads"), "first")
+	require.NoError(t, f.Sweep(t.Context()))
+	answer = errors.New("no answer")
+	require.ErrorContains(t, f.Sweep(t.Context()), "delete finished datauploads first: no answer")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, f.Sweep(ctx), "the term has ended")
 }
 
 func TestASweepEndsWithItsTerm(t *testing.T) {

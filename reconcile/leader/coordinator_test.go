@@ -269,6 +269,14 @@ func TestInvalidDurationsAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "leaseDuration must be greater than renewDeadline")
 }
 
+func TestTheSpreadGrowsWithTheAgents(t *testing.T) {
+	for agents, spread := range map[int]time.Duration{0: time.Second, 100: 2 * time.Second, 100_000: 30 * time.Second} {
+		c, err := NewCoordinator(Options{Client: &fake.Clientset{}, Name: testLease, Identity: "a", Clock: clock.RealClock{}, Agents: agents})
+		require.NoError(t, err)
+		require.Equal(t, []time.Duration{30 * time.Second, 20 * time.Second, 5 * time.Second, spread}, []time.Duration{c.Lease, c.Renew, c.Retry, c.Spread})
+	}
+}
+
 func TestTheStartJitterIsBoundedAndDiffersPerCandidate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newElection(t)

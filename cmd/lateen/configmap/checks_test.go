@@ -28,31 +28,6 @@ func checkProblems(t *testing.T, problems []configmap.Problem) map[configmap.Sec
 	return broken
 }
 
-func reasons(problems []configmap.Problem) []configmap.Reason {
-	all := make([]configmap.Reason, 0, len(problems))
-	for _, problem := range problems {
-		all = append(all, problem.Reason)
-	}
-	return all
-}
-
-// checkSections requires that a section without a Problem equals its text.
-func checkSections(t *testing.T, text string, got configmap.Config, broken map[configmap.Section]bool, nodeLabels map[string]string) {
-	t.Helper()
-	var parts map[string]json.RawMessage
-	require.NoError(t, json.Unmarshal([]byte(text), &parts))
-	for section := range (wire{}).same(t, got, nodeLabels) {
-		if broken[section] {
-			continue
-		}
-		written := wire{}
-		if part, ok := parts[string(section)]; ok {
-			require.NoError(t, json.Unmarshal([]byte(`{"`+string(section)+`": `+string(part)+`}`), &written), "nothing was reported of %s", section)
-		}
-		require.True(t, written.same(t, got, nodeLabels)[section], "%s is not as it is written: %s", section, text)
-	}
-}
-
 // checkWithout requires that a value with an invalidating Problem has the same effect as no value. Nothing else gets
 // lost with it.
 func checkWithout(t *testing.T, text string, got configmap.Config, problems []configmap.Problem, nodeLabels map[string]string) {

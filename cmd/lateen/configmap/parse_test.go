@@ -151,6 +151,7 @@ func TestParseInvalidValues(t *testing.T) {
 		"a request over its limit":   {`{"podResources": {"cpuRequest": "2", "cpuLimit": "1500m"}}`, configmap.SectionPodResources, "podResources.cpuRequest", configmap.InvalidValue, "request 2 exceeds limit 1500m"},
 		"a class in upper case":      {`{"priorityClassName": "Velero"}`, configmap.SectionPriorityClassName, "priorityClassName", configmap.InvalidValue, "lower case"},
 		"a class that is a list":     {`{"priorityClassName": ["low"]}`, configmap.SectionPriorityClassName, "priorityClassName", configmap.WrongType, "a quoted string"},
+		"the class in two capitals":  {`{"priorityClassName": "a", "PriorityClassName": "b"}`, configmap.SectionPriorityClassName, "PriorityClassName", configmap.DuplicateField, ""},
 		"the class twice":            {`{"priorityClassName": "a", "priorityClassName": "b"}`, configmap.SectionPriorityClassName, "priorityClassName", configmap.DuplicateField, "2 times"},
 		"privileged as a string":     {`{"privilegedFsBackup": "yes"}`, configmap.SectionPrivilegedFsBackup, "privilegedFsBackup", configmap.WrongType, "got a string, want true or false"},
 		"a label value too long":     {`{"podLabels": {"ok": "ok", "team": "` + strings.Repeat("x", 64) + `"}}`, configmap.SectionPodLabels, "podLabels.team", configmap.InvalidValue, "63"},
@@ -239,13 +240,6 @@ func TestParseOfUnknownFields(t *testing.T) {
 	}
 }
 
-func TestParseUsesASectionDespiteAnUnknownField(t *testing.T) {
-	got, problems := parse(`{"podResources": {"cpuRequest": "1", "cpuLimits": "2"}, "podLabels": {"a": "b"}}`, nil)
-	require.Len(t, problems, 1)
-	require.Equal(t, corev1.ResourceList{"cpu": resource.MustParse("1")}, got.Movers.Resources.Requests)
-	require.Equal(t, map[string]string{"a": "b"}, got.Movers.Labels)
-}
-
 func TestParseLimitsTheNumberOfProblems(t *testing.T) {
 	text := `{"podLabels": {` + strings.Repeat(`"a b": 1, `, 1000) + `"c": "d"}, "priorityClassName": 1}`
 	got, problems := parse(text, nil)
@@ -263,6 +257,14 @@ func TestParseKeepsTheReasonOfAnUnusedValue(t *testing.T) {
 	require.Equal(t, configmap.InvalidValue, problems[10].Reason)
 	require.Empty(t, got.Movers.Resources.Limits)
 	require.Equal(t, corev1.ResourceList{"cpu": resource.MustParse("1")}, got.Movers.Resources.Requests)
+}
+
+func TestParseReadsFieldsInOtherCapitalsAsVeleroDoes(t *testing.T) {
+	want, problems := parse(`{"loadConcurrency": {"globalConfig": 3}, "podResources": {"cpuRequest": "1"}, "podLabels": {"a": "b"}}`, nil)
+	require.Empty(t, problems)
+	got, problems := parse(`{"LoadConcurrency": {"globalconfig": 3}, "podresources": {"CPURequest": "1"}, "PODLABELS": {"a": "b"}}`, nil)
+	require.Empty(t, problems)
+	require.Equal(t, want, got)
 }
 
 func TestSectionsAndReasonsAreBounded(t *testing.T) {

@@ -3,7 +3,6 @@ package deploy_test
 import (
 	"bytes"
 	"flag"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
@@ -27,10 +25,6 @@ func TestInstallation(t *testing.T) {
 		options deploy.Options
 		golden  string
 	}{
-		"without more than it must have, the agent is no root and mounts nothing": {
-			options: deploy.Options{Namespace: "velero", Image: "example.test/lateen:v1"},
-			golden:  "default.yaml",
-		},
 		"with the host path, ConfigMaps, another kubelet root and all that a user may add, each shows where it belongs": {
 			options: deploy.Options{
 				Namespace:                 "backups",
@@ -78,49 +72,6 @@ func TestInstallation(t *testing.T) {
 			require.Equal(t, string(want), string(got))
 		})
 	}
-}
-
-// This test lists every write permission of the agent. A wider permission must be justified here too.
-func TestTheAgentMayWriteOnlyThis(t *testing.T) {
-	require.Equal(t, map[string][]string{
-		"podvolumebackups":   {"patch"},
-		"backuprepositories": {"patch"},
-		"jobs":               {"create", "delete"}, "jobs/status": {"patch"},
-		"podvolumerestores":      {"patch"},
-		"datauploads":            {"patch", "delete"},
-		"datadownloads":          {"patch", "delete"},
-		"pods":                   {"create", "delete", "patch"},
-		"persistentvolumeclaims": {"create", "delete", "patch"},
-		"volumesnapshots":        {"create", "delete", "patch"},
-		"events":                 {"create", "patch"},
-		"leases":                 {"create", "update of [lateen-coordinator]"},
-	}, writes(deploy.NamespaceRules()))
-	require.Equal(t, map[string][]string{
-		"persistentvolumeclaims": {"patch"},
-		"persistentvolumes":      {"patch"},
-		"volumesnapshots":        {"delete"},
-		"volumesnapshotcontents": {"create", "delete", "patch"}, "volumesnapshotcontents/status": {"patch"},
-	}, writes(deploy.ClusterRules()))
-}
-
-// writes returns the verbs by resource that change objects.
-func writes(rules []rbacv1.PolicyRule) map[string][]string {
-	reading := map[string]bool{"get": true, "list": true, "watch": true}
-	all := map[string][]string{}
-	for _, rule := range rules {
-		for _, verb := range rule.Verbs {
-			if reading[verb] {
-				continue
-			}
-			if len(rule.ResourceNames) > 0 {
-				verb = fmt.Sprintf("%s of %v", verb, rule.ResourceNames)
-			}
-			for _, resource := range rule.Resources {
-				all[resource] = append(all[resource], verb)
-			}
-		}
-	}
-	return all
 }
 
 // No role of an installation lets an agent read Secrets, except those that a user names.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -67,23 +66,5 @@ func TestCheckOfFiles(t *testing.T) {
 			}
 			require.ErrorContains(t, err, test.fails)
 		})
-	}
-}
-
-// TestCheckOfTheCorpus requires that the exit code of each file shows whether it has Problems.
-func TestCheckOfTheCorpus(t *testing.T) {
-	expected, err := filepath.Glob(filepath.Join("configmap", "testdata", "corpus", "*.problems"))
-	require.NoError(t, err)
-	require.NotEmpty(t, expected)
-	for _, file := range expected {
-		problems, err := os.ReadFile(file)
-		require.NoError(t, err)
-		kind := "node-agent"
-		if strings.HasPrefix(filepath.Base(file), "repository-") {
-			kind = "backup-repository"
-		}
-		_, code, err := checked(t, "", "-f", strings.TrimSuffix(file, ".problems"), "--as", kind)
-		require.Equal(t, len(problems) > 0, code == 1, "%s: %v", file, err)
-		require.Equal(t, len(problems) == 0, code == 0, "%s: %v", file, err)
 	}
 }

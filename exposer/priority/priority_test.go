@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/lateen-project/lateen/exposer/priority"
 )
@@ -51,18 +50,6 @@ func TestResolve(t *testing.T) {
 		"a server error falls back": {
 			class: "velero-low", err: apierrors.NewInternalError(errors.New("etcd is full")),
 			reason: priority.Unavailable, message: "etcd is full",
-		},
-		"too many requests fall back": {
-			class: "velero-low", err: apierrors.NewTooManyRequestsError("slow down"),
-			reason: priority.Unavailable, message: "slow down",
-		},
-		"a broken connection falls back": {
-			class: "velero-low", err: errors.New("connection refused"),
-			reason: priority.Unavailable, message: "connection refused",
-		},
-		"a deadline that passed falls back": {
-			class: "velero-low", err: context.DeadlineExceeded,
-			reason: priority.Unavailable, message: "deadline",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -117,18 +104,6 @@ func TestMissingNow(t *testing.T) {
 			require.NoError(t, err)
 		})
 	}
-}
-
-func TestMissingNowFollowsTheCluster(t *testing.T) {
-	client := fake.NewClientset(&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "low"}})
-	get := func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
-		return client.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
-	}
-	require.Equal(t, "low", priority.Resolve(t.Context(), "low", get).Effective)
-	require.NoError(t, client.SchedulingV1().PriorityClasses().Delete(t.Context(), "low", metav1.DeleteOptions{}))
-	missing, err := priority.MissingNow(t.Context(), "low", get)
-	require.NoError(t, err)
-	require.True(t, missing)
 }
 
 func TestReasonsAndConsumersAreDistinct(t *testing.T) {

@@ -73,6 +73,9 @@ func measure(ctx context.Context, root string, packages []string, seed uint64, c
 	if err != nil {
 		return err
 	}
+	if err := simulation.observe(ctx, root, schedules(runs)...); err != nil { // or a slow machine would count as a failure
+		return err
+	}
 	report := &report{}
 	for _, one := range mutants {
 		if report.total() == count {

@@ -36,11 +36,16 @@ func kill(ctx context.Context, root string, one mutant, suites []*suite, simulat
 	if how == notReached {
 		return how, nil
 	}
-	passed, _, err := simulation.run(ctx, root, one.number, simulation.limit(), "", "-test.run", "TestSchedules", "-runs", strconv.Itoa(runs))
+	passed, _, err := simulation.run(ctx, root, one.number, simulation.limit(), "", schedules(runs)...)
 	if err == nil && !passed {
 		how = bySimulation
 	}
 	return how, err
+}
+
+// schedules are the arguments of the simulation.
+func schedules(runs int) []string {
+	return []string{"-test.run", "TestSchedules", "-runs", strconv.Itoa(runs)}
 }
 
 // report counts mutants by how they ended.

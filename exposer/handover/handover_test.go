@@ -3,54 +3,296 @@ package handover
 import (
 	"testing"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// handoverState returns a hand-over whose backup pair exists, with a change.
-func handoverState(change func(*State)) State {
-	h := simulatedPairs{
+// handedOver has both pairs. The next step of a hand-over is to delete the original VolumeSnapshot.
+func handedOver() simulatedPairs {
+	return simulatedPairs{
 		original: simulatedSnapshot{exists: true, ready: true}, content: simulatedContent{exists: true, handle: true, retained: true},
-		backup: simulatedSnapshot{exists: true}, backupContent: simulatedContent{exists: true},
-	}.state(true)
-	change(&h)
-	return h
+		backup: simulatedSnapshot{exists: true}, backupContent: simulatedContent{exists: true, handle: true, protected: true},
+	}
 }
 
-func TestAHandOverStopsAtObjectsOfOtherOwners(t *testing.T) {
+// described returns a step and its message.
+func described(step Step, description string) string {
+	if description == "" {
+		return step.String()
+	}
+	return step.String() + ": " + description
+}
+
+func TestStepsOfAHandOver(t *testing.T) {
 	for name, test := range map[string]struct {
-		change      func(*State)
-		step        Step
-		description string
+		pairs  func(*simulatedPairs)
+		change func(*State)
+		cached string // with caches that may lag behind; empty: as verified
+		want   string // if the API server has no other objects
 	}{
+		"it owns all objects": {want: "DeleteOriginal"},
 		"a VolumeSnapshot of another resource": {
 			change: func(h *State) {
 				h.Backup.Snapshot.Labels, h.Backup.Content = objects.OwnerLabels("another", "n1"), nil
 			},
-			step: NameConflict, description: "VolumeSnapshot velero/du exists but has another owner; delete it to unblock the transfer",
+			want: "NameConflict: VolumeSnapshot velero/du exists but has another owner; delete it to unblock the transfer",
 		},
 		"a VolumeSnapshot that was created by hand": {
 			change: func(h *State) {
 				h.Backup.Snapshot.Labels, h.Backup.Snapshot.Spec.Source.VolumeSnapshotContentName, h.Backup.Content = nil, nil, nil
 			},
-			step: NameConflict, description: "VolumeSnapshot velero/du exists but has another owner; delete it to unblock the transfer",
+			want: "NameConflict: VolumeSnapshot velero/du exists but has another owner; delete it to unblock the transfer",
 		},
 		"a content of another resource": {
 			change: func(h *State) { h.Backup.Content.Labels = objects.OwnerLabels("another", "n1") },
-			step:   NameConflict, description: "VolumeSnapshotContent du exists but has another owner; delete it to unblock the transfer",
+			want:   "NameConflict: VolumeSnapshotContent du exists but has another owner; delete it to unblock the transfer",
+		},
+		"a content that was created by hand": {
+			change: func(h *State) { h.Backup.Content.Labels, h.Backup.Content.Spec.Source.SnapshotHandle = nil, nil },
+			want:   "NameConflict: VolumeSnapshotContent du exists but has another owner; delete it to unblock the transfer",
+		},
+		"a content of Velero's agent in another namespace": {
+			change: func(h *State) {
+				h.Backup.Content.Labels, h.Backup.Content.Spec.VolumeSnapshotRef.Namespace = nil, "app"
+			},
+			want: "NameConflict: VolumeSnapshotContent du exists but has another owner; delete it to unblock the transfer",
 		},
 		"a content of an earlier VolumeSnapshot with the same name": {
 			change: func(h *State) { h.Backup.Content.Spec.VolumeSnapshotRef.UID = "earlier-uid" },
-			step:   Fail, description: "VolumeSnapshotContent du is bound to an earlier VolumeSnapshot of the same name",
+			want:   "Fail: VolumeSnapshotContent du is bound to an earlier VolumeSnapshot of the same name",
+		},
+		"a content that is not bound yet": {change: func(h *State) { h.Backup.Content.Spec.VolumeSnapshotRef.UID = "" }, want: "DeleteOriginal"},
+		"a VolumeSnapshot that was deleted": {
+			pairs: func(p *simulatedPairs) { p.backup.exists = false }, cached: "Reobserve",
+			want: "Fail: VolumeSnapshot velero/du was deleted after the hand-over of the snapshot",
+		},
+		"a VolumeSnapshot that is being deleted": {
+			pairs: func(p *simulatedPairs) { p.backup.deleting = true }, want: "Fail: VolumeSnapshot velero/du is being deleted",
+		},
+		"a content that is being deleted": {
+			pairs: func(p *simulatedPairs) { p.backupContent.deleting = true }, want: "Fail: VolumeSnapshotContent du is being deleted",
+		},
+		"a VolumeSnapshot of Velero's agent": {pairs: func(p *simulatedPairs) { p.backup.creator = velero }, want: "AdoptSnapshot"},
+		"a content of Velero's agent":        {pairs: func(p *simulatedPairs) { p.backupContent.creator = velero }, want: "AdoptContent"},
+		"an original content without a VolumeSnapshot": {
+			pairs: func(p *simulatedPairs) { p.original.exists = false }, want: "DeleteOriginalContent",
+		},
+		"an original content that is being deleted": {
+			pairs: func(p *simulatedPairs) { p.original.exists, p.content.deleting = false, true }, want: "Finished",
+		},
+		"no original": {
+			pairs: func(p *simulatedPairs) { *p = simulatedPairs{} }, cached: "Reobserve", want: "Fail: VolumeSnapshot apps/snap does not exist",
+		},
+		"an original that is being deleted": {
+			pairs: func(p *simulatedPairs) {
+				p.original.deleting, p.backup, p.backupContent = true, simulatedSnapshot{}, simulatedContent{}
+			},
+			cached: "Reobserve", want: "Fail: VolumeSnapshot apps/snap is being deleted",
+		},
+		"an original that is not ready": {
+			pairs: func(p *simulatedPairs) {
+				p.original.ready, p.backup, p.backupContent = false, simulatedSnapshot{}, simulatedContent{}
+			},
+			change: func(h *State) {
+				h.Original.Snapshot.Status.Error = &snapshotv1.VolumeSnapshotError{Message: new("the array is full")}
+			},
+			want: "AwaitSnapshot: VolumeSnapshot apps/snap is not ready: the array is full",
+		},
+		"an original that nothing observes": {
+			pairs:  func(p *simulatedPairs) { p.backup, p.backupContent = simulatedSnapshot{}, simulatedContent{} },
+			change: func(h *State) { h.Original.Snapshot.Status = nil },
+			want:   "AwaitSnapshot: VolumeSnapshot apps/snap is not ready",
+		},
+		"an original without a content": {
+			pairs: func(p *simulatedPairs) {
+				p.content.exists, p.backup, p.backupContent = false, simulatedSnapshot{}, simulatedContent{}
+			},
+			cached: "Reobserve", want: "Fail: VolumeSnapshotContent content of VolumeSnapshot apps/snap does not exist",
+		},
+		"an original content that goes with its handle": {
+			pairs: func(p *simulatedPairs) {
+				p.content.deleting, p.content.retained, p.backupContent.exists = true, false, false
+			},
+			cached: "Reobserve", want: "Fail: VolumeSnapshotContent content of VolumeSnapshot apps/snap is being deleted",
+		},
+		"an original content that will go with its handle": {
+			pairs: func(p *simulatedPairs) {
+				p.content.markedBeingDeleted, p.content.retained, p.backupContent.exists = true, false, false
+			},
+			cached: "Reobserve", want: "Fail: VolumeSnapshotContent content of VolumeSnapshot apps/snap is being deleted",
+		},
+		"an original content of another VolumeSnapshot": {
+			pairs:  func(p *simulatedPairs) { p.backupContent.exists = false },
+			change: func(h *State) { h.Original.Content.Spec.VolumeSnapshotRef.Name = "other" },
+			want:   "AwaitSnapshot: VolumeSnapshotContent content is not bound to VolumeSnapshot apps/snap",
+		},
+		"an original content of another namespace": {
+			pairs:  func(p *simulatedPairs) { p.backupContent.exists = false },
+			change: func(h *State) { h.Original.Content.Spec.VolumeSnapshotRef.Namespace = "other" },
+			want:   "AwaitSnapshot: VolumeSnapshotContent content is not bound to VolumeSnapshot apps/snap",
+		},
+		"an original content without a handle": {
+			pairs: func(p *simulatedPairs) { p.content.handle, p.backupContent.exists = false, false },
+			want:  "AwaitSnapshot: VolumeSnapshotContent content has no snapshot handle yet",
+		},
+		"a half of Velero's agent": {
+			pairs: func(p *simulatedPairs) { p.backup.creator, p.backupContent.exists = velero, false }, want: "AdoptSnapshot",
+		},
+		"a half that is being deleted": {
+			pairs:  func(p *simulatedPairs) { p.backup.deleting, p.backupContent.exists = true, false },
+			cached: "Reobserve", want: "Fail: VolumeSnapshot velero/du is being deleted",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			step, description := handoverState(test.change).Next()
-			require.Equal(t, test.step, step)
-			require.Equal(t, test.description, description)
+			pairs := handedOver()
+			if test.pairs != nil {
+				test.pairs(&pairs)
+			}
+			for verified, want := range map[bool]string{true: test.want, false: test.cached} {
+				h := pairs.state(verified)
+				if test.change != nil {
+					test.change(&h)
+				}
+				if want != "" {
+					require.Equal(t, want, described(h.Next()))
+				}
+			}
 		})
 	}
-	step, _ := handoverState(func(*State) {}).Next()
-	require.Equal(t, DeleteOriginal, step, "it continues if it owns all objects")
+}
+
+func TestStepsOfACleanUp(t *testing.T) {
+	for name, test := range map[string]struct {
+		pairs  func(*simulatedPairs)
+		cached string // with caches that may lag behind; empty: as verified
+		want   string // if the API server has no other objects
+	}{
+		"the backup pair alone": {pairs: func(p *simulatedPairs) { p.original, p.content = simulatedSnapshot{}, simulatedContent{} }, want: "DeleteBackup"},
+		"the original waits for its content": {
+			pairs: func(p *simulatedPairs) { p.original.deleting, p.content.exists = true, false },
+			want:  "AwaitSnapshot: VolumeSnapshot apps/snap is being deleted",
+		},
+		"an original content that the driver deletes": {
+			pairs: func(p *simulatedPairs) {
+				p.original.exists, p.content.deleting, p.content.markedBeingDeleted = false, true, true
+			},
+			want: "AwaitSnapshot: VolumeSnapshotContent content is being deleted by CSI driver ; " +
+				"see kubectl describe volumesnapshotcontent content",
+		},
+		"a content that nothing protects yet": {
+			pairs: func(p *simulatedPairs) {
+				p.original, p.content, p.backupContent.protected = simulatedSnapshot{}, simulatedContent{}, false
+			},
+			want: "AwaitSnapshot: VolumeSnapshotContent du has no finalizer of the snapshot-controller yet",
+		},
+		"a half is being deleted": {
+			pairs: func(p *simulatedPairs) { *p = simulatedPairs{backup: simulatedSnapshot{exists: true, deleting: true}} },
+			want:  "AwaitSnapshot: VolumeSnapshot velero/du is being deleted",
+		},
+		"a half is being deleted, and the original content is left": {
+			pairs: func(p *simulatedPairs) {
+				p.original.exists, p.backup.deleting, p.backupContent.exists = false, true, false
+			},
+			cached: "Reobserve", want: "SetDeletePolicyOfOriginal",
+		},
+		"a half is being deleted, and the original is left": {
+			pairs: func(p *simulatedPairs) {
+				p.content.exists, p.backup.deleting, p.backupContent.exists = false, true, false
+			},
+			cached: "Reobserve", want: "DeleteOriginal",
+		},
+		"a half alone": {
+			pairs:  func(p *simulatedPairs) { *p = simulatedPairs{backup: simulatedSnapshot{exists: true}} },
+			cached: "Reobserve", want: "DeleteBackup",
+		},
+		"the original pair alone": {
+			pairs: func(p *simulatedPairs) {
+				p.content.retained, p.backup, p.backupContent = false, simulatedSnapshot{}, simulatedContent{}
+			},
+			cached: "Reobserve", want: "DeleteOriginal",
+		},
+		"the original pair is being deleted": {
+			pairs: func(p *simulatedPairs) {
+				p.content.retained, p.backup, p.backupContent = false, simulatedSnapshot{}, simulatedContent{}
+				p.original.deleting, p.content.deleting = true, true
+			},
+			cached: "AwaitSnapshot: VolumeSnapshot apps/snap is being deleted", want: "AwaitSnapshot: VolumeSnapshot apps/snap is being deleted",
+		},
+		"the original pair is being deleted without its handle": {
+			pairs: func(p *simulatedPairs) {
+				p.backup, p.backupContent, p.original.deleting, p.content.deleting = simulatedSnapshot{}, simulatedContent{}, true, true
+			},
+			cached: "Reobserve", want: "SetDeletePolicyOfOriginal",
+		},
+		"objects of another transfer": {
+			pairs: func(p *simulatedPairs) {
+				*p = simulatedPairs{backup: simulatedSnapshot{exists: true, creator: anotherTransfer}, backupContent: simulatedContent{exists: true, creator: anotherTransfer}}
+			},
+			cached: "Reobserve", want: "Finished",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pairs := handedOver()
+			test.pairs(&pairs)
+			require.Equal(t, test.want, described(pairs.state(true).NextCleanup()))
+			if test.cached != "" {
+				require.Equal(t, test.cached, described(pairs.state(false).NextCleanup()))
+			}
+		})
+	}
+}
+
+func TestTheBackupPairHasWhatItsOriginalHas(t *testing.T) {
+	h := handedOver().state(true)
+	size := resource.MustParse("5Gi")
+	class := new("csi")
+	h.Original.Snapshot.Annotations, h.Original.Snapshot.Spec.VolumeSnapshotClassName = map[string]string{"note": "mine"}, class
+	h.Original.Snapshot.Status.RestoreSize = &size
+	h.Original.Content.Spec.Driver, h.Original.Content.Spec.VolumeSnapshotClassName = "driver", class
+	h.Original.Content.Labels = map[string]string{labelManagedBy: "n7", "other": "x"}
+	h.Original.Content.Annotations = map[string]string{"note": "mine", annotationBeingDeleted: "yes", annotationBeingCreated: "yes"}
+	h.Backup.Snapshot.UID = "backup-uid"
+
+	labels := h.OwnerLabels()
+	require.Equal(t, &snapshotv1.VolumeSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "du", Labels: labels, Annotations: map[string]string{
+			"note": "mine", api.AnnotationSourceSnapshot: "apps/snap", api.AnnotationSourceContent: "content", api.AnnotationRestoreSize: "5Gi",
+		}},
+		Spec: snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{VolumeSnapshotContentName: new("du")}, VolumeSnapshotClassName: class},
+	}, h.BackupSnapshot())
+	require.Equal(t, size, h.RestoreSize())
+	labels[labelManagedBy] = "n7"
+	require.Equal(t, &snapshotv1.VolumeSnapshotContent{
+		ObjectMeta: metav1.ObjectMeta{Name: "du", Labels: labels, Annotations: map[string]string{"note": "mine"}},
+		Spec: snapshotv1.VolumeSnapshotContentSpec{
+			VolumeSnapshotRef: corev1.ObjectReference{
+				Kind: "VolumeSnapshot", APIVersion: "snapshot.storage.k8s.io/v1", Namespace: "velero", Name: "du", UID: "backup-uid",
+			},
+			Source:         snapshotv1.VolumeSnapshotContentSource{SnapshotHandle: new("handle")},
+			DeletionPolicy: "Delete", Driver: "driver", VolumeSnapshotClassName: class,
+		},
+	}, h.BackupContent())
+}
+
+func TestTheContentOfASource(t *testing.T) {
+	h := handedOver().state(true)
+	h.Original.Snapshot.Status.BoundVolumeSnapshotContentName = new("bound")
+	require.Equal(t, "content", h.SourceContent(), "the annotation of the backup counts")
+	step, _ := h.Next()
+	require.Equal(t, DeleteOriginalContent, step, "a VolumeSnapshot with another content was recreated")
+	delete(h.Backup.Snapshot.Annotations, api.AnnotationSourceContent)
+	require.Equal(t, "bound", h.SourceContent())
+	h.Original.Snapshot.Status.BoundVolumeSnapshotContentName, h.Original.Snapshot.Spec.Source.VolumeSnapshotContentName = nil, new("static")
+	require.Equal(t, "static", h.SourceContent())
+	h.Original.Snapshot.Status, h.Original.Snapshot.Spec.Source.VolumeSnapshotContentName = nil, nil
+	require.Equal(t, "snapcontent-snap-uid", h.SourceContent())
+	h.Original.Snapshot, h.Backup.Snapshot = nil, nil
+	require.Empty(t, h.SourceContent())
+	require.Equal(t, resource.Quantity{}, h.RestoreSize())
 }

@@ -1,0 +1,135 @@
+package rebind
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/exposer/objects"
+)
+
+// retained returns the rebind of a retained volume after the mover and the restore claim were deleted.
+func retained() State {
+	return State{
+		Move: objects.MoverSpec{
+			Namespace: "velero", Name: "dd", UID: "dd-uid", ExposingNode: "n1", Source: objects.Source{Target: &objects.TargetSource{Namespace: "app", Claim: "data"}},
+		},
+		Volume: &corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: "pv", UID: "pv-uid", ResourceVersion: "7",
+				Labels: map[string]string{api.LabelRebind: "dd-uid"}, Annotations: map[string]string{api.AnnotationReclaimPolicy: "Delete"},
+			},
+			Spec: corev1.PersistentVolumeSpec{
+				PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain, ClaimRef: &corev1.ObjectReference{Namespace: "velero", Name: "dd", UID: "claim-uid"},
+			},
+		},
+		Target: &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "data", UID: "target-uid"}},
+	}
+}
+
+func beside(d *State) {
+	d.Pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "dd"}}
+	d.Claim = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "dd", UID: "claim-uid"}}
+}
+
+func reserved(d *State) {
+	d.Volume.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "app", Name: "data"}
+}
+
+func bound(d *State) {
+	reserved(d)
+	d.Volume.Spec.ClaimRef.UID, d.Volume.Status.Phase = "target-uid", corev1.VolumeBound
+	d.Target.Spec.VolumeName, d.Target.Status.Phase = "pv", corev1.ClaimBound
+}
+
+func inUse(d *State) {
+	d.Volume.Spec.ClaimRef, d.Volume.Status.Phase = &corev1.ObjectReference{Namespace: "app", Name: "rescued", UID: "rescued-uid"}, corev1.VolumeBound
+}
+
+func TestStepsOfARebind(t *testing.T) {
+	deleting := &metav1.Time{}
+	for name, test := range map[string]struct {
+		is     func(*State)
+		change func(*State)
+		want   string
+	}{
+		"nothing is left of the restore":          {want: "SetClaimRef"},
+		"the volume will go with its claim":       {is: beside, change: func(d *State) { d.Volume.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete }, want: "RetainVolume"},
+		"the volume is that of the restore claim": {is: beside, change: func(d *State) { d.Volume.Labels = nil }, want: "RetainVolume"},
+		"the mover is left":                       {is: beside, want: "DeleteMover"},
+		"the restore claim is left":               {is: beside, change: func(d *State) { d.Pod.DeletionTimestamp = deleting }, want: "DeleteClaim"},
+		"both are being deleted":                  {is: beside, change: func(d *State) { d.Pod.DeletionTimestamp, d.Claim.DeletionTimestamp = deleting, deleting }, want: "Wait: mover pod dd and claim dd are being deleted"},
+		"the mover is being deleted":              {is: beside, change: func(d *State) { d.Pod.DeletionTimestamp, d.Claim = deleting, nil }, want: "Wait: mover pod dd are being deleted"},
+		"the volume is reserved":                  {is: reserved, want: "SetVolumeName"},
+		"a stale cache has the mover and claim":   {is: reserved, change: beside, want: "SetVolumeName"},
+		"it is reserved for an earlier target":    {is: reserved, change: func(d *State) { d.Volume.Spec.ClaimRef.UID = "earlier-uid" }, want: "SetClaimRef"},
+		"the target names the volume":             {is: reserved, change: func(d *State) { d.Target.Spec.VolumeName = "pv" }, want: "Wait: target claim app/data is not yet bound to PersistentVolume pv"},
+		"the target is pending":                   {is: bound, change: func(d *State) { d.Target.Status.Phase = corev1.ClaimPending }, want: "Wait: target claim app/data is not yet bound to PersistentVolume pv"},
+		"the target is bound":                     {is: bound, want: "ReleaseVolume"},
+		"and the volume has another policy":       {is: bound, change: func(d *State) { d.Volume.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete }, want: "ReleaseVolume"},
+		"and is being deleted":                    {is: bound, change: func(d *State) { d.Target.DeletionTimestamp = deleting }, want: "ReleaseVolume"},
+		"the policy is restored":                  {is: bound, change: func(d *State) { d.Volume.Annotations = nil }, want: "Done"},
+		"and the target was deleted":              {is: bound, change: func(d *State) { d.Volume.Annotations, d.Target = nil, nil }, want: "Done"},
+		"no volume":                               {change: func(d *State) { d.Volume = nil }, want: "Fail: the restored volume does not exist any more"},
+		"a volume that was given up":              {change: func(d *State) { d.Volume.Labels[api.LabelKept] = "dd" }, want: "Fail: the rebind was abandoned before"},
+		"and is marked no more":                   {change: func(d *State) { d.Volume.Labels[api.LabelKept], d.Volume.Annotations = "dd", nil }, want: "Fail: the rebind was abandoned before"},
+		"no target":                               {change: func(d *State) { d.Target = nil }, want: "Fail: target claim app/data does not exist"},
+		"a target that lost its volume":           {change: func(d *State) { d.Target.Status.Phase = corev1.ClaimLost }, want: "Fail: target claim app/data is Lost"},
+		"a target that is being deleted":          {change: func(d *State) { d.Target.DeletionTimestamp = deleting }, want: "Fail: target claim app/data is being deleted"},
+		"a target with another volume":            {change: func(d *State) { d.Target.Spec.VolumeName = "other" }, want: "Fail: target claim app/data is already bound to PersistentVolume other"},
+		"a volume without a claim and a label":    {change: func(d *State) { d.Volume.Labels = nil }, want: "Fail: PersistentVolume pv is not the restored volume"},
+		"a volume of another claim":               {is: beside, change: func(d *State) { d.Claim.UID = "other-uid" }, want: "Fail: PersistentVolume pv does not belong to claim velero/dd"},
+		"a volume without a claimRef":             {is: beside, change: func(d *State) { d.Volume.Spec.ClaimRef = nil }, want: "Fail: PersistentVolume pv does not belong to claim velero/dd"},
+		"a volume that is being deleted":          {change: func(d *State) { d.Volume.DeletionTimestamp = deleting }, want: "Fail: PersistentVolume pv is being deleted"},
+		"a volume that another claim uses":        {is: inUse, want: "Fail: PersistentVolume pv is bound to claim app/rescued"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := retained()
+			for _, change := range []func(*State){test.is, test.change} {
+				if change != nil {
+					change(&d)
+				}
+			}
+			step, description := d.Next()
+			if description != "" {
+				description = ": " + description
+			}
+			require.Equal(t, test.want, step.String()+description)
+		})
+	}
+}
+
+func TestPatchesOfARebind(t *testing.T) {
+	requireJSON := func(want string, patch any) {
+		t.Helper()
+		have, err := json.Marshal(patch)
+		require.NoError(t, err)
+		require.JSONEq(t, want, string(have))
+	}
+	d := retained()
+	d.Target.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"wanted": "x"}}
+	requireJSON(`{"metadata": {"uid": "pv-uid", "annotations": {"lateen.dev/reclaim-policy": null}}, "spec": {"persistentVolumeReclaimPolicy": "Delete"}}`, d.Release())
+	requireJSON(`{"metadata": {"uid": "pv-uid", "labels": {"wanted": "x"}, "annotations": {"pv.kubernetes.io/bound-by-controller": null}}, "spec": {"claimRef": {
+		"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "app", "name": "data", "uid": "target-uid", "resourceVersion": null}}}`, d.Reserve())
+	const kept = `"metadata": {"uid": "pv-uid", "resourceVersion": "7", "annotations": {"lateen.dev/reclaim-policy": null}, "labels": {
+		"lateen.dev/kept": "dd", "lateen.dev/rebind": null, "lateen.dev/mover": null, "lateen.dev/owner-uid": null, "lateen.dev/acceptor": null}}`
+	requireJSON(`{`+kept+`, "spec": {"persistentVolumeReclaimPolicy": "Retain"}}`, d.Keep())
+	d.Volume.Status.Phase = corev1.VolumeBound
+	requireJSON(`{`+kept+`, "spec": {"persistentVolumeReclaimPolicy": "Retain"}}`, d.Keep())
+	inUse(&d)
+	requireJSON(`{`+kept+`}`, d.Keep())
+
+	const retain = `{"metadata": {"uid": "pv-uid", "resourceVersion": "7", "labels": {"lateen.dev/rebind": "dd-uid"}, "annotations": {
+		"lateen.dev/reclaim-policy": "Delete"}}, "spec": {"persistentVolumeReclaimPolicy": "Retain"}}`
+	requireJSON(retain, d.Retain())
+	d.Volume.Annotations, d.Volume.Spec.PersistentVolumeReclaimPolicy = nil, corev1.PersistentVolumeReclaimDelete
+	requireJSON(retain, d.Retain())
+
+	requireJSON(`{"metadata": {"uid": "target-uid"}, "spec": {"volumeName": "pv"}}`, d.Choose())
+	d.Target.Annotations = map[string]string{objects.AnnotationBindCompleted: "yes", "note": "mine"}
+	requireJSON(`{"metadata": {"uid": "target-uid", "annotations": {"pv.kubernetes.io/bind-completed": null}}, "spec": {"volumeName": "pv"}}`, d.Choose())
+}

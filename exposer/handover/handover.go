@@ -45,9 +45,6 @@ func (r Step) String() string {
 		"MarkOriginalContentBeingDeleted", "SetHandleOfBackup", "SetDeletePolicyOfBackup", "MarkBackupContentBeingDeleted", "DeleteBackup",
 		"DeleteBackupContent",
 	}
-	if r < 0 || int(r) >= len(names) {
-		return fmt.Sprintf("Step(%d)", int(r))
-	}
 	return names[r]
 }
 

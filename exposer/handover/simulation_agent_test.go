@@ -9,16 +9,12 @@ type simulatedRun struct {
 	cleaningUp bool
 }
 
-// machines are the state machines of the hand-over and its cleanup, or broken ones.
-type machines struct {
-	next, cleanup func(State) (Step, string)
-}
-
-func (l machines) step(c simulatedRun) (Step, string) {
+func (c simulatedRun) step() (Step, string) {
+	h := c.view.state(c.verified)
 	if c.cleaningUp {
-		return l.cleanup(c.view.state(c.verified))
+		return h.NextCleanup()
 	}
-	return l.next(c.view.state(c.verified))
+	return h.Next()
 }
 
 // restart starts another run, of this agent or another one. It starts from the caches.

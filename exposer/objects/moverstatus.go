@@ -26,9 +26,6 @@ const (
 
 func (c Condition) String() string {
 	names := [...]string{"Absent", "Pending", "Running", "Unrunnable", "Terminating", "Lost", "Succeeded", "Failed"}
-	if c < 0 || int(c) >= len(names) {
-		return fmt.Sprintf("Condition(%d)", int(c))
-	}
 	return names[c]
 }
 

@@ -225,10 +225,3 @@ func TestReadPodThatEnded(t *testing.T) {
 		})
 	}
 }
-
-func TestConditionsHaveNames(t *testing.T) {
-	require.Equal(t, "Absent", Absent.String())
-	require.Equal(t, "Failed", Failed.String())
-	require.Equal(t, "Condition(8)", Condition(8).String())
-	require.Equal(t, "Condition(-1)", Condition(-1).String())
-}

@@ -43,9 +43,6 @@ func (h Step) String() string {
 	names := [...]string{
 		"Done", "Wait", "Fail", "RetainVolume", "DeleteMover", "DeleteClaim", "SetClaimRef", "SetVolumeName", "ReleaseVolume",
 	}
-	if h < 0 || int(h) >= len(names) {
-		return fmt.Sprintf("Step(%d)", int(h))
-	}
 	return names[h]
 }
 

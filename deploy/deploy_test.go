@@ -23,6 +23,7 @@ var update = flag.Bool("update", false, "rewrite the golden files from what the 
 func TestInstallation(t *testing.T) {
 	cases := map[string]struct {
 		options deploy.Options
+		objects []runtime.Object // nil: those of the options
 		golden  string
 	}{
 		"with the host path, ConfigMaps, another kubelet root and all that a user may add, each shows where it belongs": {
@@ -59,10 +60,35 @@ func TestInstallation(t *testing.T) {
 			options: deploy.Options{Namespace: "velero", Image: "example.test/lateen:v1", Windows: true},
 			golden:  "windows.yaml",
 		},
+		"Velero's server, with all that a user may add": {
+			objects: deploy.Server(deploy.Velero{
+				Namespace: "backups", Image: deploy.VeleroImage, Provider: "aws", Bucket: "bucket", Prefix: "prefix", CACert: []byte("pem"),
+				LocationConfig: map[string]string{"region": "minio"}, SnapshotConfig: map[string]string{"region": "a"},
+				Credentials: []byte("key"), ServiceAccountAnnotations: map[string]string{"a": "b"}, PriorityClass: "low",
+				Labels: map[string]string{"team": "storage"}, Annotations: map[string]string{"note": "mine"},
+				Resources: deploy.DefaultResources(), Plugins: []string{"velero/velero-plugin-for-aws:v1.14.0"}, Args: []string{"--features="},
+			}),
+			golden: "server.yaml",
+		},
+		"Velero's server, with an existing ServiceAccount and without locations": {
+			objects: deploy.Server(deploy.Velero{Namespace: "velero", Image: deploy.VeleroImage, Account: "backup", NoLocation: true, NoSnapshots: true}),
+			golden:  "server-plain.yaml",
+		},
+		"the rules of copies from some namespaces": {
+			objects: deploy.CopyAccess("velero", deploy.Copies{Secrets: []string{"kms-key"}, ConfigMaps: []string{"kms-config"}, From: []string{"shop", "bank"}}),
+			golden:  "copies.yaml",
+		},
+		"the rules of copies from all namespaces": {
+			objects: deploy.CopyAccess("velero", deploy.Copies{Secrets: []string{"kms-key", "kms-ca"}, From: []string{deploy.AllNamespaces}}),
+			golden:  "copies-everywhere.yaml",
+		},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			got := render(t, deploy.Objects(test.options))
+			if test.objects == nil {
+				test.objects = deploy.Objects(test.options)
+			}
+			got := render(t, test.objects)
 			file := filepath.Join("testdata", test.golden)
 			if *update {
 				require.NoError(t, os.WriteFile(file, got, 0o644))
@@ -80,22 +106,6 @@ func TestNoDefaultRoleReadsSecrets(t *testing.T) {
 		require.NotContains(t, rule.Resources, "secrets")
 	}
 	require.Empty(t, deploy.CopyAccess("velero", deploy.Copies{}))
-}
-
-func TestRBACRulesOfCopies(t *testing.T) {
-	for golden, copies := range map[string]deploy.Copies{
-		"copies.yaml":            {Secrets: []string{"kms-key"}, ConfigMaps: []string{"kms-config"}, From: []string{"shop", "bank"}},
-		"copies-everywhere.yaml": {Secrets: []string{"kms-key", "kms-ca"}, From: []string{deploy.AllNamespaces}},
-	} {
-		got := render(t, deploy.CopyAccess("velero", copies))
-		file := filepath.Join("testdata", golden)
-		if *update {
-			require.NoError(t, os.WriteFile(file, got, 0o644))
-		}
-		want, err := os.ReadFile(file)
-		require.NoError(t, err)
-		require.Equal(t, string(want), string(got))
-	}
 }
 
 func TestTheAgentHasNoWildcardRules(t *testing.T) {

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -47,12 +48,8 @@ func deployment(v Velero) *appsv1.Deployment {
 }
 
 func serverPod(v Velero) corev1.PodSpec {
-	account := v.Account
-	if account == "" {
-		account = veleroAccount
-	}
 	pod := corev1.PodSpec{
-		ServiceAccountName: account,
+		ServiceAccountName: cmp.Or(v.Account, veleroAccount),
 		PriorityClassName:  v.PriorityClass,
 		RestartPolicy:      corev1.RestartPolicyAlways,
 		OS:                 &corev1.PodOS{Name: corev1.Linux},

@@ -118,14 +118,14 @@ func (l loader) readPodTemplate(ctx context.Context, w workload) (*corev1.PodTem
 	apps, namespace := l.client.AppsV1(), l.options.Namespace
 	if w.resource == daemonSets {
 		found, err := get(ctx, l, l.object(w), apps.DaemonSets(namespace).Get)
-		if err != nil || found == nil {
+		if found == nil {
 			return nil, err
 		}
 		*l.agents += int(found.Status.DesiredNumberScheduled)
 		return &found.Spec.Template, nil
 	}
 	found, err := get(ctx, l, l.object(w), apps.Deployments(namespace).Get)
-	if err != nil || found == nil {
+	if found == nil {
 		return nil, err
 	}
 	return &found.Spec.Template, nil

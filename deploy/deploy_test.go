@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
@@ -73,6 +75,12 @@ func TestInstallation(t *testing.T) {
 		"Velero's server, with an existing ServiceAccount and without locations": {
 			objects: deploy.Server(deploy.Velero{Namespace: "velero", Image: deploy.VeleroImage, Account: "backup", NoLocation: true, NoSnapshots: true}),
 			golden:  "server-plain.yaml",
+		},
+		"agents of Velero that are adopted": {
+			objects: []runtime.Object{&appsv1.DaemonSet{
+				TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"}, Spec: appsv1.DaemonSetSpec{Template: adopted(t, "example.test/lateen:v1")},
+			}},
+			golden: "adopted.yaml",
 		},
 		"the rules of copies from some namespaces": {
 			objects: deploy.CopyAccess("velero", deploy.Copies{Secrets: []string{"kms-key"}, ConfigMaps: []string{"kms-config"}, From: []string{"shop", "bank"}}),

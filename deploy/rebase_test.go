@@ -90,10 +90,25 @@ func TestRebaseRemovesAnAddedProbeCompletely(t *testing.T) {
 	require.EqualValues(t, 30, rebased.Spec.Containers[0].LivenessProbe.PeriodSeconds)
 }
 
+func TestRebaseKeepsProbesThatNoAdoptionAdds(t *testing.T) {
+	bare := agents()
+	bare.Spec.Containers[0].Ports = nil
+	before, err := deploy.Adopt(bare, deploy.Adoption{Image: "lateen"})
+	require.NoError(t, err)
+	now, exec := *before.DeepCopy(), &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"true"}}}}
+	now.Spec.Containers[0].StartupProbe, now.Spec.Containers[0].LivenessProbe, now.Spec.Containers[0].ReadinessProbe = exec, exec, exec
+	rebased, changed, err := deploy.Rebase(bare, before, now)
+	require.NoError(t, err)
+	require.True(t, changed)
+	bare.Spec.Containers[0].StartupProbe, bare.Spec.Containers[0].LivenessProbe, bare.Spec.Containers[0].ReadinessProbe = exec, exec, exec
+	require.Equal(t, bare, rebased)
+}
+
 func TestRebaseRefusesARenamedContainer(t *testing.T) {
 	now := adopted(t, "example.test/lateen:v1")
 	now.Spec.Containers[0].Name = "agent"
-	_, _, err := deploy.Rebase(agents(), adopted(t, "example.test/lateen:v1"), now)
+	_, changed, err := deploy.Rebase(agents(), adopted(t, "example.test/lateen:v1"), now)
+	require.False(t, changed)
 	require.ErrorContains(t, err, "container node-agent does not exist any more")
 }
 

@@ -38,7 +38,7 @@ func velerosTemplate() corev1.PodTemplateSpec {
 			},
 			InitContainers: []corev1.Container{{Name: "wait"}},
 			Volumes: []corev1.Volume{
-				hostPath("host-pods", "/data/kubelet/pods"), hostPath("host-plugins", "/data/kubelet/plugins"),
+				hostPath("host-plugins", "/data/kubelet/plugins"), hostPath("host-pods", "/data/kubelet/pods"),
 				{Name: "scratch"}, {Name: "cloud-credentials"},
 			},
 			Containers: []corev1.Container{{

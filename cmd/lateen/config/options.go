@@ -125,10 +125,10 @@ func (o *Options) Window() (start, end time.Duration, err error) {
 	if o.MaintenanceWindow == "" {
 		return 0, 0, nil
 	}
-	from, to, found := strings.Cut(o.MaintenanceWindow, "-")
+	from, to, _ := strings.Cut(o.MaintenanceWindow, "-")
 	opens, err1 := time.Parse("15:04", from)
 	closes, err2 := time.Parse("15:04", to)
-	if !found || err1 != nil || err2 != nil || opens.Equal(closes) {
+	if err1 != nil || err2 != nil || opens.Equal(closes) {
 		return 0, 0, errors.New("use two different times in UTC, such as 01:00-05:00 or 22:00-02:00")
 	}
 	midnight := opens.Truncate(24 * time.Hour)

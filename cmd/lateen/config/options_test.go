@@ -52,8 +52,9 @@ func TestOptionsAcceptTheArgumentsOfVelerosManifests(t *testing.T) {
 	require.Equal(t, "backup", options.Namespace)
 }
 
-func TestNamespaceOfTheFlagWins(t *testing.T) {
-	options := parsed(t, "--namespace=flag")
+func TestTheLeastValuesAreAccepted(t *testing.T) {
+	options := parsed(t, "--namespace=flag", "--mover-retries=0", "--workers=1", "--kube-api-burst=1", "--repo-maintenance-timeout=1s", "--repo-maintenance-frequency=0",
+		"--repo-maintenance-concurrency=0", "--finished-ttl=0", "--cancel-grace=0", "--stall-timeout=1s", "--resource-timeout=1ns")
 	require.NoError(t, options.Complete(environment("NODE_NAME=node-1", "VELERO_NAMESPACE=environment")))
 	require.Equal(t, "flag", options.Namespace)
 }
@@ -81,90 +82,41 @@ func TestCompleteErrorsNameFlagAndRemedy(t *testing.T) {
 		environment string
 		message     []string
 	}{
-		"without a node name": {
-			environment: "NODE_NAME=", message: []string{"NODE_NAME", "spec.nodeName"},
-		},
-		"with a node name that cannot be one": {
-			environment: "NODE_NAME=$(NODE)", message: []string{"NODE_NAME", "not a valid node name"},
-		},
-		"with a namespace that cannot be one": {
-			arguments: []string{"--namespace=a.b"}, message: []string{"--namespace", "a.b"},
-		},
-		"with a ConfigMap that cannot be one": {
-			arguments: []string{"--node-agent-configmap=Config"}, message: []string{"--node-agent-configmap", "lower case"},
-		},
-		"with a repository ConfigMap that cannot be one": {
-			arguments: []string{"--backup-repository-configmap=a b"}, message: []string{"--backup-repository-configmap"},
-		},
-		"with a ServiceAccount that cannot be one": {
-			arguments: []string{"--mover-service-account=system:x"}, message: []string{"--mover-service-account"},
-		},
-		"with an image that has a blank": {
-			arguments: []string{"--mover-image=velero/velero v1"}, message: []string{"--mover-image", "repository:tag"},
-		},
-		"with a template of a kind that is none": {
-			arguments: []string{"--mover-template=statefulset/x"}, message: []string{"--mover-template", "deployment/<name>"},
-		},
-		"with a template without a name": {
-			arguments: []string{"--mover-template=deployment/"}, message: []string{"--mover-template", "deployment/<name>"},
-		},
-		"with negative retries": {
-			arguments: []string{"--mover-retries=-1"}, message: []string{"--mover-retries is -1", "0 or more"},
-		},
-		"without workers": {
-			arguments: []string{"--workers=0"}, message: []string{"--workers is 0", "1 or more"},
-		},
-		"without requests": {
-			arguments: []string{"--kube-api-qps=0"}, message: []string{"--kube-api-qps", "greater than 0"},
-		},
-		"with requests that are not a number": {
-			arguments: []string{"--kube-api-qps=NaN"}, message: []string{"--kube-api-qps", "greater than 0"},
-		},
-		"without burst": {
-			arguments: []string{"--kube-api-burst=0"}, message: []string{"--kube-api-burst"},
-		},
-		"without resource timeout": {
-			arguments: []string{"--resource-timeout=0s"}, message: []string{"--resource-timeout", "10m"},
-		},
-		"with a negative prepare timeout": {
-			arguments: []string{"--data-mover-prepare-timeout=-1s"}, message: []string{"--data-mover-prepare-timeout is -1s"},
-		},
-		"without startup timeout": {
-			arguments: []string{"--startup-timeout=0s"}, message: []string{"--startup-timeout"},
-		},
-		"with a window of one time": {
-			arguments: []string{"--repo-maintenance-window=01:00"}, message: []string{`--repo-maintenance-window "01:00"`, "22:00-02:00"},
-		},
-		"with an empty window": {
-			arguments: []string{"--repo-maintenance-window=01:00-01:00"}, message: []string{"two different times"},
-		},
-		"with a window at no time of day": {
-			arguments: []string{"--repo-maintenance-window=20:00-24:00"}, message: []string{"two different times"},
-		},
-		"with a negative time to live": {
-			arguments: []string{"--finished-ttl=-1h"}, message: []string{"--finished-ttl is -1h0m0s", "168h"},
-		},
-		"with a negative grace": {
-			arguments: []string{"--cancel-grace=-1s"}, message: []string{"--cancel-grace"},
-		},
-		"with a level that Velero has not": {
-			arguments: []string{"--log-level=loud"}, message: []string{"--log-level", "trace, debug, info"},
-		},
-		"with a format that Velero has not": {
-			arguments: []string{"--log-format=xml"}, message: []string{"--log-format", "text or json"},
-		},
-		"with an address without a port": {
-			arguments: []string{"--metrics-address=localhost"}, message: []string{"--metrics-address", "host:port"},
-		},
-		"with a port that is none": {
-			arguments: []string{"--metrics-address=:metrics"}, message: []string{"--metrics-address", "65535"},
-		},
-		"with a host path that is not absolute": {
-			arguments: []string{"--host-path=host_pods"}, message: []string{"--host-path", "/host_pods"},
-		},
-		"with two mistakes, both are named": {
-			arguments: []string{"--workers=0", "--log-format=xml"}, message: []string{"--workers", "--log-format"},
-		},
+		"without a node name":                            {environment: "NODE_NAME=", message: []string{"NODE_NAME", "spec.nodeName"}},
+		"with a node name that cannot be one":            {environment: "NODE_NAME=$(NODE)", message: []string{"NODE_NAME", "not a valid node name"}},
+		"with a namespace that cannot be one":            {arguments: []string{"--namespace=a.b"}, message: []string{"--namespace", "a.b"}},
+		"with a ConfigMap that cannot be one":            {arguments: []string{"--node-agent-configmap=Config"}, message: []string{"--node-agent-configmap", "lower case"}},
+		"with a repository ConfigMap that cannot be one": {arguments: []string{"--backup-repository-configmap=a b"}, message: []string{"--backup-repository-configmap"}},
+		"with a ServiceAccount that cannot be one":       {arguments: []string{"--mover-service-account=system:x"}, message: []string{"--mover-service-account"}},
+		"with an image that has a blank":                 {arguments: []string{"--mover-image=velero/velero v1"}, message: []string{"--mover-image", "repository:tag"}},
+		"with a template of a kind that is none":         {arguments: []string{"--mover-template=statefulset/x"}, message: []string{"--mover-template", "deployment/<name>"}},
+		"with a template without a name":                 {arguments: []string{"--mover-template=deployment/"}, message: []string{"--mover-template", "deployment/<name>"}},
+		"with negative retries":                          {arguments: []string{"--mover-retries=-1"}, message: []string{"--mover-retries is -1", "0 or more"}},
+		"without workers":                                {arguments: []string{"--workers=0"}, message: []string{"--workers is 0", "1 or more"}},
+		"without requests":                               {arguments: []string{"--kube-api-qps=0"}, message: []string{"--kube-api-qps", "greater than 0"}},
+		"with requests that are not a number":            {arguments: []string{"--kube-api-qps=NaN"}, message: []string{"--kube-api-qps", "greater than 0"}},
+		"without burst":                                  {arguments: []string{"--kube-api-burst=0"}, message: []string{"--kube-api-burst"}},
+		"without resource timeout":                       {arguments: []string{"--resource-timeout=0s"}, message: []string{"--resource-timeout", "10m"}},
+		"with a negative prepare timeout":                {arguments: []string{"--data-mover-prepare-timeout=-1s"}, message: []string{"--data-mover-prepare-timeout is -1s"}},
+		"without startup timeout":                        {arguments: []string{"--startup-timeout=0s"}, message: []string{"--startup-timeout"}},
+		"with a window of one time":                      {arguments: []string{"--repo-maintenance-window=01:00"}, message: []string{`--repo-maintenance-window "01:00"`, "22:00-02:00"}},
+		"with an empty window":                           {arguments: []string{"--repo-maintenance-window=01:00-01:00"}, message: []string{"two different times"}},
+		"with a window at no time of day":                {arguments: []string{"--repo-maintenance-window=20:00-24:00"}, message: []string{"two different times"}},
+		"with a window that ends never":                  {arguments: []string{"--repo-maintenance-window=01:00-x"}, message: []string{"two different times"}},
+		"with a window that begins never":                {arguments: []string{"--repo-maintenance-window=x-01:00"}, message: []string{"two different times"}},
+		"with a job of no time":                          {arguments: []string{"--repo-maintenance-timeout=999ms"}, message: []string{"--repo-maintenance-timeout is 999ms"}},
+		"with a negative frequency":                      {arguments: []string{"--repo-maintenance-frequency=-1s"}, message: []string{"--repo-maintenance-frequency is -1s"}},
+		"with negative concurrency":                      {arguments: []string{"--repo-maintenance-concurrency=-1"}, message: []string{"--repo-maintenance-concurrency is -1"}},
+		"with a short stall":                             {arguments: []string{"--stall-timeout=999ms"}, message: []string{"--stall-timeout is 999ms"}},
+		"with a ConfigMap of jobs that cannot be one":    {arguments: []string{"--repo-maintenance-job-configmap=A"}, message: []string{"--repo-maintenance-job-configmap"}},
+		"with a negative time to live":                   {arguments: []string{"--finished-ttl=-1h"}, message: []string{"--finished-ttl is -1h0m0s", "168h"}},
+		"with a negative grace":                          {arguments: []string{"--cancel-grace=-1s"}, message: []string{"--cancel-grace"}},
+		"with a level that Velero has not":               {arguments: []string{"--log-level=loud"}, message: []string{"--log-level", "trace, debug, info"}},
+		"with a format that Velero has not":              {arguments: []string{"--log-format=xml"}, message: []string{"--log-format", "text or json"}},
+		"with an address without a port":                 {arguments: []string{"--metrics-address=localhost"}, message: []string{"--metrics-address", "host:port"}},
+		"with a port that is none":                       {arguments: []string{"--metrics-address=:metrics"}, message: []string{"--metrics-address", "65535"}},
+		"with a host path that is not absolute":          {arguments: []string{"--host-path=host_pods"}, message: []string{"--host-path", "/host_pods"}},
+		"with two mistakes, both are named":              {arguments: []string{"--workers=0", "--log-format=xml"}, message: []string{"--workers", "--log-format"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			options := parsed(t, test.arguments...)

@@ -82,6 +82,10 @@ func TestAnUnknownFieldIsReportedOnceAndRejectsWithStrictConfigOnly(t *testing.T
 	require.Len(t, e.inForce.Problems, 1)
 	e.options.StrictConfig = true
 	require.Nil(t, e.edit(map[string]string{"any": text}).InForce)
+	require.Equal(t, "high", e.accepts(`{"priorityClassName": "high"}`).Resolved.Effective)
+	rejected := e.edit(map[string]string{"any": `{"priorityClassName": "none"}`})
+	require.Nil(t, rejected.InForce)
+	require.Equal(t, `priorityClassName: PriorityClass "none" does not exist; create it and restart, or correct priorityClassName`, rejected.Added[0].String())
 }
 
 func TestTheClassIsResolvedWhenItsNameChangesOrItWasNotInForce(t *testing.T) {

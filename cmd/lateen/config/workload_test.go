@@ -85,7 +85,7 @@ func windowsAgents() *appsv1.DaemonSet {
 	template := workload("velero:windows", "velero")
 	template.Spec.NodeSelector, template.Spec.Tolerations = nil, []corev1.Toleration{{Key: "os", Value: "windows"}}
 	template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "WINDOWS"}}
-	template.Spec.Volumes[0].HostPath.Path = `C:\kubelet\pods`
+	template.Spec.Volumes[1].HostPath.Path = `C:\kubelet\pods`
 	return &appsv1.DaemonSet{ObjectMeta: meta("node-agent-windows"), Spec: appsv1.DaemonSetSpec{Template: template}}
 }
 

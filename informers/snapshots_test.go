@@ -1,6 +1,7 @@
 package informers
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,6 +27,11 @@ func (d slowDiscovery) ServerResourcesForGroupVersion(string) (*metav1.APIResour
 func TestASlowDiscoveryDelaysNoRead(t *testing.T) {
 	slow := slowDiscovery{requests: make(chan struct{}), answer: make(chan struct{})}
 	snapshots := NewSnapshots(nil, slow, nil)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	snapshots.set(&snapshotTerm{ctx: ended})
+	_, err := snapshots.Available(t.Context())
+	require.ErrorIs(t, err, errNotCoordinating, "nothing is asked after a term")
 	snapshots.set(&snapshotTerm{ctx: t.Context()})
 	available := make(chan bool)
 	go func() {

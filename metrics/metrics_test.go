@@ -111,11 +111,12 @@ func TestCounters(t *testing.T) {
 		lateen_priority_class_fallbacks_total{consumer="maintenance-job",reason="rejected"} 0
 		lateen_config_fallbacks_total{reason="invalid_value",section="podLabels"} 1
 		lateen_config_fallbacks_total{reason="unknown_field",section="podLabels"} 0
+		lateen_config_rejected 0
 		lateen_transfers_finished_total{kind="podvolumebackup",phase="Completed",reason="completed"} 2
 		lateen_transfers_finished_total{kind="podvolumebackup",phase="Failed",reason="mover_failed"} 0
 		lateen_bytes_moved_total{kind="podvolumebackup"} 1024
 		lateen_mover_restarts_total{kind="podvolumebackup",reason="evicted"} 1
-	`, "lateen_priority_class_fallbacks_total", "lateen_config_fallbacks_total", "lateen_transfers_finished_total",
+	`, "lateen_priority_class_fallbacks_total", "lateen_config_fallbacks_total", "lateen_config_rejected", "lateen_transfers_finished_total",
 		"lateen_bytes_moved_total", "lateen_mover_restarts_total")
 }
 
@@ -173,13 +174,16 @@ func TestVelerosMetricsOfTheLastBackupsAreKept(t *testing.T) {
 		m.BackupCompleted("operation", "velero/later", fmt.Sprintf("later-%d", i), time.Second)
 	}
 	require.Equal(t, 1000, count(), "two metrics of 500 backups")
-	m.BackupCompleted("operation", "velero/later", "last", time.Second)
+	for _, name := range []string{"last", "very-last"} {
+		m.BackupCompleted("operation", "velero/later", name, time.Second)
+	}
 	require.Equal(t, 1000, count(), "the oldest made room")
-	requireSeries(t, registry, `podVolume_pod_volume_backup_dequeue_count{node="node-1"} 501`, "podVolume_pod_volume_backup_dequeue_count")
+	requireSeries(t, registry, `podVolume_pod_volume_backup_dequeue_count{node="node-1"} 502`, "podVolume_pod_volume_backup_dequeue_count")
 	families, err := registry.Gather()
 	require.NoError(t, err)
 	require.NotContains(t, fmt.Sprint(families), `"pvb-1"`)
-	require.Contains(t, fmt.Sprint(families), `"pvb-2"`)
+	require.NotContains(t, fmt.Sprint(families), `"pvb-2"`)
+	require.Contains(t, fmt.Sprint(families), `"later-0"`)
 }
 
 // TestLint gathers one series of every metric. Velero's names are exempt.

@@ -64,6 +64,7 @@ func TestStepsOfARebind(t *testing.T) {
 		"the restore claim is left":               {is: beside, change: func(d *State) { d.Pod.DeletionTimestamp = deleting }, want: "DeleteClaim"},
 		"both are being deleted":                  {is: beside, change: func(d *State) { d.Pod.DeletionTimestamp, d.Claim.DeletionTimestamp = deleting, deleting }, want: "Wait: mover pod dd and claim dd are being deleted"},
 		"the mover is being deleted":              {is: beside, change: func(d *State) { d.Pod.DeletionTimestamp, d.Claim = deleting, nil }, want: "Wait: mover pod dd are being deleted"},
+		"the claim is being deleted":              {is: beside, change: func(d *State) { d.Pod, d.Claim.DeletionTimestamp = nil, deleting }, want: "Wait: claim dd are being deleted"},
 		"the volume is reserved":                  {is: reserved, want: "SetVolumeName"},
 		"a stale cache has the mover and claim":   {is: reserved, change: beside, want: "SetVolumeName"},
 		"it is reserved for an earlier target":    {is: reserved, change: func(d *State) { d.Volume.Spec.ClaimRef.UID = "earlier-uid" }, want: "SetClaimRef"},

@@ -22,6 +22,7 @@ func TestOnlyAPrepareQueueReplacesThePaceOfPreparation(t *testing.T) {
 		p := &assembly{startup: &config.Startup{Config: configmap.Config{
 			Limits: configmap.Limits{Concurrency: slots, MaxConcurrency: slots, PrepareQueueLength: queue},
 		}}}
+		require.Equal(t, capacity.FixedPreparation(7), (&assembly{Options: Options{Prepared: 7}, startup: p.startup}).preparation())
 		preparation, prepared := p.preparation(), 0
 		for i := range many {
 			if preparation.TryAcquire(true, types.UID(strconv.Itoa(i)), time.Unix(0, 0), func() {}) {

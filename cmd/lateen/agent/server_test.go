@@ -59,8 +59,10 @@ func TestOneAddressServesMetricsHealthAndProfilesOnRequest(t *testing.T) {
 	require.Equal(t, http.StatusOK, code)
 	code, _ = fetch(t, plain, "/debug/pprof/")
 	require.Equal(t, http.StatusNotFound, code)
-	code, _ = fetch(t, profiled, "/debug/pprof/")
-	require.Equal(t, http.StatusOK, code)
+	for _, profile := range []string{"", "heap", "symbol", "trace?seconds=0.01"} {
+		code, _ = fetch(t, profiled, "/debug/pprof/"+profile)
+		require.Equal(t, http.StatusOK, code, profile)
+	}
 }
 
 func TestAnAddressInUseIsNamedInTheError(t *testing.T) {

@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -117,7 +118,7 @@ func TestLoadOfTheBackupRepositoryConfigMap(t *testing.T) {
 		"a bad limit":    {data: map[string]string{"kopia": `{"cacheLimitMB": true}`}, limit: 5000 << 20, reason: configmap.WrongType, message: "kopia.cacheLimitMB (line 1, column 18)"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client := installation(withCache)
+			client := installation(strings.Replace(withCache, "{", `{"unknown": 1, `, 1))
 			if test.data != nil {
 				require.NoError(t, client.Tracker().Add(&corev1.ConfigMap{ObjectMeta: meta("repositories"), Data: test.data}))
 			}
@@ -125,14 +126,15 @@ func TestLoadOfTheBackupRepositoryConfigMap(t *testing.T) {
 			got, err := config.Load(t.Context(), client, options(t, arguments...), newHasty())
 			require.NoError(t, err)
 			require.Equal(t, test.limit, got.Settings().Cache.Limit)
+			require.Equal(t, configmap.UnknownField, got.Problems[0].Reason, "of the node-agent ConfigMap, which is read first")
 			if test.reason == "" {
-				require.Empty(t, got.Problems)
+				require.Len(t, got.Problems, 1)
 				return
 			}
-			require.Len(t, got.Problems, 1)
-			require.Equal(t, configmap.SectionBackupRepository, got.Problems[0].Section)
-			require.Equal(t, test.reason, got.Problems[0].Reason)
-			require.Contains(t, got.Problems[0].String(), test.message)
+			require.Len(t, got.Problems, 2)
+			require.Equal(t, configmap.SectionBackupRepository, got.Problems[1].Section)
+			require.Equal(t, test.reason, got.Problems[1].Reason)
+			require.Contains(t, got.Problems[1].String(), test.message)
 			require.Empty(t, got.Priority.Reason, "the priority class is of the other ConfigMap")
 
 			_, err = config.Load(t.Context(), client, options(t, append(arguments, "--strict-config")...), newHasty())

@@ -7,10 +7,13 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/exposer/priority"
 )
 
 // server returns the pod template of Velero's Deployment with these container arguments.
@@ -60,9 +63,29 @@ func TestJobsTakeTheConfigMapOfTheServersFlag(t *testing.T) {
 	require.Empty(t, problems)
 	require.Equal(t, 1, got.Jobs.Keep)
 	require.Equal(t, "low", got.PriorityClassName)
+	for reason, fail := range map[priority.Reason]error{
+		priority.ConfigMissing: apierrors.NewNotFound(corev1.Resource("configmaps"), "jobs"), priority.Forbidden: notAllowed("configmaps"), "": refused(),
+	} {
+		broken := fake.NewClientset()
+		fault(broken, "configmaps", 0, fail)
+		got, problems, err := config.ReadMaintenance(t.Context(), broken, config.Options{Namespace: "velero"}, found, &velerov1.BackupRepository{})
+		if reason == "" {
+			require.ErrorContains(t, err, "get configmaps velero/jobs: ")
+			continue
+		}
+		require.NoError(t, err)
+		want := configmap.DefaultMaintenance()
+		want.Unreadable = reason
+		require.Equal(t, want, got)
+		require.Len(t, problems, 1)
+		require.Equal(t, "configmaps velero/jobs", problems[0].Path)
+	}
 	none, err := config.ReadServer(t.Context(), client, "elsewhere")
 	require.NoError(t, err)
 	require.Nil(t, none)
+	fault(client, "deployments", 0, refused())
+	_, err = config.ReadServer(t.Context(), client, "velero")
+	require.ErrorContains(t, err, "get deployment velero: ")
 }
 
 func TestLoadFindsTheConfigMapOfMaintenanceJobsWithoutAnotherRequest(t *testing.T) {

@@ -45,6 +45,7 @@ func TestTheEndOfALogIsKept(t *testing.T) {
 		"that is short":              {log: "one\ntwo\n", starts: "one\n", ends: "two\n", bytes: 8},
 		"that is empty":              {},
 		"of one line that is 3 MiB":  {log: strings.Repeat("x", 3<<20), starts: "x", ends: "x", bytes: 1 << 20},
+		"of one byte too many":       {log: strings.Repeat("x", 1<<20+1), starts: "x", ends: "x", bytes: 1 << 20},
 		"that has exactly the bytes": {log: strings.Repeat("x", 1<<20-1) + "\n", starts: "x", ends: "x\n", bytes: 1 << 20},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -41,10 +41,10 @@ func (e *Exposer) create(ctx context.Context, pod *corev1.Pod, options metav1.Cr
 	pods := e.Client.CoreV1().Pods(pod.Namespace)
 	created, err = pods.Create(ctx, pod, options)
 	if class := pod.Spec.PriorityClassName; apierrors.IsForbidden(err) && class != "" {
-		missing, unknown := priority.MissingNow(ctx, class, func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
+		missing, _ := priority.MissingNow(ctx, class, func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
 			return e.Client.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
 		})
-		if unknown == nil && missing {
+		if missing { // it is false if the GET fails
 			pod = objects.WithoutPriorityClass(pod)
 			created, err = pods.Create(ctx, pod, options)
 		}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -91,6 +92,10 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	s.requests = append(s.requests, r.Method+" "+r.URL.Path+" "+query.Get("labelSelector")+query.Get("fieldSelector"))
 	s.lock.Unlock()
 	w.Header().Set("Content-Type", "application/json")
+	if strings.HasPrefix(r.URL.Path, "/apis/velero.io/") && r.Header.Get("Accept") != "application/json" {
+		w.WriteHeader(http.StatusNotAcceptable)
+		return
+	}
 	if r.Method == http.MethodPatch {
 		_, _ = w.Write([]byte(`{"apiVersion":"velero.io/v1","kind":"PodVolumeBackup","metadata":{"name":"b1","namespace":"velero"},"status":{"phase":"Accepted"}}`))
 		return
@@ -163,7 +168,8 @@ func TestCachesRefuseAnInvalidSelector(t *testing.T) {
 
 func TestVeleroClientsSendJSONToTheirPaths(t *testing.T) {
 	served := newServer(t)
-	velero, err := NewClientset(&rest.Config{Host: served.URL})
+	protobuf := rest.ContentConfig{ContentType: "application/vnd.kubernetes.protobuf", AcceptContentTypes: "application/vnd.kubernetes.protobuf"}
+	velero, err := NewClientset(&rest.Config{Host: served.URL, ContentConfig: protobuf})
 	require.NoError(t, err)
 	written, err := velero.PodVolumeBackups("velero").Patch(t.Context(), "b1", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{})
 	require.NoError(t, err)

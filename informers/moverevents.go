@@ -113,7 +113,7 @@ func (m *MoverEvents) current(ctx context.Context) string {
 	m.lock.Lock()
 	version, fresh := m.version, m.clock.Since(m.knownAt) < versionAge
 	m.lock.Unlock()
-	if version != "" && fresh {
+	if fresh {
 		return version
 	}
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)

@@ -30,6 +30,7 @@ type eventServer struct {
 	refusals int // number of watches to refuse
 	lists    []metav1.ListOptions
 	unlisted error // the answer to lists
+	silent   bool  // lists get no answer
 }
 
 type eventClient struct {
@@ -67,10 +68,14 @@ func (s inNamespace) Watch(ctx context.Context, opts metav1.ListOptions) (watch.
 	return w, nil
 }
 
-func (s inNamespace) List(_ context.Context, opts metav1.ListOptions) (*corev1.EventList, error) {
+func (s inNamespace) List(ctx context.Context, opts metav1.ListOptions) (*corev1.EventList, error) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	s.lists = append(s.lists, opts)
+	if s.silent {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	return &corev1.EventList{ListMeta: metav1.ListMeta{ResourceVersion: fmt.Sprint(100 * len(s.lists))}}, s.unlisted
 }
 

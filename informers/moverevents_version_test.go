@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -81,6 +82,11 @@ func TestARefusedVersionStartsWithTheExistingEvents(t *testing.T) {
 		s.unlisted = errors.New("the API server is unreachable")
 		s.watchNext("uid")
 		require.Equal(t, []string{""}, s.versions())
+		s.silent = true
+		began := time.Now()
+		s.watchNext("other")
+		require.Equal(t, 5*time.Second, time.Since(began), "a mover waits for it")
+		require.Equal(t, []string{"", ""}, s.versions())
 	})
 }
 

@@ -67,6 +67,7 @@ func (m *Reconciler) createJob(ctx context.Context, object *velerov1.BackupRepos
 	switch {
 	case err == nil:
 		plan.Created(created)
+	case errors.Is(err, exposer.ErrAlreadyMaintained):
 	case !errors.As(err, &answer), apierrors.IsTimeout(err), apierrors.IsServerTimeout(err):
 		return nil, fmt.Errorf("%w: %w", errUnanswered, err)
 	}

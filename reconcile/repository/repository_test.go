@@ -3,6 +3,7 @@ package repository
 import (
 	"maps"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,6 +20,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/metrics"
 )
 
@@ -27,6 +30,11 @@ func TestJobsWithoutARepositoryAreDeletedAfterTheDelay(t *testing.T) {
 	job := m.job("j1", "gone", func(job *batchv1.Job) { job.Status.Active = 1 })
 	m.Job(job)
 	require.Equal(t, map[string]bool{"velero/gone": true}, m.enqueued, "no repository would be enqueued for it")
+	long := strings.Repeat("r", 64) // its label is a hash
+	key := m.repository(long)
+	clear(m.enqueued)
+	m.Job(&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Labels: map[string]string{api.LabelRepository: objects.RepositoryLabel(long)}}})
+	require.Equal(t, map[string]bool{key: true}, m.enqueued)
 	require.Equal(t, m.Policy.Timeout, m.settle("velero/gone"), "it runs: its end is an event")
 	m.change("j1", m.end(batchv1.JobComplete))
 	require.Equal(t, m.Policy.DeleteDelay, m.settle("velero/gone"))

@@ -82,21 +82,25 @@ func TestAJobThatAWebhookDeniesLeavesItsPlace(t *testing.T) {
 	require.Len(t, m.names(), 1)
 }
 
-// TestAJobWhoseCreationHasNoAnswerKeepsItsPlace loses the answer to a create request that was served.
-func TestAJobWhoseCreationHasNoAnswerKeepsItsPlace(t *testing.T) {
-	m := newFixture(t)
-	m.Limit, m.Jobs = 1, emptyJobs{}
-	first, second := m.repository("r1"), m.repository("r2")
-	m.clock.SetTime(m.clock.Now().Add(2 * time.Hour))
-	lost := errors.New("unexpected EOF")
-	m.client.PrependReactor("create", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		require.NoError(t, m.client.Tracker().Create(action.GetResource(), action.(clienttesting.CreateAction).GetObject(), "velero"))
-		return true, nil, lost
-	})
-	_, err := m.Reconcile(t.Context(), first)
-	require.ErrorIs(t, err, lost)
-	m.settle(second)
-	created, err := m.client.BatchV1().Jobs("velero").List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	require.Len(t, created.Items, 1)
+func TestAJobThatNoCacheHasKeepsItsPlace(t *testing.T) {
+	for name, lost := range map[string]error{"it was created": nil, "its creation had no answer": errors.New("unexpected EOF")} {
+		t.Run(name, func(t *testing.T) {
+			m := newFixture(t)
+			m.Limit, m.Jobs = 1, emptyJobs{}
+			first, second := m.repository("r1"), m.repository("r2")
+			m.clock.SetTime(m.clock.Now().Add(2 * time.Hour))
+			m.client.PrependReactor("create", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
+				if lost != nil {
+					require.NoError(t, m.client.Tracker().Create(action.GetResource(), action.(clienttesting.CreateAction).GetObject(), "velero"))
+				}
+				return lost != nil, nil, lost
+			})
+			_, err := m.Reconcile(t.Context(), first)
+			require.ErrorIs(t, err, lost)
+			m.settle(second)
+			created, err := m.client.BatchV1().Jobs("velero").List(t.Context(), metav1.ListOptions{})
+			require.NoError(t, err)
+			require.Len(t, created.Items, 1)
+		})
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/clock"
@@ -25,6 +26,12 @@ func TestTheFirstCandidateCreatesAndRenewsTheLease(t *testing.T) {
 		require.Same(t, m, p.leader())
 		require.Equal(t, 1, m.terms)
 		require.Equal(t, map[string]int{"update": 720}, p.requests(), "one renewal in five seconds")
+		m.stop()
+		<-m.done
+		now := new(metav1.NowMicro())
+		require.Equal(t, coordinationv1.LeaseSpec{
+			HolderIdentity: new(""), LeaseDurationSeconds: new(int32(1)), LeaseTransitions: new(int32(0)), AcquireTime: now, RenewTime: now,
+		}, p.lease().Spec)
 	})
 }
 

@@ -208,9 +208,10 @@ func TestMoverSpecs(t *testing.T) {
 	t.Run("of a DataDownload", func(t *testing.T) {
 		dd := &velerov2alpha1.DataDownload{ObjectMeta: meta, Spec: velerov2alpha1.DataDownloadSpec{
 			TargetVolume: velerov2alpha1.TargetVolumeSpec{Namespace: "app", PVC: "claim"}, NodeOS: velerov2alpha1.NodeOSAuto, SnapshotSize: 9,
+			OperationTimeout: metav1.Duration{Duration: time.Minute},
 		}}
 		require.Equal(t, with(func(m *objects.MoverSpec) {
-			m.Command = []string{"data-mover", "restore", "--data-download=x", "--volume-path=/uid", "--resource-timeout=10m0s"}
+			m.Command = []string{"data-mover", "restore", "--data-download=x", "--volume-path=/uid", "--resource-timeout=1m0s"}
 			m.PassVolumeMode, m.Group, m.OS, m.Restores, m.SnapshotSize = true, "generic-restore-exposer", corev1.Linux, true, 9
 			m.Source.Target = &objects.TargetSource{Namespace: "app", Claim: "claim"}
 		}), DataDownload().Movement(dd, 10*time.Minute))

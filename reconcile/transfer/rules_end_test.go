@@ -3,6 +3,7 @@ package transfer
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lateen-project/lateen/exposer/objects"
@@ -19,7 +20,7 @@ func endRules() []rule {
 				why = m.lostBy()
 			}
 			return (m.Step.Reason == ReasonPrepareTimeout) == finished && implies(finished,
-				m.fails(ReasonPrepareTimeout, why) && contains(m.Step.State.Message, m.Observed.Diagnosis))
+				m.fails(ReasonPrepareTimeout, why) && strings.HasSuffix(m.Step.State.Message, m.Observed.Diagnosis))
 		},
 		input(func(s *State, observed *Observed, _ *Limits) { s.AcceptedAt = observed.Now }),
 	}, {

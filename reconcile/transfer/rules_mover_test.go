@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lateen-project/lateen/exposer/objects"
@@ -245,7 +246,7 @@ func restartRules() []rule {
 		func(m *situation) bool {
 			lacks := m.lacks()
 			return implies(m.Observed.PodResumed != "" && lacks && m.acts() && !m.stopRequested(),
-				m.fails(ReasonUnconfirmed, m.Observed.PodResumed) && implies(m.in(Accepted) || m.replaces(), contains(m.Step.State.Message, m.State.Message)))
+				m.fails(ReasonUnconfirmed, "") && strings.HasSuffix(m.Step.State.Message, m.Observed.PodResumed) && implies(m.in(Accepted) || m.replaces(), contains(m.Step.State.Message, m.State.Message)))
 		},
 		input(func(s *State, observed *Observed, _ *Limits) {
 			if s.Restarts == 0 {

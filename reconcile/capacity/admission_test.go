@@ -108,6 +108,9 @@ func TestALaggingCacheReleasesNoPlace(t *testing.T) {
 		written := newEntry("a", 0, "")
 		written.Version, written.Phase = "10", Admitted
 		q.Observe(written)
+		elsewhere := written
+		elsewhere.Created = written.Created.UTC()
+		require.True(t, same(written, elsewhere), "the same time in another zone")
 		stale := newEntry("a", 0, "")
 		stale.Version = "9"
 		q.Observe(stale)

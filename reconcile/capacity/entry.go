@@ -45,9 +45,8 @@ func (c *pending) holds() bool { return !c.reserved.IsZero() }
 
 // same reports whether two entries are equal.
 func same(a, b Entry) bool {
-	created := a.Created.Equal(b.Created)
-	a.Created, b.Created = time.Time{}, time.Time{}
-	return created && a == b
+	a.Created = b.Created // it never changes, but may be in another time zone
+	return a == b
 }
 
 // older reports whether a has an earlier version than b of the same resource (KEP-5504).

@@ -36,12 +36,11 @@ func (a *Admission) insert(c *pending) {
 
 // remove undoes insert, so that the transfer can be changed.
 func (a *Admission) remove(c *pending) {
-	switch {
-	case c.Phase == Admitted || c.holds():
+	if c.Phase == Admitted || c.holds() {
 		a.take(c, -1)
-	case c.Phase == Waiting && (!c.skipped || c.requested):
-		a.leave(c)
+		return
 	}
+	a.leave(c) // if it is queued
 }
 
 func (a *Admission) forget(c *pending) {

@@ -1,9 +1,13 @@
 package reconcile
 
 import (
+	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +25,7 @@ func TestTransfersAreCountedByPhaseAndAge(t *testing.T) {
 		created.Spec.Node, created.Status.Phase = node, phase
 		if accepted > 0 {
 			created.Status.AcceptedTimestamp = new(metav1.NewTime(s.backup.CreationTimestamp.Add(accepted)))
+			created.Status.StartTimestamp = new(metav1.NewTime(s.backup.CreationTimestamp.Add(accepted + time.Minute)))
 		}
 		return created
 	}
@@ -34,6 +39,7 @@ func TestTransfersAreCountedByPhaseAndAge(t *testing.T) {
 		backup("n2", velerov1.PodVolumeBackupPhaseCompleted, time.Minute),
 		backup("n3", velerov1.PodVolumeBackupPhasePrepared, time.Minute), // its own agent counts it
 		backup("", velerov1.PodVolumeBackupPhaseFailed, 0),
+		backup(testNode, velerov1.PodVolumeBackupPhaseInProgress, 29*time.Minute),
 	}) {
 		found[count.Phase] = count
 	}
@@ -49,5 +55,46 @@ func TestTransfersAreCountedByPhaseAndAge(t *testing.T) {
 		Kind: "podvolumebackup", Phase: "Completed", Terminal: true, Transfers: 1, OldestAge: 3600, MaxPhaseAge: 3600, Unattended: map[string]int{},
 	}, found["Completed"], "a terminal transfer needs no agent")
 	require.Equal(t, 1, found["Failed"].Transfers, "the coordinator counts what has no node")
-	require.Zero(t, found["InProgress"].Transfers)
+	require.InDelta(t, 1800, found["InProgress"].MaxPhaseAge, 0)
+	require.Zero(t, found["Canceling"].Transfers)
+}
+
+func TestHappyPathTakesSevenWritesAndNoReadButTheLog(t *testing.T) {
+	s, registry := newFixture(t, fault{}), prometheus.NewRegistry()
+	s.Metrics = metrics.New(registry, "test", testNode)
+	var phases, logs []string
+	s.OnUpdate = func(object *velerov1.PodVolumeBackup, before, after transfer.State) {
+		phases = append(phases, fmt.Sprint(object.Name, ": ", before.Phase, " to ", after.Phase))
+	}
+	s.MoverLog = func(_ context.Context, mover string, text []byte) { logs = append(logs, mover+": "+string(text)) }
+	s.run(t)
+	require.Equal(t, map[string]int{"patch podvolumebackups": 5, "create pods": 1, "delete pods": 1, "get pods/log": 1}, s.calls)
+	require.Equal(t, []string{"b1: New to Accepted", "b1: Accepted to Prepared", "b1: Prepared to InProgress", "b1: InProgress to Completed"}, phases)
+	require.Equal(t, []string{"velero/b1: fake logs"}, logs)
+	require.Len(t, s.events.Events, 1)
+	require.Equal(t, "Normal Completed Moved 10 bytes in 1s", <-s.events.Events)
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	counted := map[string]float64{}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			name := family.GetName()
+			if !strings.HasPrefix(name, "lateen_") {
+				continue
+			}
+			for _, label := range metric.GetLabel() {
+				name += " " + label.GetValue()
+			}
+			if seconds := metric.GetHistogram(); seconds.GetSampleCount() > 0 {
+				counted[name] = seconds.GetSampleSum()
+			} else if value := metric.GetCounter().GetValue(); value > 0 {
+				counted[name] = value
+			}
+		}
+	}
+	require.Equal(t, map[string]float64{
+		"lateen_bytes_moved_total podvolumebackup": 10, "lateen_transfers_finished_total podvolumebackup Completed completed": 1,
+		"lateen_transfer_phase_duration_seconds podvolumebackup New": 0, "lateen_transfer_phase_duration_seconds podvolumebackup Accepted": 2,
+		"lateen_transfer_phase_duration_seconds podvolumebackup Prepared": 1, "lateen_transfer_phase_duration_seconds podvolumebackup InProgress": 1,
+	}, counted)
 }

@@ -179,8 +179,11 @@ func TestAQueuedDownloadIsObservedAgainBeforeItsTimeout(t *testing.T) {
 	require.Equal(t, transfer.Accepted, s.state().Phase)
 }
 
-func TestOnlyATransferThatCanBeAcceptedHoldsAPlaceInTheQueue(t *testing.T) {
+func TestOnlyATransferThatIsOrCanBeAcceptedHoldsAPlaceInTheQueue(t *testing.T) {
 	for name, change := range map[string]func(*velerov2alpha1.DataDownload){
+		"new":      func(*velerov2alpha1.DataDownload) {},
+		"accepted": func(d *velerov2alpha1.DataDownload) { d.Status.Phase = velerov2alpha1.DataDownloadPhaseAccepted },
+		"prepared": func(d *velerov2alpha1.DataDownload) { d.Status.Phase = velerov2alpha1.DataDownloadPhasePrepared },
 		"canceled": func(d *velerov2alpha1.DataDownload) { d.Spec.Cancel = true },
 		"terminal": func(d *velerov2alpha1.DataDownload) { d.Status.Phase = velerov2alpha1.DataDownloadPhaseCompleted },
 		"deleting": func(d *velerov2alpha1.DataDownload) { d.DeletionTimestamp = new(metav1.Now()) },
@@ -190,7 +193,8 @@ func TestOnlyATransferThatCanBeAcceptedHoldsAPlaceInTheQueue(t *testing.T) {
 		change(s.object)
 		s.Observe(s.object)
 		s.Admission.Observe(capacity.Entry{UID: "next", Key: "datadownload/velero/next", Version: "1", Created: s.clock.Now().Add(time.Hour), Restore: true, Phase: capacity.Waiting})
-		require.True(t, s.Admission.TryAdmit("next", func() {}), name)
+		holds := name == "new" || name == "accepted" || name == "prepared"
+		require.Equal(t, !holds, s.Admission.TryAdmit("next", func() {}), name)
 	}
 }
 

@@ -14,6 +14,13 @@ type blind struct{}
 func (blind) Mover(string) *corev1.Pod { return nil }
 func (blind) Pod(string) *corev1.Pod   { return nil }
 
+func TestNothingIsReadOfASettledTransfer(t *testing.T) {
+	s := newWorking()
+	s.object.Status.Phase, s.pods = velerov1.PodVolumeBackupPhaseFailed, nil
+	require.Zero(t, s.step(t))
+	require.Empty(t, s.kube.Actions())
+}
+
 func TestAnUncachedMoverIsDeletedBeforeTheFinalizerIsRemoved(t *testing.T) {
 	s := newFixture(t, fault{})
 	for range 2 { // accept, create the mover

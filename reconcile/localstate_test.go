@@ -14,7 +14,7 @@ import (
 // shows the mover that ran, the rebind deletes that too: the claim waits for it.
 func TestARebindGoesOnWithAMoverThatItsCacheShowsLate(t *testing.T) {
 	var local localState
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: "claim"}}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "c", UID: "claim"}}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "pod"}}
 	both := exposer.Existing{Pod: pod, Claims: []*corev1.PersistentVolumeClaim{claim}}
 	require.False(t, local.isDeleting("d1", both))
@@ -25,4 +25,12 @@ func TestARebindGoesOnWithAMoverThatItsCacheShowsLate(t *testing.T) {
 	require.True(t, local.isDeleting("d1", both))
 	require.True(t, local.isDeleting("d1", exposer.Existing{Pod: pod}))
 	require.False(t, local.isDeleting("d1", exposer.Existing{}))
+	local.markDeleted("d1", exposer.Existing{}, true)
+	mover, claims := local.undeleted("d1", []string{"c", "other"})
+	require.False(t, mover, "its deletion is known")
+	require.Equal(t, []string{"other"}, claims)
+	local.markDeleted("d2", both, false)
+	mover, claims = local.undeleted("d2", []string{"c"})
+	require.True(t, mover, "no event reports the deletion of what no cache has")
+	require.Equal(t, []string{"c"}, claims)
 }

@@ -113,6 +113,22 @@ func TestACrashBetweenDeletionAndRestartOfAMoverIsHarmless(t *testing.T) {
 	require.Zero(t, s.state().Restarts, "the loss of the mover is forgotten")
 }
 
+func TestAnEarlierMoverOfALateCacheIsNotTheCurrentOne(t *testing.T) {
+	for name, owner := range map[string]types.UID{"it is deleted": "", "another resource has a pod of its name": "another"} {
+		t.Run(name, func(t *testing.T) {
+			s := newWorking()
+			s.object.Annotations = map[string]string{api.AnnotationRestarts: "1"}
+			if owner != "" {
+				s.live[testKey] = s.pods[testKey].DeepCopy()
+				s.live[testKey].OwnerReferences[0].UID = owner
+			}
+			s.step(t)
+			require.Equal(t, transfer.Accepted, s.state().Phase)
+			require.Equal(t, 2, s.state().Restarts)
+		})
+	}
+}
+
 func TestACancelDuringAMoverReplacementEndsTheTransferAtOnce(t *testing.T) {
 	s := evicted(t, velerov1.PodVolumeBackupPhaseInProgress)
 	s.step(t)

@@ -39,6 +39,7 @@ type single[T transfer.Object] struct {
 	target       *corev1.PersistentVolumeClaim
 	listed       bool // the target is cached
 	claimWatched bool
+	moverWatched bool
 	watched      types.NamespacedName // the target pod
 	oldPods      bool                 // its watch began with a list older than the pod
 	opened       bool                 // that watch, since the last step
@@ -131,8 +132,8 @@ func (s singlePod[T]) Pod(types.UID) (pod *corev1.Pod, known bool) {
 // singleMover returns the Events of a single resource's mover.
 type singleMover[T transfer.Object] struct{ of *single[T] }
 
-func (singleMover[T]) Watch(types.UID, func())                      {}
-func (singleMover[T]) Forget(types.UID)                             {}
+func (s singleMover[T]) Watch(types.UID, func())                    { s.of.moverWatched = true }
+func (s singleMover[T]) Forget(types.UID)                           { s.of.moverWatched = false }
 func (singleMover[T]) WatchNext(context.Context, types.UID, func()) {}
 
 func (s singleMover[T]) Last(_ types.UID, reason string, _ *corev1.Pod) (message string, at time.Time, ok bool) {

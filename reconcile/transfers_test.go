@@ -277,10 +277,3 @@ func TestTransferConvergesAfterAnyFault(t *testing.T) {
 		}
 	}
 }
-
-func TestHappyPathTakesSevenWritesAndNoReadButTheLog(t *testing.T) {
-	s := newFixture(t, fault{})
-	s.run(t)
-	require.Equal(t, map[string]int{"patch podvolumebackups": 5, "create pods": 1, "delete pods": 1, "get pods/log": 1}, s.calls)
-	require.Len(t, s.events.Events, 1)
-}

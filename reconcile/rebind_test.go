@@ -1,92 +1,39 @@
 package reconcile
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
-	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/tools/record"
-	testingclock "k8s.io/utils/clock/testing"
 
-	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/api"
-	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// lateDelivery is a DataDownload whose rebind is past its deadline. Its agent has just started and has no local
+// newLateDelivery returns a DataDownload whose rebind is past its deadline. Its agent has just started and has no local
 // state.
-type lateDelivery struct {
-	*TransferReconciler[*velerov2alpha1.DataDownload]
-	download *velerov2alpha1.DataDownload
-	kube     *fake.Clientset
-	clock    *testingclock.FakePassiveClock
+func newLateDelivery(t *testing.T, objects ...runtime.Object) *single[*velerov2alpha1.DataDownload] {
+	t.Helper()
+	download := &velerov2alpha1.DataDownload{
+		ObjectMeta: metav1.ObjectMeta{Finalizers: []string{api.FinalizerData}},
+		Spec:       velerov2alpha1.DataDownloadSpec{TargetVolume: velerov2alpha1.TargetVolumeSpec{Namespace: "app", PVC: "restored"}},
+		Status:     velerov2alpha1.DataDownloadStatus{Phase: velerov2alpha1.DataDownloadPhaseInProgress, Node: testNode},
+	}
+	s := newSingle(transfer.DataDownload(), download, func() *velerov2alpha1.DataDownload { return &velerov2alpha1.DataDownload{} })
+	moved := s.clock.Now().Add(-s.Limits.RebindTimeout - time.Minute)
+	download.Annotations = map[string]string{api.AnnotationMoved: moved.UTC().Format(time.RFC3339)}
+	for _, object := range objects {
+		require.NoError(t, s.kube.Tracker().Add(object))
+	}
+	return s
 }
-
-func newLateDelivery(objects ...runtime.Object) *lateDelivery {
-	now := time.Unix(1_800_000_000, 0)
-	moved := now.Add(-transfer.DefaultLimits().RebindTimeout - time.Minute)
-	l := &lateDelivery{clock: testingclock.NewFakePassiveClock(now), kube: fake.NewClientset(objects...), download: &velerov2alpha1.DataDownload{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "velero", Name: "d1", UID: "d1-uid", Annotations: map[string]string{api.AnnotationMoved: moved.UTC().Format(time.RFC3339)},
-			Finalizers: []string{api.FinalizerData},
-		},
-		Spec:   velerov2alpha1.DataDownloadSpec{TargetVolume: velerov2alpha1.TargetVolumeSpec{Namespace: "app", PVC: "restored"}},
-		Status: velerov2alpha1.DataDownloadStatus{Phase: velerov2alpha1.DataDownloadPhaseInProgress, Node: testNode},
-	}}
-	l.TransferReconciler = &TransferReconciler[*velerov2alpha1.DataDownload]{
-		Kind: transfer.DataDownload(),
-		Dependencies: Dependencies{
-			Agent:  transfer.Agent{Node: testNode, Fleet: coordinatorFleet{}},
-			Limits: transfer.DefaultLimits(), Pods: emptyCaches{}, Claims: emptyCaches{}, Targets: noTargets{}, TargetPods: noTargets{}, Restored: noTargets{}, Movers: noReports{},
-			Exposer:   &exposer.Exposer{Client: l.kube, Paths: exposer.HostPaths{Client: l.kube}},
-			NodeSlots: capacity.NewNodeSlots(testNode, 1, 1),
-			Preparing: capacity.Unpaced(),
-			Admission: capacity.NewAdmission(0, 1, time.Minute, testingclock.NewFakeClock(now)), Recorder: record.NewFakeRecorder(10), Clock: l.clock,
-			MoverLog: func(context.Context, string, []byte) {},
-		},
-		Cached: func(string) (*velerov2alpha1.DataDownload, bool) { return l.download.DeepCopy(), true },
-		Client: l, Enqueue: func(string) {},
-		OnUpdate: func(*velerov2alpha1.DataDownload, transfer.State, transfer.State) {},
-	}
-	return l
-}
-
-// Patch applies a merge patch as the API server does; there is only one writer.
-func (l *lateDelivery) Patch(_ context.Context, _ string, _ types.PatchType, patch []byte, _ metav1.PatchOptions, _ ...string) (*velerov2alpha1.DataDownload, error) {
-	original, err := json.Marshal(l.download)
-	if err != nil {
-		return nil, err
-	}
-	merged, err := jsonpatch.MergePatch(original, patch)
-	if err != nil {
-		return nil, err
-	}
-	written := &velerov2alpha1.DataDownload{}
-	if err := json.Unmarshal(merged, written); err != nil {
-		return nil, err
-	}
-	l.download = written
-	return written.DeepCopy(), nil
-}
-
-// emptyCaches is a cache without movers and claims.
-type emptyCaches struct{}
-
-func (emptyCaches) Mover(string) *corev1.Pod                   { return nil }
-func (emptyCaches) Pod(string) *corev1.Pod                     { return nil }
-func (emptyCaches) Claim(string) *corev1.PersistentVolumeClaim { return nil }
 
 func TestARebindPastItsDeadlineIsTriedOnceMore(t *testing.T) {
 	target := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "restored", UID: "target-uid"}}
@@ -94,7 +41,7 @@ func TestARebindPastItsDeadlineIsTriedOnceMore(t *testing.T) {
 	bound.Spec.VolumeName, bound.Status.Phase = "pv", corev1.ClaimBound
 	volume := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "pv", UID: "pv-uid", Labels: map[string]string{api.LabelRebind: "d1-uid"}, Annotations: map[string]string{api.AnnotationReclaimPolicy: "Delete"},
+			Name: "pv", UID: "pv-uid", Labels: map[string]string{api.LabelRebind: "b1-uid"}, Annotations: map[string]string{api.AnnotationReclaimPolicy: "Delete"},
 		},
 		Spec: corev1.PersistentVolumeSpec{
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain, ClaimRef: &corev1.ObjectReference{Namespace: "app", Name: "restored"},
@@ -119,23 +66,19 @@ func TestARebindPastItsDeadlineIsTriedOnceMore(t *testing.T) {
 			message: "restored volume was not rebound in time; target claim app/restored is not yet bound to PersistentVolume pv; restored volume kept as PersistentVolume pv"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := newLateDelivery(test.target.DeepCopy(), test.volume.DeepCopy())
-			requeue, err := l.Reconcile(t.Context(), "velero/d1")
-			require.NoError(t, err)
-			require.Equal(t, l.Limits.RebindGrace, requeue)
-			require.Equal(t, velerov2alpha1.DataDownloadPhaseInProgress, l.download.Status.Phase)
+			s := newLateDelivery(t, test.target.DeepCopy(), test.volume.DeepCopy())
+			require.Equal(t, s.Limits.RebindGrace, s.step(t))
+			require.Equal(t, velerov2alpha1.DataDownloadPhaseInProgress, s.object.Status.Phase)
 			if test.bind {
-				require.NoError(t, l.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), bound, "app"))
-				require.NoError(t, l.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), held, ""))
+				require.NoError(t, s.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), bound, "app"))
+				require.NoError(t, s.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), held, ""))
 			}
-			l.clock.SetTime(l.clock.Now().Add(requeue))
-			for range 2 {
-				_, err := l.Reconcile(t.Context(), "velero/d1")
-				require.NoError(t, err)
-			}
-			require.Equal(t, test.phase, l.download.Status.Phase)
-			require.Equal(t, test.message, l.download.Status.Message)
-			volume, err := l.kube.CoreV1().PersistentVolumes().Get(t.Context(), "pv", metav1.GetOptions{})
+			s.clock.Step(s.Limits.RebindGrace)
+			s.step(t)
+			s.step(t)
+			require.Equal(t, test.phase, s.object.Status.Phase)
+			require.Equal(t, test.message, s.object.Status.Message)
+			volume, err := s.kube.CoreV1().PersistentVolumes().Get(t.Context(), "pv", metav1.GetOptions{})
 			require.NoError(t, err)
 			require.Equal(t, test.policy, volume.Spec.PersistentVolumeReclaimPolicy)
 		})
@@ -148,38 +91,35 @@ func TestALastAttemptThatReservesTheVolumeWaitsForItsBinding(t *testing.T) {
 	target := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "restored", UID: "target-uid"}}
 	for phase, binds := range map[velerov2alpha1.DataDownloadPhase]bool{"Completed": true, "Failed": false} {
 		t.Run(string(phase), func(t *testing.T) {
-			l := newLateDelivery(target, &corev1.PersistentVolume{
+			s := newLateDelivery(t, target, &corev1.PersistentVolume{
 				ObjectMeta: metav1.ObjectMeta{
-					Name: "pv", UID: "pv-uid", Labels: map[string]string{api.LabelRebind: "d1-uid"}, Annotations: map[string]string{api.AnnotationReclaimPolicy: "Delete"},
+					Name: "pv", UID: "pv-uid", Labels: map[string]string{api.LabelRebind: "b1-uid"}, Annotations: map[string]string{api.AnnotationReclaimPolicy: "Delete"},
 				},
 				Spec: corev1.PersistentVolumeSpec{
-					PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain, ClaimRef: &corev1.ObjectReference{Namespace: "velero", Name: "d1", UID: "gone-uid"},
+					PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain, ClaimRef: &corev1.ObjectReference{Namespace: "velero", Name: "b1", UID: "gone-uid"},
 				},
 			})
 			cut := true
-			l.kube.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+			s.kube.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return cut, nil, errors.New("connection refused")
 			})
-			_, err := l.Reconcile(t.Context(), "velero/d1")
+			_, err := s.Reconcile(t.Context(), testKey)
 			require.ErrorContains(t, err, "connection refused")
 			cut = false
-			l.clock.SetTime(l.clock.Now().Add(l.Limits.RebindGrace))
+			s.clock.Step(s.Limits.RebindGrace)
 			for range 2 {
-				_, err = l.Reconcile(t.Context(), "velero/d1")
-				require.NoError(t, err)
-				require.Equal(t, velerov2alpha1.DataDownloadPhaseInProgress, l.download.Status.Phase)
+				s.step(t)
+				require.Equal(t, velerov2alpha1.DataDownloadPhaseInProgress, s.object.Status.Phase)
 			}
 			if binds {
 				bound := target.DeepCopy()
 				bound.Spec.VolumeName, bound.Status.Phase = "pv", corev1.ClaimBound
-				require.NoError(t, l.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), bound, "app"))
+				require.NoError(t, s.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), bound, "app"))
 			}
-			l.clock.SetTime(l.clock.Now().Add(l.Limits.RebindGrace))
-			for range 2 {
-				_, err = l.Reconcile(t.Context(), "velero/d1")
-				require.NoError(t, err)
-			}
-			require.Equal(t, phase, l.download.Status.Phase)
+			s.clock.Step(s.Limits.RebindGrace)
+			s.step(t)
+			s.step(t)
+			require.Equal(t, phase, s.object.Status.Phase)
 		})
 	}
 }
@@ -199,22 +139,18 @@ func (r *restoredClaim) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, k
 }
 
 func TestAnAgentWatchesTheClaimOfARestoreThatTheCoordinatorExposed(t *testing.T) {
-	l, watch := newLateDelivery(), &restoredClaim{}
-	l.Agent.Fleet, l.Restored = followerFleet{}, watch
-	_, err := l.Reconcile(t.Context(), "velero/d1")
-	require.NoError(t, err)
-	require.Equal(t, types.NamespacedName{Namespace: "velero", Name: "d1"}, watch.watched)
-	require.Empty(t, l.kube.Actions(), "the watch enqueues it")
+	s, watch := newLateDelivery(t), &restoredClaim{}
+	s.Agent.Fleet, s.Restored = followerFleet{}, watch
+	s.step(t)
+	require.Equal(t, types.NamespacedName{Namespace: "velero", Name: "b1"}, watch.watched)
+	require.Empty(t, s.kube.Actions(), "the watch enqueues it")
 	watch.known = true
-	_, err = l.Reconcile(t.Context(), "velero/d1")
-	require.NoError(t, err)
-	require.NotEmpty(t, l.kube.Actions())
+	s.step(t)
+	require.NotEmpty(t, s.kube.Actions())
 	require.NotZero(t, watch.watched, "until the volume is rebound")
-	l.clock.SetTime(l.clock.Now().Add(l.Limits.RebindGrace))
-	_, err = l.Reconcile(t.Context(), "velero/d1")
-	require.NoError(t, err)
-	require.Equal(t, velerov2alpha1.DataDownloadPhaseFailed, l.download.Status.Phase)
-	_, err = l.Reconcile(t.Context(), "velero/d1")
-	require.NoError(t, err)
+	s.clock.Step(s.Limits.RebindGrace)
+	s.step(t)
+	require.Equal(t, velerov2alpha1.DataDownloadPhaseFailed, s.object.Status.Phase)
+	s.step(t)
 	require.Zero(t, watch.watched)
 }

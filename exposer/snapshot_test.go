@@ -114,6 +114,46 @@ func TestAHandOverWritesFiveTimesAndReadsNothing(t *testing.T) {
 	require.Equal(t, []string{"snap", "snapcontent-snap-uid"}, s.deleted, "or a cache that lags would have them deleted again")
 }
 
+func TestAHandOverContinuesThatOfVelerosAgent(t *testing.T) {
+	snapshot, content := original()
+	backup := &snapshotv1.VolumeSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "du-1", UID: "backup-uid"},
+		Spec:       snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{VolumeSnapshotContentName: new("du-1")}},
+	}
+	theirs := content.DeepCopy()
+	theirs.Name, theirs.UID, theirs.Spec.Source.SnapshotHandle = "du-1", "theirs-uid", new("handle-1")
+	theirs.Spec.VolumeSnapshotRef = corev1.ObjectReference{Namespace: "velero", Name: "du-1", UID: "backup-uid"}
+	s := newStorage(snapshot, content, backup, theirs)
+	s.refresh(t)
+	waits, _, err := (&Exposer{Snapshots: s}).handOver(t.Context(), upload(), func(context.Context) error { return nil })
+	require.NoError(t, err)
+	require.Empty(t, waits)
+	require.Equal(t, []string{
+		"patch volumesnapshots du-1", "patch volumesnapshotcontents du-1", "patch volumesnapshotcontents snapcontent-snap-uid",
+		"delete volumesnapshots snap", "delete volumesnapshotcontents snapcontent-snap-uid",
+	}, s.requests())
+	theirs.Labels = objects.OwnerLabels("du-1-uid", "n1")
+	theirs.Spec.DeletionPolicy, theirs.Finalizers = "Retain", []string{"snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"}
+	theirs.Status = nil
+	s = newStorage(theirs)
+	s.refresh(t)
+	waits, err = (&Exposer{Snapshots: s}).cleanSnapshots(t.Context(), upload(), false)
+	require.NoError(t, err)
+	require.Equal(t, "VolumeSnapshotContent du-1 is being deleted by CSI driver csi.example.com; see kubectl describe volumesnapshotcontent du-1", waits)
+	require.Equal(t, []string{
+		"patch volumesnapshotcontents du-1", "get volumesnapshots du-1", "get volumesnapshots snap", "patch volumesnapshotcontents du-1",
+		"patch volumesnapshotcontents du-1", "delete volumesnapshotcontents du-1",
+	}, s.requests(), "handle, policy and mark")
+}
+
+func TestAHandOverThatCannotSucceedIsATerminalError(t *testing.T) {
+	for name, s := range map[string]*storage{"without its original": newStorage(), "without snapshots": {unserved: true}} {
+		_, _, err := (&Exposer{Snapshots: s}).handOver(t.Context(), upload(), nil)
+		terminal := (*TerminalError)(nil)
+		require.ErrorAs(t, err, &terminal, name)
+	}
+}
+
 func TestACleanUpAfterItsOwnHandOverIsConfirmedByOneRead(t *testing.T) {
 	for name, test := range map[string]struct {
 		handedOver bool

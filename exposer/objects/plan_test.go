@@ -253,6 +253,11 @@ func TestPlans(t *testing.T) {
 	}
 }
 
+func TestSPCNoRelabelingAppliesToReadOnlyVolumesOnly(t *testing.T) {
+	settings := Settings{BackupClaims: map[string]BackupClaim{"fast": {SPCNoRelabeling: true}}}
+	require.Equal(t, PlanOf(upload(), ofSnapshot(), plain(), Settings{}), PlanOf(upload(), ofSnapshot(), plain(), settings))
+}
+
 func TestARestoreClaimCopiesTheSpecOfTheTargetOnly(t *testing.T) {
 	facts := toTarget()
 	facts.Target.Annotations = map[string]string{

@@ -68,7 +68,7 @@ func moverPod(move MoverSpec, facts VolumeInfo, template Template, settings Sett
 			DNSPolicy:                     template.DNSPolicy,
 			DNSConfig:                     template.DNSConfig.DeepCopy(),
 			OS:                            &corev1.PodOS{Name: facts.OS},
-			SecurityContext:               podSecurity(move, facts, settings, volume),
+			SecurityContext:               podSecurity(facts, settings, volume),
 		},
 	}
 	applyScheduling(&pod.Spec, move, facts, template, settings)
@@ -123,12 +123,12 @@ func addCache(spec *corev1.PodSpec, claim string) {
 	container.Args = append(container.Args, "--cache-volume-path="+cachePath)
 }
 
-func podSecurity(move MoverSpec, facts VolumeInfo, settings Settings, volume mounted) *corev1.PodSecurityContext {
+func podSecurity(facts VolumeInfo, settings Settings, volume mounted) *corev1.PodSecurityContext {
 	if facts.OS == corev1.Windows {
 		return &corev1.PodSecurityContext{WindowsOptions: &corev1.WindowsSecurityContextOptions{RunAsUserName: new(windowsUser)}}
 	}
 	security := &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](0)}
-	if move.Source.Snapshot != nil && volume.readOnly && settings.BackupClaims[facts.StorageClass].SPCNoRelabeling {
+	if volume.readOnly && settings.BackupClaims[facts.StorageClass].SPCNoRelabeling {
 		security.SELinuxOptions = &corev1.SELinuxOptions{Type: spcType}
 	}
 	return security

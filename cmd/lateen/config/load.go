@@ -81,7 +81,6 @@ func (l loader) served(ctx context.Context, version string) ([]string, error) {
 		if err != nil {
 			return err
 		}
-		names = names[:0]
 		for _, resource := range list.APIResources {
 			names = append(names, resource.Name)
 		}

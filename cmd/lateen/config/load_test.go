@@ -300,7 +300,7 @@ func TestLoadNamesTheMissingKind(t *testing.T) {
 			list.APIResources = slices.DeleteFunc(list.APIResources, func(served metav1.APIResource) bool { return served.Name == kind.Resource })
 		}
 		_, err := config.Load(t.Context(), client, options(t), newHasty())
-		require.ErrorContains(t, err, kind.Resource)
+		require.ErrorContains(t, err, "find "+kind.Resource+" in "+kind.GVK.GroupVersion().String())
 		require.ErrorContains(t, err, "velero install --crds-only")
 	}
 }

@@ -71,6 +71,7 @@ func TestMaintenanceWindow(t *testing.T) {
 }
 
 func TestHostPath(t *testing.T) {
+	require.True(t, parsed(t, "--profiling").Profiling)
 	require.Empty(t, parsed(t).HostPath)
 	require.Equal(t, "/host_pods", parsed(t, "--host-path").HostPath)
 	require.Equal(t, "/kubelet/pods", parsed(t, "--host-path=/kubelet/pods").HostPath)

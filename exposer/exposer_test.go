@@ -5,7 +5,6 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/go-logr/logr/funcr"
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -17,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
-	"k8s.io/klog/v2"
 
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
@@ -207,22 +205,4 @@ func TestADeletingMoverIsDeletedAgainByForceAlone(t *testing.T) {
 		require.NoError(t, exposed(client, objects.Settings{}).DeleteMover(t.Context(), Existing{Pod: deleting, Force: force}))
 		require.Len(t, client.Actions(), requests, "force: %v", force)
 	}
-}
-
-// Defect D36: the log did not contain the class of a mover. The logged class is the one in the API server's
-// response.
-func TestTheLogNamesThePriorityClassOfAMover(t *testing.T) {
-	client := fake.NewClientset()
-	client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		create, _ := action.(clienttesting.CreateAction)
-		created, _ := create.GetObject().DeepCopyObject().(*corev1.Pod)
-		created.Spec.PriorityClassName, created.Spec.Priority = "the-default", new(int32(7))
-		return true, created, nil
-	})
-	var lines []string
-	logger := funcr.New(func(_, line string) { lines = append(lines, line) }, funcr.Options{Verbosity: 2})
-	_, err := exposed(client, objects.Settings{}).Ensure(klog.NewContext(t.Context(), logger), movement())
-	require.NoError(t, err)
-	require.Len(t, lines, 1)
-	require.Contains(t, lines[0], `"msg"="Created mover" "pod"={"name"="b1" "namespace"="velero"} "priorityClass"="the-default" "priority"=7`)
 }

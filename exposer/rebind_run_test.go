@@ -132,48 +132,6 @@ func TestAClaimCachedAsUnboundIsFetchedBeforeItsVolumeCountsAsMissing(t *testing
 	require.Equal(t, corev1.PersistentVolumeReclaimRetain, volumeNow(t, client).Spec.PersistentVolumeReclaimPolicy)
 }
 
-func TestRebindRestoresTheReclaimPolicy(t *testing.T) {
-	for _, policy := range []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain} {
-		t.Run(string(policy), func(t *testing.T) {
-			volume := boundVolume()
-			volume.Annotations[api.AnnotationReclaimPolicy] = string(policy)
-			client := fake.NewClientset(boundTarget(), volume)
-			rebound, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), Existing{})
-			done := rebound.Done
-			require.NoError(t, err)
-			require.True(t, done)
-			require.Equal(t, policy, volumeNow(t, client).Spec.PersistentVolumeReclaimPolicy)
-			require.NotContains(t, volumeNow(t, client).Annotations, api.AnnotationReclaimPolicy)
-		})
-	}
-}
-
-func TestAReboundVolumeStaysRebound(t *testing.T) {
-	released := func() *corev1.PersistentVolume {
-		volume := boundVolume()
-		volume.Annotations, volume.Spec.PersistentVolumeReclaimPolicy = nil, corev1.PersistentVolumeReclaimDelete
-		return volume
-	}
-	recreated := freeTarget()
-	recreated.UID = "recreated-uid"
-	for name, target := range map[string]*corev1.PersistentVolumeClaim{
-		"and its target exists": boundTarget(), "and its target was recreated": recreated, "and its target was deleted": nil,
-	} {
-		t.Run(name, func(t *testing.T) {
-			client := fake.NewClientset(released())
-			if target != nil {
-				require.NoError(t, client.Tracker().Add(target))
-			}
-			rebound, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), Existing{})
-			done, waits := rebound.Done, rebound.Waits
-			require.NoError(t, err)
-			require.Empty(t, waits)
-			require.True(t, done)
-			require.Equal(t, released(), volumeNow(t, client))
-		})
-	}
-}
-
 func TestAbandonRebindKeepsTheVolume(t *testing.T) {
 	mine := restoredVolume()
 	mine.Spec.PersistentVolumeReclaimPolicy, mine.Status.Phase = corev1.PersistentVolumeReclaimDelete, corev1.VolumeBound
@@ -198,17 +156,6 @@ func TestAbandonRebindKeepsTheVolume(t *testing.T) {
 			require.Equal(t, "b1", volume.Labels[api.LabelKept])
 		})
 	}
-}
-
-func TestAVolumeOfAnotherClaimIsNotRebound(t *testing.T) {
-	elsewhere := restoredVolume()
-	elsewhere.Spec.ClaimRef, elsewhere.Status.Phase = &corev1.ObjectReference{Namespace: "app", Name: "rescued", UID: "rescued-uid"}, corev1.VolumeBound
-	client := fake.NewClientset(freeClaim(), elsewhere)
-	_, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), Existing{})
-	terminal := (*TerminalError)(nil)
-	require.ErrorAs(t, err, &terminal)
-	require.ErrorContains(t, err, "PersistentVolume restored is bound to claim app/rescued")
-	require.Equal(t, elsewhere, volumeNow(t, client))
 }
 
 func TestAClaimRecreatedDuringARebindIsNotRebound(t *testing.T) {

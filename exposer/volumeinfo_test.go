@@ -192,32 +192,3 @@ func TestASourceClaimWithoutAVolumeIsAwaited(t *testing.T) {
 		})
 	}
 }
-
-func TestARetainedVolumeIsDeletedWithTheClaimOfAMover(t *testing.T) {
-	claim := boundClaim()
-	claim.UID = "claim-uid"
-	for name, test := range map[string]struct {
-		policy corev1.PersistentVolumeReclaimPolicy
-		patch  int
-	}{
-		"retained":        {corev1.PersistentVolumeReclaimRetain, 1},
-		"deleted with it": {corev1.PersistentVolumeReclaimDelete, 0},
-	} {
-		volume := csiVolume(corev1.PersistentVolumeFilesystem)
-		volume.Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": "d"}
-		volume.Spec.PersistentVolumeReclaimPolicy, volume.Spec.ClaimRef = test.policy, &corev1.ObjectReference{UID: "claim-uid"}
-		client := fake.NewClientset(claim, volume)
-		_, err := exposed(client, objects.Settings{}).CleanUp(t.Context(), movement(), Existing{Claims: []*corev1.PersistentVolumeClaim{claim}})
-		require.NoError(t, err)
-		patches := 0
-		for _, action := range client.Actions() {
-			if action.GetVerb() == "patch" {
-				patches++
-			}
-		}
-		require.Equal(t, test.patch, patches, name)
-		left, err := client.CoreV1().PersistentVolumes().Get(t.Context(), "pv1", metav1.GetOptions{})
-		require.NoError(t, err)
-		require.Equal(t, corev1.PersistentVolumeReclaimDelete, left.Spec.PersistentVolumeReclaimPolicy)
-	}
-}

@@ -11,7 +11,6 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
 )
 
 // recorder records the objects with which a handler was called, as name@what.
@@ -87,29 +86,6 @@ func TestALateHandlerIsCalledForEveryObject(t *testing.T) {
 		require.NoError(t, err)
 		done(t, checker)
 		require.Equal(t, []string{"a@", "b@"}, w.take(), "the checker is done when all of them were handled")
-	})
-}
-
-func TestTombstonesAreUnwrapped(t *testing.T) {
-	w := &recorder{}
-	withObject(cache.DeletedFinalStateUnknown{Key: "velero/a", Obj: pod("a")}, w.record)
-	require.Equal(t, []string{"a@"}, w.take())
-	withObject(cache.DeletedFinalStateUnknown{Key: "velero/a"}, w.record)
-	withObject[*corev1.Pod](&corev1.Node{}, w.record)
-	require.Empty(t, w.take(), "only pods call the handler")
-}
-
-func TestAnInformerListsItsScopeOnly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFeed(pod("a"))
-		running(t, podInformer(t, f, Scope{Labels: "a=b", Fields: "spec.nodeName=n1"}))
-		f.lock.Lock()
-		defer f.lock.Unlock()
-		require.NotEmpty(t, f.requests)
-		for _, opts := range f.requests {
-			require.Equal(t, "a=b", opts.LabelSelector)
-			require.Equal(t, "spec.nodeName=n1", opts.FieldSelector)
-		}
 	})
 }
 

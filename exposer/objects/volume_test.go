@@ -170,12 +170,3 @@ func TestClaimName(t *testing.T) {
 		})
 	}
 }
-
-func TestFindVolume(t *testing.T) {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db"}, Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "a"}, {Name: "b"}}}}
-	found, err := FindVolume(pod, "b")
-	require.NoError(t, err)
-	require.Equal(t, "b", found.Name)
-	_, err = FindVolume(pod, "c")
-	require.EqualError(t, err, `pod app/db has no volume "c"`)
-}

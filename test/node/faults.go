@@ -21,7 +21,7 @@ type Fault struct {
 // Waiting is a reason and a message.
 type Waiting struct{ Reason, Message string }
 
-// Faults are the rules of a node. Tests add and clear them while it runs.
+// Faults are the rules of a node. Tests add them while it runs.
 type Faults struct {
 	lock  sync.Mutex
 	rules []*Fault
@@ -32,13 +32,6 @@ func (f *Faults) Add(fault Fault) {
 	f.lock.Lock()
 	defer f.lock.Unlock()
 	f.rules = append(f.rules, &fault)
-}
-
-// Clear drops all rules. Affected pods keep their state.
-func (f *Faults) Clear() {
-	f.lock.Lock()
-	defer f.lock.Unlock()
-	f.rules = nil
 }
 
 // take returns the fault for a pod; the zero Fault if no rule matches.

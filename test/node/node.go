@@ -46,10 +46,7 @@ type Node struct {
 	running sync.WaitGroup
 	lock    sync.Mutex
 	pods    map[types.UID]*podRun
-	news    notifier      // notifies of changes in directories
-	speech  sync.RWMutex  // held by API writes; exclusively by the start or end of a silence
-	silence chan struct{} // nil, or closed at the end of the silence
-	stopped chan struct{} // nil, or the silence of a kubelet that receives nothing either
+	news    notifier // notifies of changes in directories
 }
 
 // linux is the default operating system of a node.
@@ -110,7 +107,7 @@ func (n *Node) register(ctx context.Context) error {
 	if _, err := n.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("register node %s: %w", n.options.Name, err)
 	}
-	if err := n.ready(ctx); err != nil {
+	if err := n.postStatus(ctx); err != nil {
 		return err
 	}
 	lease := &coordinationv1.Lease{
@@ -123,13 +120,8 @@ func (n *Node) register(ctx context.Context) error {
 	return nil
 }
 
-// ready posts the status Ready of the node.
-func (n *Node) ready(ctx context.Context) error {
-	return n.postStatus(ctx, corev1.ConditionTrue, "KubeletReady", "simulated")
-}
-
-// postStatus posts the node's status without a resourceVersion, because other components write to the node too.
-func (n *Node) postStatus(ctx context.Context, ready corev1.ConditionStatus, reason, message string) error {
+// postStatus posts the status Ready without a resourceVersion, because other components write to the node too.
+func (n *Node) postStatus(ctx context.Context) error {
 	room := n.options.Allocatable
 	if room == nil {
 		room = corev1.ResourceList{
@@ -148,7 +140,7 @@ func (n *Node) postStatus(ctx context.Context, ready corev1.ConditionStatus, rea
 				OperatingSystem: cmp.Or(n.options.Labels[corev1.LabelOSStable], linux), Architecture: "amd64", KubeletVersion: "v1.36.3",
 			},
 			Conditions: []corev1.NodeCondition{{
-				Type: corev1.NodeReady, Status: ready, Reason: reason, Message: message,
+				Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "simulated",
 				LastHeartbeatTime: now, LastTransitionTime: now,
 			}},
 		},
@@ -173,13 +165,8 @@ func (n *Node) beat(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		done, err := n.speak(ctx)
-		if err != nil {
-			return
-		}
 		patch := fmt.Sprintf(`{"spec":{"renewTime":%q}}`, metav1.NowMicro().UTC().Format(metav1.RFC3339Micro))
-		_, err = n.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Patch(ctx, n.options.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-		done()
+		_, err := n.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Patch(ctx, n.options.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 		if err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Renew lease", "node", n.options.Name)
 		}

@@ -24,9 +24,9 @@ func (n *Node) watchPods(ctx context.Context) error {
 	}))
 	informer := factory.Core().V1().Pods().Informer()
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { n.hear(ctx); n.seen(ctx, object) },
-		UpdateFunc: func(old, object any) { n.hear(ctx); n.changed(ctx, old, object) },
-		DeleteFunc: func(object any) { n.hear(ctx); n.lost(object) },
+		AddFunc:    func(object any) { n.seen(ctx, object) },
+		UpdateFunc: func(old, object any) { n.changed(ctx, old, object) },
+		DeleteFunc: n.lost,
 	})
 	if err != nil {
 		return fmt.Errorf("watch pods of node %s: %w", n.options.Name, err)
@@ -166,8 +166,6 @@ func (n *Node) live(ctx context.Context, logger klog.Logger, run *podRun) *corev
 // begin reports the containers as running and runs them.
 func (n *Node) begin(ctx context.Context, logger klog.Logger, run *podRun, runner Runner, volumes map[string]string) *corev1.PodStatus {
 	run.began = metav1.Now()
-	n.runs(run, true)
-	defer n.runs(run, false)
 	if err := n.post(ctx, run.pod, started(run.pod, run.began)); err != nil {
 		report(ctx, logger, "Post start of pod", err)
 		return nil
@@ -243,11 +241,6 @@ func (n *Node) neverRuns(ctx context.Context, logger klog.Logger, run *podRun, w
 
 // drop removes the object of a deleted pod that has ended.
 func (n *Node) drop(ctx context.Context, pod *corev1.Pod) error {
-	done, err := n.speak(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
 	return insist(ctx, func() error {
 		return n.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 			GracePeriodSeconds: new(int64(0)), Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,10 +22,9 @@ import (
 // image and its volumes, and the default capabilities of containers. At the end, the process is killed with its
 // namespace, because bubblewrap does not forward signals. No process is left when Run returns.
 type Real struct {
-	Config *rest.Config      // for the API server; may create tokens
-	Velero string            // binary that plays /velero of the image
-	Images map[string]string // binaries that play /velero in images of other versions, by image
-	Binds  []string          // host directories for resources that a container reaches by network: the repository
+	Config *rest.Config // for the API server; may create tokens
+	Velero string       // binary that plays /velero of the image
+	Binds  []string     // host directories for resources that a container reaches by network: the repository
 	// RestoreHelper is the binary that plays /velero-restore-helper of the image. Only RunInit needs it.
 	RestoreHelper string
 }
@@ -97,11 +95,10 @@ func (r Real) prepare(ctx context.Context, pod *corev1.Pod, container corev1.Con
 	if err := os.WriteFile(termination, nil, 0o600); err != nil {
 		return nil, fmt.Errorf("make termination log: %w", err)
 	}
-	velero := cmp.Or(r.Images[container.Image], r.Velero)
 	args := []string{
 		"--die-with-parent", "--unshare-pid", "--proc", "/proc", "--tmpfs", "/tmp",
 		"--dev-bind", "/dev/null", "/dev/null", "--dev-bind", "/dev/urandom", "/dev/urandom",
-		"--bind", termination, container.TerminationMessagePath, "--ro-bind", secrets, secretsDir, "--ro-bind", velero, "/velero",
+		"--bind", termination, container.TerminationMessagePath, "--ro-bind", secrets, secretsDir, "--ro-bind", r.Velero, "/velero",
 	}
 	if r.RestoreHelper != "" {
 		args = append(args, "--ro-bind", r.RestoreHelper, "/velero-restore-helper")

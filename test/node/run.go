@@ -19,25 +19,17 @@ type podRun struct {
 
 	deleted     chan struct{} // closed when the pod is being deleted
 	grace       time.Duration // of the deletion; valid after deleted is closed
-	disrupted   chan struct{} // closed when the node or the scheduler ends the pod
-	disruption  disruption    // valid after disrupted is closed
-	attachments []string      // names of its VolumeAttachments; guarded by the node's lock
-	runs        bool          // its containers have started and not ended; guarded by the node's lock, like closed
-	closed      bool          // it can no longer be disrupted
-}
-
-// disruption is an end from outside the pod that is no deletion.
-type disruption struct {
-	Reason    string // of the pod's status
-	Condition string // reason of the condition DisruptionTarget
-	Message   string
+	evicted     chan struct{} // closed when the node evicts the pod
+	why         string        // it is evicted; valid after evicted is closed
+	attachments []string      // names of its VolumeAttachments; guarded by the node's lock, like closed
+	closed      bool          // it can no longer be evicted
 }
 
 // Causes of a pod's end while the node runs.
 var (
-	errGone      = errors.New("pod is gone") // the object no longer exists
-	errDeleted   = errors.New("pod is deleted")
-	errDisrupted = errors.New("pod is evicted or preempted")
+	errGone    = errors.New("pod is gone") // the object no longer exists
+	errDeleted = errors.New("pod is deleted")
+	errEvicted = errors.New("pod is evicted")
 )
 
 // lastGrace bounds the wait for a container that has no grace period. A Runner may have to reap a process.
@@ -53,7 +45,7 @@ var neverStarted = Result{
 }
 
 func newPodRun(pod *corev1.Pod, deleted context.CancelCauseFunc) *podRun {
-	return &podRun{pod: pod, gone: deleted, deleted: make(chan struct{}), disrupted: make(chan struct{})}
+	return &podRun{pod: pod, gone: deleted, deleted: make(chan struct{}), evicted: make(chan struct{})}
 }
 
 // delete passes the deletion to the pod. The caller holds the node's lock. A forced deletion first appears as a
@@ -84,8 +76,8 @@ func interruptible[T any](ctx context.Context, run *podRun, done <-chan T) (valu
 	select {
 	case value = <-done:
 		return value, nil
-	case <-run.disrupted:
-		return value, errDisrupted
+	case <-run.evicted:
+		return value, errEvicted
 	case <-run.deleted:
 		return value, errDeleted
 	case <-ctx.Done():
@@ -134,14 +126,11 @@ func (r *podRun) verdict(end Result, why error) *corev1.PodStatus {
 	status := ended(r.pod, end, r.began)
 	switch {
 	case why == nil || errors.Is(why, errDeleted):
-	case errors.Is(why, errDisrupted):
-		status.Phase, status.Reason = corev1.PodFailed, r.disruption.Reason
-		if r.disruption.Reason != "" { // the scheduler sets only a condition
-			status.Message = r.disruption.Message
-		}
+	case errors.Is(why, errEvicted):
+		status.Phase, status.Reason, status.Message = corev1.PodFailed, "Evicted", r.why
 		status.Conditions = append(status.Conditions, corev1.PodCondition{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now(),
-			Reason: r.disruption.Condition, Message: r.disruption.Message,
+			Reason: corev1.PodReasonTerminationByKubelet, Message: r.why,
 		})
 	default:
 		return nil

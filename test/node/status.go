@@ -24,18 +24,8 @@ const (
 // address is the address of everything on a simulated node.
 const address = "127.0.0.1"
 
-// post writes a pod's status to the API server. While the node is silent, it waits.
+// post writes a pod's status as its kubelet and keeps the conditions of other components.
 func (n *Node) post(ctx context.Context, pod *corev1.Pod, status corev1.PodStatus) error {
-	done, err := n.speak(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	return n.write(ctx, pod, status)
-}
-
-// write writes a pod's status as its kubelet and keeps the conditions of other components.
-func (n *Node) write(ctx context.Context, pod *corev1.Pod, status corev1.PodStatus) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": pod.UID}, // another pod may have the name now
 		"status":   status,

@@ -44,19 +44,10 @@ type Options struct {
 	Dir string
 	// ReadyDelay is the time from the creation of a snapshot until it is ready to use.
 	ReadyDelay time.Duration
-	// Topology, if set, is the node label that restricts volumes to nodes. A volume gets the label value of the
-	// claim's selected node. With immediate binding, it gets the first value of allowedTopologies in its class.
-	Topology string
-	// ManagedBy, if set, plays a snapshotter per node (external-snapshotter's --node-deployment). It handles only
-	// contents with this value of the label snapshot.storage.kubernetes.io/managed-by.
-	ManagedBy string
 	// DataLess creates empty snapshots, and empty volumes from them, for load tests.
 	DataLess bool
 	// Attach requires that volumes are attached by VolumeAttachments before a mount (CSIDriver's attachRequired).
 	Attach bool
-	// ClonesHold plays a driver with copy-on-write clones: it does not delete a snapshot while a volume created from
-	// it exists.
-	ClonesHold bool
 	// Fault, if set, decides about each call of the driver.
 	Fault driver.Fault
 }
@@ -77,9 +68,6 @@ const (
 	Attach         = driver.Attach
 	Detach         = driver.Detach
 )
-
-// ErrLost is a fault of CreateSnapshot: it succeeds, and the driver forgets the snapshot.
-var ErrLost = driver.ErrLost
 
 // Driver is a running driver with its provisioner and its snapshotter. Many goroutines may call its methods.
 type Driver struct {
@@ -117,8 +105,7 @@ func Start(ctx context.Context, config *rest.Config, options Options) (*Driver, 
 	d := &Driver{options: options, deletions: map[string]int{}}
 	var err error
 	d.driver, err = driver.New(driver.Options{
-		Name: options.Driver, Dir: options.Dir, ReadyDelay: options.ReadyDelay, Pinned: options.Topology != "",
-		DataLess: options.DataLess, ClonesHold: options.ClonesHold, Fault: options.Fault,
+		Name: options.Driver, Dir: options.Dir, ReadyDelay: options.ReadyDelay, DataLess: options.DataLess, Fault: options.Fault,
 	})
 	if err != nil {
 		return nil, err
@@ -230,7 +217,7 @@ func unserved() (any, error) { return nil, nil } //nolint:nilnil // only the fau
 
 // callAttacher calls the driver for a VolumeAttachment.
 func (d *Driver) callAttacher(ctx context.Context, verb Verb, attachment, volume string) error {
-	_, err := driver.Serve(ctx, d.driver, Call{Verb: verb, Handle: attachment, Object: volume}, unserved)
+	_, err := driver.Serve(ctx, d.driver, Call{Verb: verb, Object: volume}, unserved)
 	return err
 }
 
@@ -257,6 +244,3 @@ func (d *Driver) Deletions(handle string) int {
 
 // VolumeDir returns the directory of a volume.
 func (d *Driver) VolumeDir(handle string) string { return d.driver.VolumeDir(handle) }
-
-// SnapshotDir returns the directory of a snapshot, which callers must not write to.
-func (d *Driver) SnapshotDir(handle string) string { return d.driver.SnapshotDir(handle) }

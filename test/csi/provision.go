@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -83,17 +81,11 @@ func (d *Driver) provision(ctx context.Context, claim *corev1.PersistentVolumeCl
 	}
 	d.recorder.Eventf(claim, corev1.EventTypeNormal, "Provisioning",
 		"External provisioner is provisioning volume for claim %q", claim.Namespace+"/"+claim.Name)
-	topology, err := d.topology(ctx, claim, class)
+	handle, err := d.createVolume(ctx, claim, class, from)
 	if err != nil {
 		return err
 	}
-	created, err := d.createVolume(ctx, claim, class, from, topology)
-	if err != nil {
-		return err
-	}
-	handle := created.VolumeId
 	volume := d.persistentVolume(handle, claim, class)
-	volume.Spec.NodeAffinity = affinity(created.AccessibleTopology)
 	_, err = d.kube.CoreV1().PersistentVolumes().Create(ctx, volume, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) { // roll back: no other component would remove the directory
 		return errors.Join(fmt.Errorf("create PersistentVolume: %w", err), d.deleteVolume(ctx, handle, volume.Name))
@@ -107,8 +99,8 @@ func (d *Driver) provision(ctx context.Context, claim *corev1.PersistentVolumeCl
 // createVolume calls the driver as external-provisioner does. A simulated node has no devices, so a block volume is a
 // directory too.
 func (d *Driver) createVolume(
-	ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, snapshot string, topology *csi.Topology,
-) (*csi.Volume, error) {
+	ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, snapshot string,
+) (handle string, err error) {
 	request := &csi.CreateVolumeRequest{
 		Name: "pvc-" + string(claim.UID), Parameters: class.Parameters,
 		CapacityRange: &csi.CapacityRange{RequiredBytes: requestedBytes(claim)},
@@ -117,17 +109,14 @@ func (d *Driver) createVolume(
 			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
 		}},
 	}
-	if topology != nil {
-		request.AccessibilityRequirements = &csi.TopologyRequirement{Preferred: []*csi.Topology{topology}}
-	}
 	if snapshot != "" {
 		request.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
 			Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: snapshot},
 		}}
 	}
-	call := Call{Verb: CreateVolume, Handle: request.Name, Object: claim.Namespace + "/" + claim.Name}
+	call := Call{Verb: CreateVolume, Object: claim.Namespace + "/" + claim.Name}
 	answer, err := driver.Serve(ctx, d.driver, call, func() (*csi.CreateVolumeResponse, error) { return d.driver.CreateVolume(ctx, request) })
-	return answer.GetVolume(), err
+	return answer.GetVolume().GetVolumeId(), err
 }
 
 // origin returns the handle of the claim's source snapshot; "" for an empty volume. It rejects what
@@ -210,57 +199,6 @@ func (d *Driver) persistentVolume(
 		volume.Finalizers = []string{volumeFinalizer}
 	}
 	return volume
-}
-
-// topology returns the preferred topology of the volume; nil if the driver has none.
-func (d *Driver) topology(
-	ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass,
-) (*csi.Topology, error) {
-	if d.options.Topology == "" {
-		return nil, nil //nolint:nilnil // No topology is a valid result.
-	}
-	value := allowed(class, d.options.Topology)
-	if selected := claim.Annotations[selectedNodeAnnotation]; selected != "" {
-		node, err := d.kube.CoreV1().Nodes().Get(ctx, selected, metav1.GetOptions{})
-		if err != nil {
-			return nil, fmt.Errorf("get selected node: %w", err)
-		}
-		value = node.Labels[d.options.Topology]
-	}
-	if value == "" {
-		return nil, fmt.Errorf("no topology key %s found", d.options.Topology)
-	}
-	return &csi.Topology{Segments: map[string]string{d.options.Topology: value}}, nil
-}
-
-// affinity returns the node affinity of a volume; nil if every node can reach it.
-func affinity(accessible []*csi.Topology) *corev1.VolumeNodeAffinity {
-	var terms []corev1.NodeSelectorTerm
-	for _, each := range accessible {
-		var term corev1.NodeSelectorTerm
-		for _, label := range slices.Sorted(maps.Keys(each.Segments)) {
-			term.MatchExpressions = append(term.MatchExpressions, corev1.NodeSelectorRequirement{
-				Key: label, Operator: corev1.NodeSelectorOpIn, Values: []string{each.Segments[label]},
-			})
-		}
-		terms = append(terms, term)
-	}
-	if terms == nil {
-		return nil
-	}
-	return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: terms}}
-}
-
-// allowed returns the first value that a class allows for a topology label.
-func allowed(class *storagev1.StorageClass, label string) string {
-	for _, term := range class.AllowedTopologies {
-		for _, expression := range term.MatchLabelExpressions {
-			if expression.Key == label && len(expression.Values) > 0 {
-				return expression.Values[0]
-			}
-		}
-	}
-	return ""
 }
 
 func requested(claim *corev1.PersistentVolumeClaim) resource.Quantity {

@@ -110,7 +110,7 @@ func (d *Driver) reclaim(ctx context.Context, volume *corev1.PersistentVolume) e
 }
 
 func (d *Driver) deleteVolume(ctx context.Context, handle, object string) error {
-	_, err := driver.Serve(ctx, d.driver, Call{Verb: DeleteVolume, Handle: handle, Object: object}, func() (*csi.DeleteVolumeResponse, error) {
+	_, err := driver.Serve(ctx, d.driver, Call{Verb: DeleteVolume, Object: object}, func() (*csi.DeleteVolumeResponse, error) {
 		return d.driver.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: handle})
 	})
 	return err

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -22,7 +21,6 @@ import (
 
 // Names that the real sidecar shares with the snapshot-controller (external-snapshotter's pkg/utils).
 const (
-	managedByLabel         = "snapshot.storage.kubernetes.io/managed-by"
 	contentFinalizer       = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"
 	beingCreatedAnnotation = "snapshot.storage.kubernetes.io/volumesnapshot-being-created"
 	beingDeletedAnnotation = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted"
@@ -38,8 +36,6 @@ func (d *Driver) syncContent(ctx context.Context, name string) (time.Duration, e
 		return 0, err
 	}
 	switch {
-	case d.options.ManagedBy != "" && content.Labels[managedByLabel] != d.options.ManagedBy:
-		return 0, nil
 	case disposable(content):
 		return 0, d.dispose(ctx, content)
 	case content.Status != nil && ptr.Deref(content.Status.ReadyToUse, false):
@@ -87,7 +83,7 @@ func (d *Driver) dispose(ctx context.Context, content *snapshotv1.VolumeSnapshot
 
 // deleteSnapshot deletes the snapshot and removes its handle from the status, only once per content.
 func (d *Driver) deleteSnapshot(ctx context.Context, handle string, content *snapshotv1.VolumeSnapshotContent) error {
-	call := Call{Verb: DeleteSnapshot, Handle: handle, Object: content.Name}
+	call := Call{Verb: DeleteSnapshot, Object: content.Name}
 	_, err := driver.Serve(ctx, d.driver, call, func() (*csi.DeleteSnapshotResponse, error) {
 		return d.driver.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: handle})
 	})
@@ -118,7 +114,7 @@ func (d *Driver) find(ctx context.Context, content *snapshotv1.VolumeSnapshotCon
 		return d.create(ctx, content, ptr.Deref(source.VolumeHandle, ""))
 	}
 	handle := *source.SnapshotHandle
-	call := Call{Verb: GetSnapshot, Handle: handle, Object: content.Name}
+	call := Call{Verb: GetSnapshot, Object: content.Name}
 	listed, err := driver.Serve(ctx, d.driver, call, func() (*csi.ListSnapshotsResponse, error) {
 		return d.driver.ListSnapshots(ctx, &csi.ListSnapshotsRequest{SnapshotId: handle})
 	})
@@ -141,7 +137,7 @@ func (d *Driver) create(ctx context.Context, content *snapshotv1.VolumeSnapshotC
 		}
 	}
 	request := &csi.CreateSnapshotRequest{Name: "snapshot-" + string(content.Spec.VolumeSnapshotRef.UID), SourceVolumeId: volume}
-	call := Call{Verb: CreateSnapshot, Handle: request.Name, Object: content.Name}
+	call := Call{Verb: CreateSnapshot, Object: content.Name}
 	answer, err := driver.Serve(ctx, d.driver, call, func() (*csi.CreateSnapshotResponse, error) { return d.driver.CreateSnapshot(ctx, request) })
 	if err != nil {
 		return nil, fmt.Errorf("take snapshot of volume %s: %w", volume, err)
@@ -173,23 +169,6 @@ func (d *Driver) report(ctx context.Context, content *snapshotv1.VolumeSnapshotC
 		return 0, d.created(ctx, content)
 	}
 	return max(time.Until(created.Add(d.options.ReadyDelay)), time.Millisecond), d.created(ctx, content)
-}
-
-// SetReady ends the ReadyDelay of a snapshot.
-func (d *Driver) SetReady(handle string) error {
-	if err := d.driver.SetReady(handle); err != nil {
-		return fmt.Errorf("end delay of snapshot %s: %w", handle, err)
-	}
-	contents, err := d.caches.contents.List(labels.Everything())
-	if err != nil {
-		return fmt.Errorf("list contents: %w", err)
-	}
-	for _, content := range contents {
-		if content.Status != nil && ptr.Deref(content.Status.SnapshotHandle, "") == handle {
-			d.queue.Add(key{kind: contentKind, name: content.Name}) // others have an event of their handle to come
-		}
-	}
-	return nil
 }
 
 // complain writes an error into the status and returns it.

@@ -82,7 +82,7 @@ func (d *Driver) CreateVolume(ctx context.Context, request *csi.CreateVolumeRequ
 // topology returns from where the volume can be reached; nil for everywhere.
 func (d *Driver) topology(request *csi.CreateVolumeRequest) []*csi.Topology {
 	preferred := request.AccessibilityRequirements.GetPreferred()
-	if (d.options.Pinned || request.Parameters[pinned] == "true") && len(preferred) > 0 {
+	if request.Parameters[pinned] == "true" && len(preferred) > 0 {
 		return preferred[:1]
 	}
 	return nil
@@ -171,15 +171,6 @@ func (d *Driver) DeleteSnapshot(_ context.Context, request *csi.DeleteSnapshotRe
 	}
 	d.store.lock.Lock()
 	defer d.store.lock.Unlock()
-	if d.options.ClonesHold {
-		clone, err := d.store.clone(request.SnapshotId)
-		if err != nil {
-			return nil, statusOf(err)
-		}
-		if clone != "" {
-			return nil, status.Errorf(codes.FailedPrecondition, "snapshot %s has a clone: volume %s", request.SnapshotId, clone)
-		}
-	}
 	return &csi.DeleteSnapshotResponse{}, statusOf(d.store.remove(snapshots, request.SnapshotId))
 }
 

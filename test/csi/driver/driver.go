@@ -28,12 +28,8 @@ type Options struct {
 	Node string
 	// ReadyDelay is the time from the creation of a snapshot until it is ready to use.
 	ReadyDelay time.Duration
-	// Pinned restricts each volume to the preferred topology, as parameter "pinned" of a StorageClass does.
-	Pinned bool
 	// DataLess creates empty snapshots, and empty volumes from them.
 	DataLess bool
-	// ClonesHold plays copy-on-write clones: a snapshot cannot be deleted while a volume created from it exists.
-	ClonesHold bool
 	// Fault, if set, decides about each call before it is served. It may block until ctx is done.
 	Fault Fault
 }
@@ -47,9 +43,6 @@ var ErrLost = errors.New("the driver loses the snapshot")
 // Call is one call of the driver.
 type Call struct {
 	Verb Verb
-	// Handle is the driver's handle of the volume or snapshot, or the name of a VolumeAttachment; "" if the caller is a
-	// real sidecar.
-	Handle string
 	// Object is the object of the call: NAMESPACE/NAME of a claim, or the name of a PersistentVolume or
 	// VolumeSnapshotContent; "" if the caller is a real sidecar.
 	Object string
@@ -118,28 +111,11 @@ func Serve[T any](ctx context.Context, d *Driver, call Call, serve func() (T, er
 // VolumeDir returns the directory of a volume, or the file of a block volume.
 func (d *Driver) VolumeDir(handle string) string { return d.store.data(volumes, handle) }
 
-// SnapshotDir returns the directory or file of a snapshot, which callers must not write to.
-func (d *Driver) SnapshotDir(handle string) string { return d.store.data(snapshots, handle) }
-
 // Volumes returns the handles of all volumes, sorted.
 func (d *Driver) Volumes() ([]string, error) { return d.store.ids(volumes) }
 
 // Snapshots returns the handles of all snapshots, sorted.
 func (d *Driver) Snapshots() ([]string, error) { return d.store.ids(snapshots) }
-
-// SetReady ends the ReadyDelay of a snapshot, if it exists.
-func (d *Driver) SetReady(handle string) error {
-	d.store.lock.Lock()
-	defer d.store.lock.Unlock()
-	snapshot, err := d.store.get(snapshots, handle)
-	if errors.Is(err, errNotFound) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	snapshot.Created = snapshot.Created.Add(-d.options.ReadyDelay)
-	return d.store.describe(snapshots, snapshot)
-}
 
 func (d *Driver) forgetSnapshot(handle string) error {
 	d.store.lock.Lock()

@@ -176,14 +176,3 @@ func (s *store) remove(kind, id string) error {
 	}
 	return os.RemoveAll(dir)
 }
-
-// clone returns the id of a volume created from a snapshot; "" if there is none.
-func (s *store) clone(snapshot string) (string, error) {
-	all, err := s.list(volumes)
-	for _, each := range all {
-		if each.Source == snapshot {
-			return each.ID, nil
-		}
-	}
-	return "", err
-}

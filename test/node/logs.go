@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"math"
 	"math/big"
 	"net"
 	"net/http"
@@ -33,37 +32,21 @@ type logServer struct {
 type podLog struct {
 	pod types.UID
 
-	lock  sync.Mutex
-	text  []byte
-	ended bool
-	grown chan struct{} // closed and replaced when more text is available or the log has ended
+	lock sync.Mutex
+	text []byte
 }
 
 func (l *podLog) Write(p []byte) (int, error) {
 	l.lock.Lock()
 	defer l.lock.Unlock()
 	l.text = append(l.text, p...)
-	l.grow()
 	return len(p), nil
 }
 
-func (l *podLog) end() {
+func (l *podLog) read() []byte {
 	l.lock.Lock()
 	defer l.lock.Unlock()
-	l.ended = true
-	l.grow()
-}
-
-func (l *podLog) grow() {
-	close(l.grown)
-	l.grown = make(chan struct{})
-}
-
-// from returns the text from an offset, a channel that closes on more text, and whether the log has ended.
-func (l *podLog) from(offset int) (text []byte, grown <-chan struct{}, ended bool) {
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	return bytes.Clone(l.text[offset:]), l.grown, l.ended
+	return bytes.Clone(l.text)
 }
 
 func newLogServer() (*logServer, error) {
@@ -97,7 +80,7 @@ func (l *logServer) close() { _ = l.server.Close() } // like a power loss
 func (l *logServer) open(pod *corev1.Pod) *podLog {
 	l.lock.Lock()
 	defer l.lock.Unlock()
-	log := &podLog{pod: pod.UID, grown: make(chan struct{})}
+	log := &podLog{pod: pod.UID}
 	l.logs[pod.Namespace+"/"+pod.Name] = log
 	return log
 }
@@ -112,7 +95,7 @@ func (l *logServer) forget(pod *corev1.Pod) {
 	}
 }
 
-// answer serves the parameters tailLines, limitBytes and follow of pods/log.
+// answer serves the parameter tailLines of pods/log.
 func (l *logServer) answer(w http.ResponseWriter, r *http.Request) {
 	l.lock.Lock()
 	log := l.logs[r.PathValue("namespace")+"/"+r.PathValue("pod")]
@@ -121,35 +104,11 @@ func (l *logServer) answer(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("container %q in pod %q is waiting to start", r.PathValue("container"), r.PathValue("pod")), http.StatusBadRequest)
 		return
 	}
-	query := r.URL.Query()
-	most, err := strconv.Atoi(query.Get("limitBytes"))
-	if err != nil {
-		most = math.MaxInt
-	}
-	text, grown, ended := log.from(0)
-	read := len(text)
-	if lines, err := strconv.Atoi(query.Get("tailLines")); err == nil {
+	text := log.read()
+	if lines, err := strconv.Atoi(r.URL.Query().Get("tailLines")); err == nil {
 		text = lastLines(text, lines)
 	}
-	for {
-		text = text[:min(len(text), most)]
-		if _, err := w.Write(text); err != nil {
-			return // the client has disconnected
-		}
-		if most -= len(text); most == 0 || ended || query.Get("follow") != "true" {
-			return
-		}
-		if flusher, ok := w.(http.Flusher); ok {
-			flusher.Flush()
-		}
-		select {
-		case <-grown:
-		case <-r.Context().Done():
-			return
-		}
-		text, grown, ended = log.from(read)
-		read += len(text)
-	}
+	_, _ = w.Write(text) // the client may have disconnected
 }
 
 // lastLines returns the last lines of a text. A last line without a newline counts too.

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/fixture"
@@ -43,41 +42,32 @@ type env struct {
 // newEnv starts a node in its own directory. It has the name of its namespace.
 func newEnv(ctx context.Context, t *testing.T, options node.Options) *env {
 	t.Helper()
-	return newEnvOf(ctx, t, plane.Admin(), options)
-}
-
-// newEnvOf connects the node to the API server by config.
-func newEnvOf(ctx context.Context, t *testing.T, config *rest.Config, options node.Options) *env {
-	t.Helper()
 	options.Name = fmt.Sprintf("site-%d", envs.Add(1))
 	options.Root = t.TempDir()
 	installed, err := testenv.New(ctx, plane.Admin(), testenv.Options{Namespace: options.Name, Node: options.Name, KubeletRoot: options.Root})
 	require.NoError(t, err)
-	started, err := node.Start(ctx, config, options)
+	started, err := node.Start(ctx, plane.Admin(), options)
 	require.NoError(t, err)
 	t.Cleanup(started.Stop)
 	return &env{Env: installed, node: started}
 }
 
-// mover creates a pod that has the form of a pod volume backup's mover.
-func (s *env) mover(ctx context.Context, t *testing.T, name string, change ...func(*corev1.Pod)) *corev1.Pod {
+// mover creates the pod m1, which has the form of a pod volume backup's mover.
+func (s *env) mover(ctx context.Context, t *testing.T, change func(*corev1.Pod)) {
 	t.Helper()
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{testenv.PodVolumeBackup.Label(): name}},
+		ObjectMeta: metav1.ObjectMeta{Name: "m1", Labels: map[string]string{testenv.PodVolumeBackup.Label(): "m1"}},
 		Spec: corev1.PodSpec{
 			NodeName: s.node.Name(), RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: new(int64(1)),
 			Containers: []corev1.Container{{
 				Name: "mover", Image: "velero:x", Command: []string{"/velero", "pod-volume", "backup"},
-				Args: []string{"--pod-volume-backup=" + name},
+				Args: []string{"--pod-volume-backup=m1"},
 			}},
 		},
 	}
-	for _, alter := range change {
-		alter(pod)
-	}
-	created, err := s.Kube.CoreV1().Pods(s.Namespace).Create(ctx, pod, metav1.CreateOptions{})
+	change(pod)
+	_, err := s.Kube.CoreV1().Pods(s.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 	require.NoError(t, err)
-	return created
 }
 
 // pod waits for the pod m1 in Velero's namespace.
@@ -90,9 +80,4 @@ func (s *env) pod(ctx context.Context, t *testing.T, done func(*corev1.Pod) bool
 
 func in(phase corev1.PodPhase) func(*corev1.Pod) bool {
 	return func(pod *corev1.Pod) bool { return pod.Status.Phase == phase }
-}
-
-func (s *env) delete(ctx context.Context, t *testing.T, name string, grace *int64) {
-	t.Helper()
-	require.NoError(t, s.Kube.CoreV1().Pods(s.Namespace).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: grace}))
 }

@@ -205,7 +205,6 @@ func (n *Node) eventFrom(ctx context.Context, source corev1.EventSource, pod *co
 // contain runs the containers until they end or are ended.
 func (n *Node) contain(ctx context.Context, run *podRun, runner Runner, volumes map[string]string) *corev1.PodStatus {
 	log := n.logs.open(run.pod)
-	defer log.end()
 	inside, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	host := Host{

@@ -90,8 +90,5 @@ func IdleControllers() []string {
 // Log returns the path of the log file.
 func (s *VeleroServer) Log() string { return s.log }
 
-// Ended returns a channel that closes when the process has ended.
-func (s *VeleroServer) Ended() <-chan struct{} { return s.process.Ended() }
-
 // Stop ends the process with its plugins and waits for their end.
 func (s *VeleroServer) Stop() { _ = s.process.Kill() } // an error means that it has already ended

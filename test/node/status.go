@@ -172,8 +172,7 @@ func withLog(pod *corev1.Pod, end Result, log *podLog) Result {
 		return c.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError
 	})
 	if wanted && end.ExitCode != 0 && end.Message == "" {
-		text, _, _ := log.from(0)
-		end.Message = tail(string(lastLines(text, logMessageLines)), logMessageBytes)
+		end.Message = tail(string(lastLines(log.read(), logMessageLines)), logMessageBytes)
 	}
 	return end
 }

@@ -1,50 +1,56 @@
 package node_test
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// alive returns the processes whose command line contains a word.
-func alive(t *testing.T, word string) []string {
-	t.Helper()
-	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	require.NoError(t, err)
-	var found []string
-	for _, file := range files {
-		if line, err := os.ReadFile(file); err == nil && bytes.Contains(line, []byte(word)) { // it may have ended
-			found = append(found, fmt.Sprintf("%s: %q", file, line))
-		}
-	}
-	return found
+// family is a process and its child, which this test binary plays.
+type family struct {
+	binary, dir string
+	socket      *net.UnixListener
 }
 
-// untilSaid reads until the text appears or the stream ends.
-func untilSaid(t *testing.T, stream io.ReadCloser, text string) {
+func newFamily(t *testing.T) *family {
 	t.Helper()
-	defer func() { require.NoError(t, stream.Close()) }()
-	lines := bufio.NewScanner(stream)
-	for lines.Scan() {
-		if strings.Contains(lines.Text(), text) {
-			return
-		}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	f := &family{binary: self, dir: t.TempDir()}
+	f.socket, err = net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(f.dir, "calls")})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, f.socket.Close()) })
+	require.NoError(t, f.socket.SetDeadline(time.Now().Add(testenv.Patience)))
+	return f
+}
+
+// endsWith requires that both processes run before end, and neither after it.
+func (f *family) endsWith(t *testing.T, end func()) {
+	t.Helper()
+	var calls []net.Conn
+	for range 2 {
+		call, err := f.socket.Accept()
+		require.NoError(t, err)
+		require.NoError(t, call.SetDeadline(time.Now().Add(testenv.Patience)))
+		calls = append(calls, call)
 	}
-	t.Fatalf("nobody says %q: %v", text, lines.Err())
+	end()
+	for _, call := range calls {
+		_, err := call.Read(make([]byte, 1))
+		require.ErrorIs(t, err, io.EOF, "the process and its child are gone")
+		require.NoError(t, call.Close())
+	}
 }
 
 // libraries returns the directories of shared libraries for a dynamically linked test binary.
@@ -58,10 +64,11 @@ func libraries() (dirs []string) {
 }
 
 func TestNoProcessOfARealMoverIsLeft(t *testing.T) {
+	f := newFamily(t)
 	tests := map[string]func(*testing.T, *env){
 		"when its pod is deleted": func(t *testing.T, s *env) {
 			t.Helper()
-			s.delete(deadline(t), t, "m1", nil)
+			require.NoError(t, s.Kube.CoreV1().Pods(s.Namespace).Delete(deadline(t), "m1", metav1.DeleteOptions{}))
 			require.NoError(t, s.WaitPodGone(deadline(t), s.Namespace, "m1"))
 		},
 		"when its pod is evicted": func(t *testing.T, s *env) {
@@ -74,53 +81,33 @@ func TestNoProcessOfARealMoverIsLeft(t *testing.T) {
 	for name, end := range tests {
 		t.Run(name, func(t *testing.T) {
 			ctx := deadline(t)
-			self, err := os.Executable()
-			require.NoError(t, err)
-			runner := node.Real{Config: plane.Admin(), Velero: self, Binds: libraries()}
+			runner := node.Real{Config: plane.Admin(), Velero: f.binary, Binds: append(libraries(), f.dir)}
 			s := newEnv(ctx, t, node.Options{Runner: node.Movers{Runner: runner}})
-			mark := "--mark-" + s.Namespace
-			s.mover(ctx, t, "m1", func(pod *corev1.Pod) {
-				pod.Spec.Containers[0].Args = []string{mark}
-				pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: playing, Value: "parent"}}
+			s.mover(ctx, t, func(pod *corev1.Pod) {
+				pod.Spec.Containers[0].Env = []corev1.EnvVar{
+					{Name: playing, Value: "parent"}, {Name: calling, Value: f.socket.Addr().String()},
+				}
 			})
-			s.pod(ctx, t, testenv.Ready)
-			stream, err := s.Kube.CoreV1().Pods(s.Namespace).GetLogs("m1", &corev1.PodLogOptions{Follow: true}).Stream(ctx)
-			require.NoError(t, err)
-			untilSaid(t, stream, "child goes on")
-			require.GreaterOrEqual(t, len(alive(t, mark)), 3, "bubblewrap, the process and its child")
-			end(t, s)
-			require.Empty(t, alive(t, mark))
+			f.endsWith(t, func() { end(t, s) })
 		})
 	}
 }
 
 func TestNoProcessOfVelerosServerIsLeft(t *testing.T) {
-	self, err := os.Executable()
-	require.NoError(t, err)
-	dir := t.TempDir()
-	socket, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(dir, "calls")})
-	require.NoError(t, err)
-	defer socket.Close()
-	require.NoError(t, socket.SetDeadline(time.Now().Add(testenv.Patience)))
-	t.Setenv(calling, socket.Addr().String())
+	f := newFamily(t)
+	t.Setenv(calling, f.socket.Addr().String())
 	t.Setenv(playing, "parent")
 	ends := map[string]func(*node.VeleroServer, context.CancelFunc){
 		"when it is stopped":       func(server *node.VeleroServer, _ context.CancelFunc) { server.Stop() },
-		"when its context is done": func(server *node.VeleroServer, cancel context.CancelFunc) { cancel(); <-server.Ended() },
+		"when its context is done": func(_ *node.VeleroServer, cancel context.CancelFunc) { cancel() },
 	}
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			server, err := node.StartVeleroServer(ctx, node.ServerOptions{Velero: self, Kubeconfig: "none", Namespace: "velero", Dir: dir})
+			server, err := node.StartVeleroServer(ctx, node.ServerOptions{Velero: f.binary, Kubeconfig: "none", Namespace: "velero", Dir: f.dir})
 			require.NoError(t, err)
-			child, err := socket.Accept()
-			require.NoError(t, err)
-			require.NoError(t, child.SetDeadline(time.Now().Add(testenv.Patience)))
-			end(server, cancel)
-			_, err = child.Read(make([]byte, 1))
-			require.ErrorIs(t, err, io.EOF, "the server's child is gone too")
-			require.NoError(t, child.Close())
+			f.endsWith(t, func() { end(server, cancel) })
 		})
 	}
 }

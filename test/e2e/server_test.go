@@ -69,7 +69,7 @@ func TestABucketThatIsAwayDuringATransferFailsThatTransferAlone(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, testenv.Failed, ended.Status.Phase)
 	require.Contains(t, ended.Status.Message, s.store.Address())
-	backup, err := s.WaitBackup(s.ctx, backupName, func(backup *velerov1.Backup) bool { return isTerminal(backup.Status.Phase) })
+	backup, err := testenv.Wait(s.ctx, s.Backups(), testenv.Named(backupName), func(backup *velerov1.Backup) bool { return isTerminal(backup.Status.Phase) })
 	require.NoError(t, err)
 	require.NotEqual(t, velerov1.BackupPhaseCompleted, backup.Status.Phase)
 	s.nothingLeft(t)

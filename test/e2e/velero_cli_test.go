@@ -34,7 +34,7 @@ func (s *served) startBackup(t *testing.T, how string) {
 // backedUp waits for the end of the backup, which must be a success.
 func (s *served) backedUp(t *testing.T) {
 	t.Helper()
-	ended, err := s.WaitBackup(s.ctx, backupName, func(backup *velerov1.Backup) bool { return isTerminal(backup.Status.Phase) })
+	ended, err := testenv.Wait(s.ctx, s.Backups(), testenv.Named(backupName), func(backup *velerov1.Backup) bool { return isTerminal(backup.Status.Phase) })
 	require.NoError(t, err)
 	s.hasCompleted(t, "backup", backupName, string(ended.Status.Phase))
 }
@@ -61,7 +61,7 @@ func (s *served) startRestore(t *testing.T, name string, flags ...string) {
 // restored waits for the end of a restore, which must be a success.
 func (s *served) restored(t *testing.T, name string) {
 	t.Helper()
-	ended, err := s.WaitRestore(s.ctx, name, func(restore *velerov1.Restore) bool { return isTerminal(restore.Status.Phase) })
+	ended, err := testenv.Wait(s.ctx, s.Restores(), testenv.Named(name), func(restore *velerov1.Restore) bool { return isTerminal(restore.Status.Phase) })
 	require.NoError(t, err)
 	s.hasCompleted(t, "restore", name, string(ended.Status.Phase))
 }
@@ -77,5 +77,5 @@ func (s *served) deleteBackup(t *testing.T) {
 func (s *served) deleteNamespace(t *testing.T, name string) {
 	t.Helper()
 	require.NoError(t, s.Kube.CoreV1().Namespaces().Delete(s.ctx, name, metav1.DeleteOptions{}))
-	require.NoError(t, s.WaitNamespaceGone(s.ctx, name))
+	require.NoError(t, testenv.WaitGone(s.ctx, s.Kube.CoreV1().Namespaces(), testenv.Named(name)))
 }

@@ -39,6 +39,6 @@ func TestAnAgentWhoseNamespaceIsDeletedIdlesOnKubernetes(t *testing.T) {
 	if err := s.Transfers(testenv.DataUpload).Patch(s.soon(), created, `{"metadata":{"finalizers":null}}`); !apierrors.IsNotFound(err) {
 		require.NoError(t, err)
 	}
-	require.NoError(t, s.WaitNamespaceGone(s.soon(), s.Namespace))
+	require.NoError(t, testenv.WaitGone(s.soon(), s.Kube.CoreV1().Namespaces(), testenv.Named(s.Namespace)))
 	s.nothingLeft()
 }

@@ -114,8 +114,8 @@ func (s *env) settles(kind testenv.Kind, name string, phase testenv.Phase) *test
 // uploaded is settles for a DataUpload whose snapshot was there: it is deleted, once.
 func (s *env) uploaded(name, handle string, phase testenv.Phase) *testenv.Transfer {
 	ended := s.settles(testenv.DataUpload, name, phase)
-	require.NoError(s, s.WaitSnapshotGone(s.soon(), s.Namespace, name))
-	require.NoError(s, s.WaitContentGone(s.soon(), name))
+	require.NoError(s, testenv.WaitGone(s.soon(), s.Snapshots.SnapshotV1().VolumeSnapshots(s.Namespace), testenv.Named(name)))
+	require.NoError(s, testenv.WaitGone(s.soon(), s.Snapshots.SnapshotV1().VolumeSnapshotContents(), testenv.Named(name)))
 	require.Equal(s, 1, s.Driver.Deletions(handle), "of the snapshot by the driver")
 	require.NotContains(s, s.Driver.Handles(), handle)
 	return ended

@@ -89,8 +89,8 @@ func (s *env) uploading(around *workload, claim string) {
 	content := *snapshot.Status.BoundVolumeSnapshotContentName
 	around.create = func() string { return s.upload(source, snapshot.Name) }
 	around.after = func(*testenv.Transfer) {
-		require.NoError(s, s.WaitSnapshotGone(s.soon(), s.Apps, snapshot.Name))
-		require.NoError(s, s.WaitContentGone(s.soon(), content))
+		require.NoError(s, testenv.WaitGone(s.soon(), s.Snapshots.SnapshotV1().VolumeSnapshots(s.Apps), testenv.Named(snapshot.Name)))
+		require.NoError(s, testenv.WaitGone(s.soon(), s.Snapshots.SnapshotV1().VolumeSnapshotContents(), testenv.Named(content)))
 		require.Equal(s, 1, s.Driver.Deletions(handle), "of the snapshot by the driver")
 		require.NotContains(s, s.Driver.Handles(), handle)
 		require.Contains(s, s.Driver.Volumes(), s.handleOf(source), "the source")

@@ -6,6 +6,10 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
 )
 
 // Gone is the phase of a Transition for a deletion. No resource has this phase.
@@ -13,65 +17,87 @@ const Gone Phase = "(gone)"
 
 // Transition is one change of a transfer's phase, or its first observation.
 type Transition struct {
-	Kind Kind
 	Name string
 	Node string // the node of the transfer, if already known
-	From Phase
 	To   Phase
 	At   time.Time // when this process observed it
 }
 
-// Recorder records the phase transitions of all transfers in a namespace, in the API server's order for each kind. An
-// interrupted watch resumes at its last version. If that version has expired, the recorder lists again.
+// Recorder records the phase transitions of all transfers in a namespace, in the API server's order for each kind.
 type Recorder struct {
 	mu          sync.Mutex
 	transitions []Transition
 	changed     chan struct{} // closed and replaced at each transition
-	err         error         // why the recording ended
 }
 
 // Record starts a recorder that ends with ctx. Existing transfers count as first observations.
 func (w *Env) Record(ctx context.Context) (*Recorder, error) {
 	r := &Recorder{changed: make(chan struct{})}
+	var synced []cache.InformerSynced
 	for _, kind := range Kinds() {
-		s := &kindRecorder{recorder: r, kind: kind, client: w.Transfers(kind).client, known: map[string]*Transfer{}}
-		version, err := s.list(ctx)
+		informer := dynamicinformer.NewFilteredDynamicInformer(w.dynamic, kind.Resource(), w.Namespace, 0, nil, nil).Informer()
+		registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: func(object any) { r.add(transferOf(object)) },
+			UpdateFunc: func(old, object any) {
+				before, now := transferOf(old), transferOf(object)
+				if before == nil || now != nil && before.Status.Phase != now.Status.Phase {
+					r.add(now)
+				}
+			},
+			DeleteFunc: func(object any) {
+				if last := transferOf(object); last != nil {
+					last.Status.Phase = Gone
+					r.add(last)
+				}
+			},
+		})
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("watch %ss: %w", kind, err)
 		}
-		go s.follow(ctx, version)
+		go informer.RunWithContext(ctx)
+		synced = append(synced, registration.HasSynced)
 	}
-	context.AfterFunc(ctx, func() { r.end(context.Cause(ctx)) })
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+		return nil, fmt.Errorf("list transfers: %w", context.Cause(ctx))
+	}
 	return r, nil
 }
 
-func (r *Recorder) add(transition Transition) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.transitions = append(r.transitions, transition)
-	close(r.changed)
-	r.changed = make(chan struct{})
+// transferOf returns the transfer of an informer's event, or nil. The API server validates all fields of a Transfer.
+func transferOf(object any) *Transfer {
+	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = tombstone.Obj
+	}
+	resource, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return nil
+	}
+	transfer, err := View(resource)
+	if err != nil {
+		return nil
+	}
+	return transfer
 }
 
-func (r *Recorder) end(err error) {
+func (r *Recorder) add(transfer *Transfer) {
+	if transfer == nil {
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.err = err
+	r.transitions = append(r.transitions, Transition{
+		Name: transfer.Name, Node: transfer.Node(), To: transfer.Status.Phase, At: time.Now(),
+	})
 	close(r.changed)
 	r.changed = make(chan struct{})
-}
-
-// Transitions returns all transitions so far.
-func (r *Recorder) Transitions() []Transition {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.transitions)
 }
 
 // Phases returns the observed phases of the transfer with that name, including the first one.
 func (r *Recorder) Phases(name string) []Phase {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	var phases []Phase
-	for _, transition := range r.Transitions() {
+	for _, transition := range r.transitions {
 		if transition.Name == name {
 			phases = append(phases, transition.To)
 		}
@@ -79,37 +105,14 @@ func (r *Recorder) Phases(name string) []Phase {
 	return phases
 }
 
-// MostAtOnce returns the maximum number of concurrent transfers on node in one of phases.
-func (r *Recorder) MostAtOnce(node string, phases ...Phase) int {
-	type transfer struct {
-		kind Kind
-		name string
-	}
-	inside := map[transfer]bool{}
-	most := 0
-	for _, transition := range r.Transitions() {
-		this := transfer{kind: transition.Kind, name: transition.Name}
-		if transition.Node == node && slices.Contains(phases, transition.To) {
-			inside[this] = true
-		} else {
-			delete(inside, this)
-		}
-		most = max(most, len(inside))
-	}
-	return most
-}
-
 // Until returns the transitions after done accepts them. The error contains the newest ones.
 func (r *Recorder) Until(ctx context.Context, done func([]Transition) bool) ([]Transition, error) {
 	for {
 		r.mu.Lock()
-		all, changed, err := slices.Clone(r.transitions), r.changed, r.err
+		all, changed := slices.Clone(r.transitions), r.changed
 		r.mu.Unlock()
 		if done(all) {
 			return all, nil
-		}
-		if err != nil {
-			return all, fmt.Errorf("wait for transitions: %w", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -67,7 +67,6 @@ const (
 	Accepted   Phase = "Accepted"
 	Prepared   Phase = "Prepared"
 	InProgress Phase = "InProgress"
-	Canceling  Phase = "Canceling"
 	Completed  Phase = "Completed"
 	Failed     Phase = "Failed"
 	Canceled   Phase = "Canceled"
@@ -102,12 +101,9 @@ type TransferStatus struct {
 	Path                string                           `json:"path"`
 	SnapshotID          string                           `json:"snapshotID"` // of a backup
 	AcceptedByNode      string                           `json:"acceptedByNode"`
-	AcceptedTimestamp   *metav1.Time                     `json:"acceptedTimestamp"`
-	StartTimestamp      *metav1.Time                     `json:"startTimestamp"`
 	CompletionTimestamp *metav1.Time                     `json:"completionTimestamp"`
 	Progress            shared.DataMoveOperationProgress `json:"progress"`
 	IncrementalBytes    int64                            `json:"incrementalBytes"`
-	DataMoverResult     map[string]string                `json:"dataMoverResult"`
 }
 
 // Node returns the node of the transfer; "" if it has none yet.

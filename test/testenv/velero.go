@@ -48,16 +48,6 @@ func (w *Env) Repositories() *gentype.ClientWithList[*velerov1.BackupRepository,
 	return clientOf[velerov1.BackupRepository, velerov1.BackupRepositoryList](w, "backuprepositories")
 }
 
-// WaitBackup returns the backup after done accepts it.
-func (w *Env) WaitBackup(ctx context.Context, name string, done func(*velerov1.Backup) bool) (*velerov1.Backup, error) {
-	return Wait(ctx, w.Backups(), Named(name), done)
-}
-
-// WaitRestore returns the restore after done accepts it.
-func (w *Env) WaitRestore(ctx context.Context, name string, done func(*velerov1.Restore) bool) (*velerov1.Restore, error) {
-	return Wait(ctx, w.Restores(), Named(name), done)
-}
-
 // Repository creates the backup repository of a namespace, as Velero's server does before the first pod volume
 // backup. It waits until a running Velero server has set it to Ready.
 func (w *Env) Repository(ctx context.Context, volumeNamespace string, change ...func(*velerov1.BackupRepository)) (*velerov1.BackupRepository, error) {

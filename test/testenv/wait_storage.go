@@ -16,11 +16,6 @@ func ReadyToUse(snapshot *snapshotv1.VolumeSnapshot) bool {
 	return snapshot.Status != nil && ptr.Deref(snapshot.Status.ReadyToUse, false) && snapshot.Status.BoundVolumeSnapshotContentName != nil
 }
 
-// WaitNamespaceGone waits until the namespace and its content are deleted.
-func (w *Env) WaitNamespaceGone(ctx context.Context, name string) error {
-	return WaitGone(ctx, w.Kube.CoreV1().Namespaces(), Named(name))
-}
-
 // WaitClaim returns the claim after done accepts it, for example Bound.
 func (w *Env) WaitClaim(
 	ctx context.Context, namespace, name string, done func(*corev1.PersistentVolumeClaim) bool,
@@ -38,35 +33,11 @@ func (w *Env) WaitVolume(ctx context.Context, name string, done func(*corev1.Per
 	return Wait(ctx, w.Kube.CoreV1().PersistentVolumes(), Named(name), done)
 }
 
-// WaitVolumeGone waits until the PersistentVolume is deleted. By then, the driver has deleted the bytes, unless the
-// policy is Retain.
-func (w *Env) WaitVolumeGone(ctx context.Context, name string) error {
-	return WaitGone(ctx, w.Kube.CoreV1().PersistentVolumes(), Named(name))
-}
-
 // WaitSnapshot returns the VolumeSnapshot after done accepts it, for example ReadyToUse.
 func (w *Env) WaitSnapshot(
 	ctx context.Context, namespace, name string, done func(*snapshotv1.VolumeSnapshot) bool,
 ) (*snapshotv1.VolumeSnapshot, error) {
 	return Wait(ctx, w.Snapshots.SnapshotV1().VolumeSnapshots(namespace), Named(name), done)
-}
-
-// WaitSnapshotGone waits until the VolumeSnapshot is deleted.
-func (w *Env) WaitSnapshotGone(ctx context.Context, namespace, name string) error {
-	return WaitGone(ctx, w.Snapshots.SnapshotV1().VolumeSnapshots(namespace), Named(name))
-}
-
-// WaitContent returns the VolumeSnapshotContent after done accepts it.
-func (w *Env) WaitContent(
-	ctx context.Context, name string, done func(*snapshotv1.VolumeSnapshotContent) bool,
-) (*snapshotv1.VolumeSnapshotContent, error) {
-	return Wait(ctx, w.Snapshots.SnapshotV1().VolumeSnapshotContents(), Named(name), done)
-}
-
-// WaitContentGone waits until the VolumeSnapshotContent is deleted. By then, the driver has deleted the snapshot
-// behind the handle, unless the policy is Retain.
-func (w *Env) WaitContentGone(ctx context.Context, name string) error {
-	return WaitGone(ctx, w.Snapshots.SnapshotV1().VolumeSnapshotContents(), Named(name))
 }
 
 // Handle returns the driver's name of the snapshot behind a VolumeSnapshot after the driver has reported it, as
@@ -78,7 +49,8 @@ func (w *Env) Handle(ctx context.Context, snapshot *snapshotv1.VolumeSnapshot) (
 	if err != nil {
 		return nil, "", err
 	}
-	content, err := w.WaitContent(ctx, *bound.Status.BoundVolumeSnapshotContentName, func(c *snapshotv1.VolumeSnapshotContent) bool {
+	named := Named(*bound.Status.BoundVolumeSnapshotContentName)
+	content, err := Wait(ctx, w.Snapshots.SnapshotV1().VolumeSnapshotContents(), named, func(c *snapshotv1.VolumeSnapshotContent) bool {
 		return c.Status != nil && c.Status.SnapshotHandle != nil
 	})
 	if err != nil {

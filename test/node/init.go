@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,19 +48,28 @@ func (n *Node) runInit(ctx context.Context, pod *corev1.Pod, container corev1.Co
 // restoresDir is the mount path of the restored volumes in the waiting container.
 const restoresDir = "/restores/"
 
+// markInterval is the interval between looks for the mark of a restore.
+const markInterval = 20 * time.Millisecond
+
 // awaitRestores plays `velero-restore-helper UID`: it waits until every volume has the mark of that restore, then
-// removes the marks. It is notified of a mark, while Velero's helper polls each second.
+// removes the marks. It polls, as Velero's helper does each second.
 func (n *Node) awaitRestores(ctx context.Context, _ *corev1.Pod, container corev1.Container, volumes map[string]string) error {
 	if len(container.Args) != 1 {
 		return fmt.Errorf("want one argument, the restore's UID; got %q", container.Args)
 	}
+	tick := time.NewTicker(markInterval)
+	defer tick.Stop()
 	for _, mount := range container.VolumeMounts {
 		if !strings.HasPrefix(mount.MountPath, restoresDir) {
 			continue
 		}
 		done := filepath.Join(volumes[mount.Name], doneDir)
-		if err := n.awaitFile(ctx, done, container.Args[0]); err != nil {
-			return fmt.Errorf("wait for volume %s: %w", mount.Name, err)
+		for !exists(filepath.Join(done, container.Args[0])) {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
 		}
 		if err := os.RemoveAll(done); err != nil {
 			return fmt.Errorf("remove mark of volume %s: %w", mount.Name, err)
@@ -68,26 +78,9 @@ func (n *Node) awaitRestores(ctx context.Context, _ *corev1.Pod, container corev
 	return nil
 }
 
-// awaitFile waits until a directory has a file with that name. Its parent exists. The directory may be deleted and
-// created repeatedly, and each one is a new inode.
-func (n *Node) awaitFile(ctx context.Context, dir, name string) error {
-	if err := n.news.follow(filepath.Dir(dir), n.beside); err != nil {
-		return err
-	}
-	for {
-		next := n.news.next()
-		if err := n.news.follow(dir, n.beside); err != nil && !os.IsNotExist(err) {
-			return err
-		}
-		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
-			return nil
-		}
-		select {
-		case <-next:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
 }
 
 // initializing returns the status of a pod whose init container with that index runs.

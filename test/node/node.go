@@ -46,7 +46,6 @@ type Node struct {
 	running sync.WaitGroup
 	lock    sync.Mutex
 	pods    map[types.UID]*podRun
-	news    notifier // notifies of changes in directories
 }
 
 // linux is the default operating system of a node.

@@ -126,7 +126,7 @@ func (r Real) prepare(ctx context.Context, pod *corev1.Pod, container corev1.Con
 		}
 		args = append(args, how, dir, mount.MountPath)
 	}
-	environment, err := r.environment(ctx, pod, container)
+	environment, err := r.environment(pod, container)
 	if err != nil {
 		return nil, err
 	}

@@ -61,13 +61,9 @@ func (l location) make() error {
 	return os.Symlink(l.target, l.dir)
 }
 
-// checkHostPath requires or creates the directory that the type demands, and follows links. It ignores the types of
-// other files.
+// checkHostPath requires the directory that the type demands, and follows links. It ignores other types.
 func checkHostPath(source corev1.HostPathVolumeSource) error {
 	kind := ptr.Deref(source.Type, corev1.HostPathUnset)
-	if kind == corev1.HostPathDirectoryOrCreate {
-		return os.MkdirAll(source.Path, 0o755)
-	}
 	if info, err := os.Stat(source.Path); kind == corev1.HostPathDirectory && (err != nil || !info.IsDir()) {
 		return fmt.Errorf("hostPath type check failed: %s is not a directory", source.Path)
 	}
@@ -94,22 +90,14 @@ func (n *Node) locate(ctx context.Context, pod *corev1.Pod, volume corev1.Volume
 		return location{dir: volume.HostPath.Path}, nil
 	case volume.PersistentVolumeClaim != nil:
 		return n.locateClaim(ctx, dir, pod.Namespace, volume.PersistentVolumeClaim.ClaimName)
-	case volume.Ephemeral != nil: // the name given by the ephemeral volume controller
-		return n.locateClaim(ctx, dir, pod.Namespace, pod.Name+"-"+volume.Name)
-	case volume.CSI != nil:
-		return location{dir: filepath.Join(dir, "volumes", "kubernetes.io~csi", volume.Name, "mount")}, nil
 	case volume.EmptyDir != nil:
 		plugin = "empty-dir"
-	case volume.NFS != nil:
-		plugin = "nfs"
 	case volume.ConfigMap != nil:
 		plugin = "configmap"
 	case volume.Secret != nil:
 		plugin = "secret"
 	case volume.Projected != nil:
 		plugin = "projected"
-	case volume.DownwardAPI != nil:
-		plugin = "downward-api"
 	default:
 		return location{}, fmt.Errorf("volume %s of pod %s is of a type that this node does not know", volume.Name, pod.Name)
 	}
@@ -158,18 +146,14 @@ func (n *Node) boundClaim(ctx context.Context, namespace, name string) (*corev1.
 }
 
 // volumeDirOf returns the path of a PersistentVolume below a pod's directory. A block device is below volumeDevices.
-// CSI volumes have one more directory. A hostPath keeps its path.
+// CSI volumes have one more directory.
 func volumeDirOf(dir string, volume *corev1.PersistentVolume) (string, error) {
 	plugin, below := "", ""
 	switch {
-	case volume.Spec.HostPath != nil:
-		return volume.Spec.HostPath.Path, nil
 	case volume.Spec.CSI != nil:
 		plugin, below = "kubernetes.io~csi", "mount"
 	case volume.Spec.NFS != nil:
 		plugin = "kubernetes.io~nfs"
-	case volume.Spec.Local != nil:
-		plugin = "kubernetes.io~local-volume"
 	default:
 		return "", fmt.Errorf("PersistentVolume %s is of a type that this node does not know", volume.Name)
 	}

@@ -80,11 +80,6 @@ func (w *Env) Claim(
 			ClaimRef: &corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: w.Apps, Name: name},
 		},
 	}
-	if source.Local != nil { // Local volumes must name their nodes.
-		anywhere := corev1.NodeSelectorRequirement{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpExists}
-		terms := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{anywhere}}}
-		volume.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: terms}}
-	}
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PersistentVolumeClaimSpec{

@@ -2,7 +2,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help build cluster cluster-check cluster-sample cluster-test compatibility velero-checkout demo demo-real test verify race sweep nightly sim mutants reverts conformance bench scale monitored recording dashboard pictures site image release manifests lint
+.PHONY: help build cluster cluster-check cluster-sample cluster-test compatibility velero-checkout demo demo-real test verify race sweep nightly sim mutants reverts conformance bench scale monitored recording pictures site image release manifests lint
 
 BIN := $(CURDIR)/bin
 PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller bin/kubectl
@@ -259,11 +259,6 @@ scale: ## Measure what an idle agent costs the API server (AGENTS=10,50,100 whol
 
 recording: RECORD_STATUS := $(CURDIR)/docs/pictures/status.cast
 recording: demo-real pictures ## Record lateen status --watch during make demo-real, and draw it
-
-dashboard: ## Record the queries of the dashboard in a real Prometheus, with transfers, and draw them
-	$(call with,lateen controlplane prometheus)
-	cd test && $(TEST) -run TestTheDashboardShowsTransfers ./monitoring -record=$(CURDIR)/docs/pictures/dashboard.json
-	@$(MAKE) --no-print-directory pictures
 
 pictures: ## Draw the pictures of the documentation: architecture, state machine, plot of the recorded benchmark
 	@go test ./reconcile/transfer -run TestEdges -update >/dev/null

@@ -1,6 +1,6 @@
 // Command pictures draws the pictures of the documentation as SVG: the architecture, the state machine of a transfer from
 // what the code does, a plot of what make bench has recorded, with a table of the same figures, and the terminal that make
-// recording has recorded, and the dashboard that make dashboard has. It reads and writes files of the repository only.
+// recording has recorded. It reads and writes files of the repository only.
 package main
 
 import (
@@ -17,7 +17,6 @@ func generated() map[string]func(root string) ([]byte, error) {
 		"docs/pictures/state-machine.svg": machine,
 		"docs/pictures/benchmark.svg":     plot,
 		"docs/pictures/status.svg":        recording,
-		"docs/pictures/dashboard.svg":     dashboardPicture,
 		figuresPage:                       withFigures,
 	}
 }

@@ -260,7 +260,7 @@ scale: ## Measure what an idle agent costs the API server (AGENTS=10,50,100 whol
 recording: RECORD_STATUS := $(CURDIR)/docs/pictures/status.cast
 recording: demo-real pictures ## Record lateen status --watch during make demo-real, and draw it
 
-pictures: ## Draw the pictures of the documentation: architecture, state machine, plot of the recorded benchmark
+pictures: ## Write the pictures of the documentation: state machine, plot and tables of the recorded benchmark, recording
 	@go test ./reconcile/transfer -run TestEdges -update >/dev/null
 	@cd test && go run ./pictures --root ..
 

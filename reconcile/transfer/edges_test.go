@@ -1,10 +1,9 @@
 package transfer
 
 import (
-	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,14 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var update = flag.Bool("update", false, "write the golden files")
+var update = flag.Bool("update", false, "write the diagram into the documentation")
 
-// edge is one transition of Next between two phases, with the reasons of the writes. The documentation draws the
-// state machine from the golden file.
+// edge is one transition of Next between two phases, with the reasons of the writes.
 type edge struct {
-	From    Phase    `json:"from"`
-	To      Phase    `json:"to"`
-	Reasons []Reason `json:"reasons"`
+	From, To Phase
+	Reasons  []string
 }
 
 // edges walks every situation and collects the writes of Next. An expose or a rebind that cannot succeed finishes
@@ -50,7 +47,7 @@ func edges() []edge {
 	for pair, reasons := range found {
 		each := edge{From: pair[0], To: pair[1]}
 		for reason := range reasons {
-			each.Reasons = append(each.Reasons, reason)
+			each.Reasons = append(each.Reasons, string(reason))
 		}
 		slices.Sort(each.Reasons)
 		all = append(all, each)
@@ -64,16 +61,22 @@ func edges() []edge {
 	return all
 }
 
-// TestEdgesMatchThePicture compares the golden file, the source of the picture, with the transitions of Next.
-func TestEdgesMatchThePicture(t *testing.T) {
-	path := filepath.Join("testdata", "edges.json")
-	have, err := json.MarshalIndent(edges(), "", "  ")
+// TestEdgesMatchTheDiagram compares the state diagram of the documentation with the transitions of Next.
+func TestEdgesMatchTheDiagram(t *testing.T) {
+	const page, begin, end = "../../docs/architecture.md", "```mermaid\nstateDiagram-v2\n", "```"
+	have, err := os.ReadFile(page)
 	require.NoError(t, err)
-	if *update {
-		require.NoError(t, os.MkdirAll("testdata", 0o755))
-		require.NoError(t, os.WriteFile(path, append(have, '\n'), 0o644))
+	before, rest, begins := strings.Cut(string(have), begin)
+	_, after, ends := strings.Cut(rest, end)
+	require.True(t, begins && ends, "%s has no state diagram", page)
+	var diagram strings.Builder
+	for _, each := range edges() {
+		fmt.Fprintf(&diagram, "    %s --> %s: %s\n", each.From, each.To, strings.Join(each.Reasons, "<br/>"))
 	}
-	want, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, strings.TrimSpace(string(want)), string(have), "run: make pictures")
+	want := before + begin + diagram.String() + end + after
+	if *update {
+		require.NoError(t, os.WriteFile(page, []byte(want), 0o644))
+		return
+	}
+	require.Equal(t, want, string(have), "run: make pictures")
 }

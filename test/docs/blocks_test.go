@@ -31,8 +31,9 @@ func TestEveryBlockIsRunOrSaysWhyNot(t *testing.T) {
 				require.NoError(t, yaml.UnmarshalStrict([]byte(each.text), &content), "%s:%d", d.name, each.line)
 			case "json":
 				require.True(t, json.Valid([]byte(each.text)), "%s:%d is not JSON", d.name, each.line)
+			case "mermaid": // diagrams
 			default:
-				require.Fail(t, "what it is has to stand behind the fence: sh, console, text, yaml or json", "%s:%d is %q", d.name, each.line, each.language)
+				require.Fail(t, "what it is has to stand behind the fence: sh, console, text, yaml, json or mermaid", "%s:%d is %q", d.name, each.line, each.language)
 			}
 		}
 	}

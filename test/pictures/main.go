@@ -1,6 +1,5 @@
-// Command pictures draws the pictures of the documentation as SVG: the architecture, the state machine of a transfer from
-// what the code does, a plot of what make bench has recorded, with a table of the same figures, and the terminal that make
-// recording has recorded. It reads and writes files of the repository only.
+// Command pictures draws the pictures of the documentation as SVG: a plot of what make bench has recorded, with tables of the
+// same figures, and the terminal that make recording has recorded. It reads and writes files of the repository only.
 package main
 
 import (
@@ -13,11 +12,9 @@ import (
 // generated are the files that are drawn or written, by path in the repository; each gets the root of the repository.
 func generated() map[string]func(root string) ([]byte, error) {
 	return map[string]func(string) ([]byte, error){
-		"docs/pictures/architecture.svg":  architecture,
-		"docs/pictures/state-machine.svg": machine,
-		"docs/pictures/benchmark.svg":     plot,
-		"docs/pictures/status.svg":        recording,
-		figuresPage:                       withFigures,
+		"docs/pictures/benchmark.svg": plot,
+		"docs/pictures/status.svg":    recording,
+		figuresPage:                   withFigures,
 	}
 }
 

@@ -12,8 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The pictures in docs are those that the command draws now. That of the state machine follows the code: a test of
-// package transfer holds the edges that it is drawn from.
+// The pictures in docs are those that the command draws now.
 func TestThePicturesAreUpToDate(t *testing.T) {
 	const root = "../.."
 	for name, draw := range generated() {

@@ -3,14 +3,15 @@
 package asciicast
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -36,101 +37,79 @@ type header struct {
 	Title   string `json:"title"`
 }
 
-// Parse reads a recording. The error names the part that is malformed or missing.
+// Record reads the output of a program until its end. A line that begins with start is the first one of a screen. A screen that
+// equals the one before is left out. The error means that nothing could be recorded.
+func Record(output io.Reader, title, start string) (*Recording, error) {
+	const hundredths = 100
+	recorded, began := &Recording{Title: title}, time.Now()
+	lines := bufio.NewScanner(output)
+	for lines.Scan() {
+		if strings.HasPrefix(lines.Text(), start) {
+			recorded.trim()
+			seconds := math.Round(time.Since(began).Seconds()*hundredths) / hundredths
+			recorded.Screens = append(recorded.Screens, Screen{Seconds: seconds})
+		}
+		if n := len(recorded.Screens); n > 0 {
+			recorded.Screens[n-1].Lines = append(recorded.Screens[n-1].Lines, lines.Text())
+		}
+	}
+	recorded.trim()
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("read output: %w", err)
+	}
+	if len(recorded.Screens) == 0 {
+		return nil, errors.New("record screens: the program printed none")
+	}
+	return recorded, nil
+}
+
+// trim drops empty lines at the end of the last screen, or the whole screen if it equals the one before.
+func (r *Recording) trim() {
+	n := len(r.Screens)
+	if n == 0 {
+		return
+	}
+	last := &r.Screens[n-1]
+	last.Lines = strings.Split(strings.TrimSpace(strings.Join(last.Lines, "\n")), "\n")
+	if n > 1 && slices.Equal(r.Screens[n-2].Lines, last.Lines) {
+		r.Screens = r.Screens[:n-1]
+		return
+	}
+	r.Height = max(r.Height, len(last.Lines))
+	for _, line := range last.Lines {
+		r.Width = max(r.Width, len([]rune(line)))
+	}
+}
+
+// Encode returns the file of the recording.
+func (r *Recording) Encode() ([]byte, error) {
+	var file bytes.Buffer
+	lines := json.NewEncoder(&file)
+	err := lines.Encode(header{Version: 2, Width: r.Width, Height: r.Height, Title: r.Title})
+	for _, screen := range r.Screens {
+		err = errors.Join(err, lines.Encode([]any{screen.Seconds, "o", redraw + strings.Join(screen.Lines, "\r\n")}))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("encode recording: %w", err)
+	}
+	return file.Bytes(), nil
+}
+
+// Parse reads a file of Encode.
 func Parse(text []byte) (*Recording, error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	var first header
 	if err := decoder.Decode(&first); err != nil {
-		return nil, fmt.Errorf("read header: %w", err)
+		return nil, fmt.Errorf("decode header: %w", err)
 	}
 	read := &Recording{Title: first.Title, Width: first.Width, Height: first.Height}
-	for {
+	for decoder.More() {
 		var seconds float64
 		var kind, text string
-		if err := decoder.Decode(&[]any{&seconds, &kind, &text}); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			return nil, fmt.Errorf("read event %d: %w", len(read.Screens)+1, err)
+		if err := decoder.Decode(&[]any{&seconds, &kind, &text}); err != nil {
+			return nil, fmt.Errorf("decode event %d: %w", len(read.Screens)+1, err)
 		}
 		read.Screens = append(read.Screens, Screen{seconds, strings.Split(strings.TrimPrefix(text, redraw), "\r\n")})
 	}
-	if len(read.Screens) == 0 {
-		return nil, errors.New("read events: there are none")
-	}
 	return read, nil
-}
-
-// Recorder records the screens of a program that appends each to its output. It is safe for concurrent use.
-type Recorder struct {
-	title, start string
-	began        time.Time
-	mutex        sync.Mutex
-	current      string        // the screen whose end was not written yet
-	at           time.Duration // when the current screen began
-	screens      []Screen
-}
-
-// NewRecorder starts a recording. A line that begins with start is the first one of a screen.
-func NewRecorder(title, start string) *Recorder {
-	return &Recorder{title: title, start: start, began: time.Now()}
-}
-
-// Write accepts output in pieces of any size. It never fails.
-func (r *Recorder) Write(output []byte) (int, error) {
-	r.mutex.Lock()
-	defer r.mutex.Unlock()
-	now := time.Since(r.began)
-	if r.current == "" {
-		r.at = now
-	}
-	r.current += string(output)
-	for {
-		end := strings.Index(r.current, "\n"+r.start)
-		if end < 0 {
-			return len(output), nil
-		}
-		r.keep(r.current[:end])
-		r.current, r.at = r.current[end+1:], now
-	}
-}
-
-// keep records a screen that differs from the last one.
-func (r *Recorder) keep(screen string) {
-	screen = strings.ReplaceAll(strings.TrimSpace(screen), "\n", "\r\n")
-	if n := len(r.screens); screen == "" || n > 0 && strings.Join(r.screens[n-1].Lines, "\r\n") == screen {
-		return
-	}
-	const hundredths = 100
-	seconds := math.Round(r.at.Seconds()*hundredths) / hundredths
-	r.screens = append(r.screens, Screen{seconds, strings.Split(screen, "\r\n")})
-}
-
-// File ends the recording and returns it. The error means that nothing was recorded.
-func (r *Recorder) File() ([]byte, error) {
-	r.mutex.Lock()
-	defer r.mutex.Unlock()
-	r.keep(r.current)
-	r.current = ""
-	if len(r.screens) == 0 {
-		return nil, errors.New("write recording: the program printed nothing")
-	}
-	first := header{Version: 2, Title: r.title}
-	for _, screen := range r.screens {
-		first.Height = max(first.Height, len(screen.Lines))
-		for _, line := range screen.Lines {
-			first.Width = max(first.Width, len([]rune(line)))
-		}
-	}
-	var file bytes.Buffer
-	lines := json.NewEncoder(&file)
-	err := lines.Encode(first)
-	for _, screen := range r.screens {
-		if err == nil {
-			err = lines.Encode([]any{screen.Seconds, "o", redraw + strings.Join(screen.Lines, "\r\n")})
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("write recording: %w", err)
-	}
-	return file.Bytes(), nil
 }

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -27,14 +29,17 @@ func recording(ctx context.Context, s *stage, file string) (end func() error, er
 	if err != nil {
 		return nil, err
 	}
+	output, terminal := io.Pipe()
+	failure := &strings.Builder{}
 	status := exec.Command(binary, "status", "--watch", "--namespace="+s.Namespace, "--kubeconfig="+kubeconfig)
-	shown, failure := asciicast.NewRecorder("lateen status --watch during make demo-real", "Velero in namespace "), &strings.Builder{}
-	status.Stdout, status.Stderr = shown, failure
+	status.Stdout, status.Stderr = terminal, failure
 	running, err := process.Start(status)
 	if err != nil {
 		return nil, err
 	}
 	s.AtEnd(running.Kill)
+	recorded := make(chan error, 1)
+	go func() { recorded <- record(output, file) }()
 	return func() error {
 		if err := running.Signal(syscall.SIGINT); err != nil {
 			return fmt.Errorf("stop lateen status --watch: %w", err)
@@ -43,10 +48,19 @@ func recording(ctx context.Context, s *stage, file string) (end func() error, er
 		if running.Err().Error() != "exit status 0" {
 			return fmt.Errorf("run lateen status --watch: %w: %s", running.Err(), failure)
 		}
-		text, err := shown.File()
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(file, text, 0o644)
+		return errors.Join(terminal.Close(), <-recorded)
 	}, nil
+}
+
+// record writes what is shown into a file, once all of it was read.
+func record(output *io.PipeReader, file string) error {
+	shown, err := asciicast.Record(output, "lateen status --watch during make demo-real", "Velero in ")
+	if err != nil {
+		return output.CloseWithError(err) // or the program could not go on
+	}
+	text, err := shown.Encode()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, text, 0o644)
 }

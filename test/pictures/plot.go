@@ -3,12 +3,8 @@ package main
 import (
 	"fmt"
 	"strconv"
+	"strings"
 )
-
-// comparison is one pair of bars.
-type comparison struct {
-	work, scenario, figure string
-}
 
 // plot draws makespan and memory beside those of Velero's agent.
 func plot(root string) ([]byte, error) {
@@ -16,50 +12,57 @@ func plot(root string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := newCanvas(760, 330)
-	c.text(point{20, 28}, "start", bold, "Makespan")
-	c.text(point{20, 224}, "start", bold, "Resident memory of the agent")
-	for i, each := range []comparison{
-		{"100 PodVolumeBackups of 1 s, 1 node, 4 slots", "pace", "makespan"},
-		{"50 DataUploads of 1 s, 3 nodes, 4 slots each", "uploads", "makespan"},
-		{"after the 100 PodVolumeBackups", "pace", "agent's resident memory, after"},
+	c := &canvas{width: 760, height: 330}
+	c.text(20, 28, bold, "Makespan")
+	c.text(20, 224, bold, "Resident memory of the agent")
+	for _, each := range []struct {
+		top                    int
+		work, scenario, figure string
+	}{
+		{42, "100 PodVolumeBackups of 1 s, 1 node, 4 slots", "pace", "makespan"},
+		{126, "50 DataUploads of 1 s, 3 nodes, 4 slots each", "uploads", "makespan"},
+		{238, "after the 100 PodVolumeBackups", "pace", "agent's resident memory, after"},
 	} {
-		top := 42 + 84*i
-		if i == 2 {
-			top = 238
+		scenario, found, err := find(scenarios, each.scenario, each.figure)
+		if err != nil {
+			return nil, err
 		}
-		if err := drawPair(c, scenarios, each, top); err != nil {
+		c.text(20, each.top+10, small, fmt.Sprintf("%s (Lateen: %s, %d processors, load %s before)", each.work, scenario.Date, scenario.Processors, scenario.Load))
+		if err := c.pair(found, each.top+18); err != nil {
 			return nil, err
 		}
 	}
 	return c.image("Makespan and memory: Lateen and Velero's agent"), nil
 }
 
-// drawPair draws the bar of Lateen above that of Velero's agent, both relative to the longer one.
-func drawPair(c *canvas, scenarios []recorded, of comparison, top int) error {
-	const left, widest = 150, 480
-	for _, scenario := range scenarios {
-		for _, each := range scenario.Figures {
-			if scenario.Scenario != of.scenario || each.Name != of.figure {
-				continue
+// find returns a figure that was recorded, and its scenario.
+func find(scenarios []recorded, scenario, name string) (recorded, figure, error) {
+	for _, each := range scenarios {
+		for _, one := range each.Figures {
+			if each.Scenario == scenario && one.Name == name {
+				return each, one, nil
 			}
-			velero, err := strconv.ParseFloat(each.Velero, 64)
-			if err != nil {
-				return fmt.Errorf("read figure %s of Velero: %w", of.figure, err)
-			}
-			most := max(velero, each.Value)
-			c.text(point{20, top + 10}, "start", small, fmt.Sprintf("%s (Lateen: %s, %d processors, load %s before)", of.work, scenario.Date, scenario.Processors, scenario.Load))
-			for i, bar := range []struct {
-				name, fill string
-				value      float64
-			}{{"Lateen", blue, each.Value}, {"Velero's agent", grey, velero}} {
-				y := top + 18 + 24*i
-				c.text(point{20, y + 14}, "start", "", bar.name)
-				c.rect(point{left, y}, max(2, int(widest*bar.value/most)), 18, bar.fill)
-				c.text(point{left + int(widest*bar.value/most) + 8, y + 14}, "start", "", strconv.FormatFloat(bar.value, 'f', -1, 64)+" "+each.Unit)
-			}
-			return nil
 		}
 	}
-	return fmt.Errorf("find figure %s of scenario %s: run make bench RECORD=1 ONLY=%s", of.figure, of.scenario, of.scenario)
+	return recorded{}, figure{}, fmt.Errorf("find figure %s of scenario %s: run make bench RECORD=1 ONLY=%s", name, scenario, scenario)
+}
+
+// pair draws the bar of Lateen above that of Velero's agent, both relative to the longer one.
+func (c *canvas) pair(of figure, top int) error {
+	velero, err := strconv.ParseFloat(of.Velero, 64)
+	if err != nil {
+		return fmt.Errorf("read figure %s of Velero: %w", of.Name, err)
+	}
+	const left, widest = 150, 480
+	for i, bar := range []struct {
+		name, fill string
+		value      float64
+	}{{"Lateen", blue, of.Value}, {"Velero's agent", grey, velero}} {
+		width := int(widest * bar.value / max(velero, of.Value))
+		y := top + 24*i
+		c.text(20, y+14, "", bar.name)
+		c.rect(left, y, max(2, width), 18, bar.fill)
+		c.text(left+width+8, y+14, "", strings.TrimSpace(strconv.FormatFloat(bar.value, 'f', -1, 64)+" "+of.Unit))
+	}
+	return nil
 }

@@ -11,8 +11,9 @@ import (
 // recordingFile is what `make recording` has recorded, in the format asciicast v2.
 const recordingFile = "docs/pictures/status.cast"
 
-// readRecording reads what was recorded.
-func readRecording(root string) (*asciicast.Recording, error) {
+// recording draws a terminal that shows the screens one after the other, and again from the start. Where nothing is
+// animated, it shows the last one.
+func recording(root string) ([]byte, error) {
 	text, err := os.ReadFile(filepath.Join(root, recordingFile))
 	if err != nil {
 		return nil, fmt.Errorf("read recording: %w", err)
@@ -21,44 +22,23 @@ func readRecording(root string) (*asciicast.Recording, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", recordingFile, err)
 	}
-	return read, nil
-}
-
-// recording draws a terminal that shows the frames one after the other, and again from the start. Where nothing is
-// animated, it shows the last one.
-func recording(root string) ([]byte, error) {
-	read, err := readRecording(root)
-	if err != nil {
-		return nil, err
-	}
-	frames := read.Screens
-	const margin, columnWidth, rest = 16, 8, 3 // rest: seconds of the last frame
-	c := newCanvas(2*margin+read.Width*columnWidth, 2*margin+read.Height*lineHeight)
-	whole := frames[len(frames)-1].Seconds + rest
-	c.body.WriteString("<style>\n")
-	for i, each := range frames {
-		until := whole
-		if i+1 < len(frames) {
-			until = frames[i+1].Seconds
+	const margin, columnWidth, lineHeight, rest = 16, 8, 15, 3 // rest: seconds of the last screen
+	c := canvas{width: 2*margin + read.Width*columnWidth, height: 2*margin + read.Height*lineHeight}
+	screens := read.Screens
+	screens[0].Seconds = 0
+	whole := screens[len(screens)-1].Seconds + rest
+	for i, each := range screens {
+		until, visibility := whole, "visible"
+		if i+1 < len(screens) {
+			until, visibility = screens[i+1].Seconds, "hidden"
 		}
-		visibility := "hidden"
-		if i+1 == len(frames) {
-			visibility = "visible"
-		}
-		from := each.Seconds
-		if i == 0 {
-			from = 0
-		}
-		fmt.Fprintf(&c.body, "@keyframes f%d{0%%{visibility:hidden}%.2f%%{visibility:visible}%.2f%%,100%%{visibility:hidden}}"+
-			".f%d{visibility:%s;animation:f%d %.2fs step-end infinite}\n", i, 100*from/whole, 100*until/whole, i, visibility, i, whole)
-	}
-	c.body.WriteString("</style>\n")
-	for i, each := range frames {
-		fmt.Fprintf(&c.body, "<g class=\"f%d\">\n", i)
+		fmt.Fprintf(&c, "<style>@keyframes f%d{0%%{visibility:hidden}%.2f%%{visibility:visible}%.2f%%,100%%{visibility:hidden}}"+
+			".f%d{visibility:%s;animation:f%d %.2fs step-end infinite}</style>\n", i, 100*each.Seconds/whole, 100*until/whole, i, visibility, i, whole)
+		fmt.Fprintf(&c, "<g class=\"f%d\" font-family=\"DejaVu Sans Mono, monospace\">\n", i)
 		for row, line := range each.Lines {
-			c.text(point{margin, margin + (row+1)*lineHeight - 3}, "start", ` xml:space="preserve" font-family="DejaVu Sans Mono, monospace"`, line)
+			c.text(margin, margin+(row+1)*lineHeight-3, `xml:space="preserve"`, line)
 		}
-		c.body.WriteString("</g>\n")
+		c.WriteString("</g>\n")
 	}
 	return c.image(read.Title), nil
 }

@@ -1,6 +1,5 @@
-// Command bench prints figures of Lateen's agent at work on a real control plane, with movers that move
-// nothing: throughput, API calls, memory and the cost of Event watches. It judges none of them: figures depend
-// on the machine. Arguments are more flags for the agent, such as --log-level=debug.
+// Command bench prints figures of Lateen's agent at work on a real control plane, with movers that move nothing:
+// throughput, API calls and memory. It judges none of them: figures depend on the machine.
 package main
 
 import (
@@ -14,36 +13,24 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/lateen-project/lateen/test/bench/record"
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/fixture"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// deadline is what all scenarios may take together; they take about eight minutes on two cores.
+// deadline is what a run may take. All scenarios together take about four minutes on two cores.
 const deadline = 20 * time.Minute
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "floor" {
-		if err := runFloor(context.Background(), os.Args[2:]); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
-	asJSON := flag.Bool("json", false, "print the figures as JSON")
-	only := flag.String("only", "", "play one scenario: "+names())
-	into := flag.String("record", "", "keep the figures of a run without an error in this file, which the plot of the documentation is drawn from")
-	logs := flag.String("logs", "", "directory for the logs of the agents and of the simulated nodes (default: they are not kept)")
-	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	s := &env{logs: *logs, flags: flag.Args(), progress: os.Stderr}
-	show := s.table
-	if *asJSON {
-		show = s.json
+	command, arguments := runScenarios, os.Args[1:]
+	if len(arguments) > 0 && arguments[0] == "floor" {
+		command, arguments = runFloor, arguments[1:]
 	}
-	err := errors.Join(s.run(ctx, *only), show(os.Stdout))
-	if err == nil && *into != "" {
-		err = record(*into, s.recorded)
-	}
-	if err != nil {
+	if err := command(ctx, arguments); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1) //nolint:gocritic // there is nothing left to stop
 	}
@@ -52,81 +39,95 @@ func main() {
 // scenario is one thing to find out.
 type scenario struct {
 	name string
-	play func(*env, context.Context) error
+	play func(*env, context.Context, *record.Scenario) error
 }
 
 func scenarios() []scenario {
-	return []scenario{
-		{"pace", (*env).pace},
-		{"turnover", (*env).turnover},
-		{"uploads", (*env).uploads},
-		{"herd", (*env).herd},
-		{"snapshots", (*env).snapshots},
-		{"maintenance", (*env).maintenance},
-		{"watches", (*env).watches},
-		{"memory", (*env).memory},
-	}
+	return []scenario{{"pace", (*env).pace}, {"uploads", (*env).uploads}, {"maintenance", (*env).maintenance}, {"memory", (*env).memory}}
 }
 
-// names lists them, for messages.
-func names() string {
-	var all []string
+// names lists the scenarios.
+func names() (all []string) {
 	for _, scenario := range scenarios() {
 		all = append(all, scenario.name)
 	}
-	return strings.Join(all, ", ")
+	return all
 }
 
-// run plays the scenarios. There are figures of a run that fails too.
-func (s *env) run(ctx context.Context, only string) (err error) {
+// runScenarios plays the scenarios, or one of them.
+func runScenarios(ctx context.Context, arguments []string) error {
+	flags := flag.NewFlagSet("bench", flag.ExitOnError)
+	only := flags.String("only", "", "play one scenario: "+strings.Join(names(), ", "))
+	into := flags.String("record", "", "keep the figures of a run without an error in this file")
+	if err := flags.Parse(arguments); err != nil {
+		return err
+	}
+	var played []record.Scenario
+	err := withPlane(ctx, func(ctx context.Context, s *env) error {
+		for _, scenario := range scenarios() {
+			if *only != "" && *only != scenario.name {
+				continue
+			}
+			seen, err := s.run(ctx, scenario)
+			if err != nil {
+				return fmt.Errorf("play scenario %s: %w", scenario.name, err)
+			}
+			played = append(played, *seen)
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return err
+	case len(played) == 0:
+		return fmt.Errorf("find scenario %q: use one of %s", *only, strings.Join(names(), ", "))
+	case *into != "":
+		return record.Write(*into, names(), played)
+	}
+	return nil
+}
+
+// run plays a scenario and prints its figures.
+func (s *env) run(ctx context.Context, scenario scenario) (*record.Scenario, error) {
+	load, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return nil, fmt.Errorf("read load: %w", err)
+	}
+	average, _, _ := strings.Cut(string(load), " ")
+	seen := &record.Scenario{Name: scenario.name, Date: time.Now().Format(time.DateOnly), Processors: runtime.NumCPU(), Load: average}
+	progress("scenario %s begins: %d processors, load %s", seen.Name, seen.Processors, seen.Load)
+	err = scenario.play(s, ctx, seen)
+	return seen, errors.Join(err, seen.Print(os.Stdout))
+}
+
+func progress(format string, values ...any) {
+	fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, values...))
+}
+
+// env is one control plane, on which every scenario has installations of its own.
+type env struct {
+	plane *cluster.Cluster
+	dir   string // for files
+}
+
+// withPlane calls a function with a control plane that has Velero's resource definitions.
+func withPlane(ctx context.Context, do func(context.Context, *env) error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
-	defer func() { err = errors.Join(err, s.close()) }()
-	if err := s.printLoad("begin"); err != nil {
+	s := &env{}
+	if s.dir, err = os.MkdirTemp("", "lateen-bench-"); err != nil {
 		return err
 	}
-	if err := s.open(ctx); err != nil {
-		return fmt.Errorf("open the stage: %w", err)
-	}
-	played := false
-	for _, scenario := range scenarios() {
-		if only != "" && only != scenario.name {
-			continue
-		}
-		played = true
-		if err := s.play(ctx, scenario); err != nil {
-			return fmt.Errorf("play scenario %s: %w", scenario.name, err)
-		}
-		if err := s.printLoad(scenario.name + " ended"); err != nil {
-			return err
-		}
-	}
-	if !played {
-		return fmt.Errorf("find scenario %q: use one of %s", only, names())
-	}
-	return nil
-}
-
-// play plays one scenario, with which all ends that began in it.
-func (s *env) play(ctx context.Context, scenario scenario) error {
-	before, known := len(s.closing), len(s.figures)
-	load, err := loadAverage()
-	if err != nil {
+	defer func() { err = errors.Join(err, os.RemoveAll(s.dir)) }()
+	if err := fixture.LogToFile(s.dir); err != nil {
 		return err
 	}
-	err = scenario.play(s, ctx)
-	played := newRecorded(scenario.name, load)
-	played.Figures = append(played.Figures, s.figures[known:]...)
-	s.recorded = append(s.recorded, played)
-	return errors.Join(err, s.closeDownTo(before))
-}
-
-// printLoad prints what has happened, and how busy the machine is: other work on it spoils the figures.
-func (s *env) printLoad(what string) error {
-	average, err := loadAverage()
-	if err != nil {
+	if s.plane, err = cluster.Start(ctx, cluster.Options{}); err != nil {
 		return err
 	}
-	fmt.Fprintf(s.progress, "%s  %s; %d processors, load %s\n", time.Now().Format(time.TimeOnly), what, runtime.NumCPU(), average)
-	return nil
+	defer func() { err = errors.Join(err, s.plane.Stop()) }()
+	if err := testenv.InstallCRDs(ctx, s.plane.Admin()); err != nil {
+		return err
+	}
+	return do(ctx, s)
 }

@@ -2,29 +2,28 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"strings"
-	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/test/bench/record"
 	"github.com/lateen-project/lateen/test/fixture"
-	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // finished is how many backups are over in the second part of the scenario.
 const finished = 10_000
 
-// memory is what the agent needs to be ready, in a namespace without backups and in one where thousands are
+// memory is what the agent needs when it is ready, in a namespace without backups and in one where thousands are
 // over and not yet expired.
-func (s *env) memory(ctx context.Context) error {
-	installed, err := s.install(ctx, layout{name: "memory", slots: slots, movers: time.Second})
+func (s *env) memory(ctx context.Context, show *record.Scenario) (err error) {
+	installed, err := s.install(ctx, show.Name, 1, fixture.Options{})
+	defer func() { err = errors.Join(err, installed.Close()) }()
 	if err != nil {
 		return err
 	}
-	show := s.panel("Memory of the agent, when it is ready")
 	if err := installed.weigh(ctx, show, "no backups"); err != nil {
 		return err
 	}
@@ -35,34 +34,19 @@ func (s *env) memory(ctx context.Context) error {
 }
 
 // weigh starts an agent, and adds what it needs.
-func (s *installation) weigh(ctx context.Context, show panel, with string) error {
-	agent, err := s.agent(ctx, s.Nodes[0])
+func (s *installation) weigh(ctx context.Context, show *record.Scenario, with string) error {
+	agent, err := s.Program(ctx, s.Nodes[0])
 	if err != nil {
 		return err
 	}
-	defer func() { _ = agent.Kill() }()
-	used, err := memoryOf(agent.PID())
-	if err != nil {
-		return err
-	}
-	const gauge = "go_memstats_heap_alloc_bytes"
-	lines, err := agent.Metrics(ctx, gauge)
-	if err != nil {
-		return err
-	}
-	var heap float64
-	if _, err := fmt.Sscanf(strings.Join(lines, ""), gauge+" %g", &heap); err != nil {
-		return fmt.Errorf("read metric %s of %q: %w", gauge, lines, err)
-	}
-	show.show(with+": resident", mebibytes(used.resident), "MiB")
-	show.show(with+": resident, peak", mebibytes(used.peak), "MiB")
-	show.show(with+": Go heap, garbage included", mebibytes(int64(heap)), "MiB")
-	return nil
+	resident, err := residentOf(agent)
+	show.Show(with+": resident", resident, "MiB")
+	return errors.Join(err, agent.Kill())
 }
 
 // history creates backups of its node that are over, with all that Velero leaves in one.
 func (s *installation) history(ctx context.Context) error {
-	pod, err := s.running(ctx, testenv.EmptyDir("data"))
+	pod, err := s.Source(ctx, "source", s.Nodes[0])
 	if err != nil {
 		return err
 	}
@@ -70,7 +54,8 @@ func (s *installation) history(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return fixture.InParallel(finished, 16, func(int) error {
+	const atOnce = 16
+	return fixture.InParallel(finished, atOnce, func(int) error {
 		_, err := s.PodVolumeBackup(ctx, backup, pod, "data", func(b *velerov1.PodVolumeBackup) {
 			now := metav1.Now()
 			b.Labels[api.LabelDone] = "true" // as Lateen's agents leave it

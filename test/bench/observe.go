@@ -18,12 +18,12 @@ import (
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// follow calls enough for each change of the objects that options select, in the background, until enough is true. What
+// follow calls enough for each change of the objects of a label selector, in the background, until enough is true. What
 // enough has written may be read after the channel has an answer.
 func follow[L runtime.Object](
-	ctx context.Context, client testenv.Client[L], options metav1.ListOptions, enough func(watch.Event) bool,
+	ctx context.Context, client testenv.Client[L], selector string, enough func(watch.Event) bool,
 ) (<-chan error, error) {
-	now, err := client.List(ctx, options)
+	now, err := client.List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return nil, fmt.Errorf("list %T: %w", now, err)
 	}
@@ -32,7 +32,7 @@ func follow[L runtime.Object](
 		return nil, fmt.Errorf("list %T: %w", now, err)
 	}
 	selected := &cache.ListWatch{WatchFuncWithContext: func(ctx context.Context, from metav1.ListOptions) (watch.Interface, error) {
-		from.LabelSelector = options.LabelSelector
+		from.LabelSelector = selector
 		return client.Watch(ctx, from)
 	}}
 	// The API server cuts watches that do not keep up with a burst. This one resumes.
@@ -58,9 +58,9 @@ func follow[L runtime.Object](
 	return ended, nil
 }
 
-// phases returns, in the background, every change of phase of so many resources of a kind, once all are terminal and the
-// agents have removed their finalizers, which is the last thing that they do.
-func (s *installation) phases(ctx context.Context, kind testenv.Kind, many int, into *[]testenv.Transition) (<-chan error, error) {
+// phases adds, in the background, every change of phase, once all transfers are terminal and the agents have removed their
+// finalizers, which is the last thing that they do.
+func (s *installation) phases(ctx context.Context, result *seen) (<-chan error, error) {
 	history, err := s.Record(ctx)
 	if err != nil {
 		return nil, err
@@ -75,11 +75,11 @@ func (s *installation) phases(ctx context.Context, kind testenv.Kind, many int, 
 				}
 			}
 			counted = len(all)
-			return len(terminal) == many
+			return len(terminal) == result.transfers
 		})
-		*into = all
+		result.transitions = all
 		for name := range terminal {
-			_, settled := s.Transfers(kind).Wait(ctx, name, testenv.Settled)
+			_, settled := s.Transfers(result.kind).Wait(ctx, name, testenv.Settled)
 			err = errors.Join(err, settled)
 		}
 		ended <- err
@@ -87,16 +87,22 @@ func (s *installation) phases(ctx context.Context, kind testenv.Kind, many int, 
 	return ended, nil
 }
 
-// ends collects when the movers of a kind ended, until so many have.
-func (s *installation) ends(ctx context.Context, kind testenv.Kind, many int, into *[]time.Time) (<-chan error, error) {
-	ended := map[string]bool{}
-	movers := metav1.ListOptions{LabelSelector: kind.Label()}
-	return follow(ctx, s.Kube.CoreV1().Pods(s.Namespace), movers, func(event watch.Event) bool {
-		pod, ok := event.Object.(*corev1.Pod)
-		finished := ok && (pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed)
-		if finished && !ended[pod.Name] {
-			ended[pod.Name] = true
-			*into = append(*into, time.Now())
+// pods adds, in the background, when the pods of a selector were created (InProgress) and ended (Completed), until so many
+// have ended.
+func (s *installation) pods(ctx context.Context, selector string, many int, into *[]testenv.Transition) (<-chan error, error) {
+	created, ended := map[string]bool{}, map[string]bool{}
+	note := func(pod *corev1.Pod, phase testenv.Phase, noted map[string]bool) {
+		if !noted[pod.Name] {
+			noted[pod.Name] = true
+			*into = append(*into, testenv.Transition{Name: pod.Name, To: phase, At: time.Now()})
+		}
+	}
+	return follow(ctx, s.Kube.CoreV1().Pods(s.Namespace), selector, func(event watch.Event) bool {
+		if pod, ok := event.Object.(*corev1.Pod); ok {
+			note(pod, testenv.InProgress, created)
+			if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+				note(pod, testenv.Completed, ended)
+			}
 		}
 		return len(ended) == many
 	})

@@ -3,7 +3,8 @@ package main
 import (
 	"fmt"
 	"strconv"
-	"strings"
+
+	"github.com/lateen-project/lateen/test/bench/record"
 )
 
 // plot draws makespan and memory beside those of Velero's agent.
@@ -36,19 +37,19 @@ func plot(root string) ([]byte, error) {
 }
 
 // find returns a figure that was recorded, and its scenario.
-func find(scenarios []recorded, scenario, name string) (recorded, figure, error) {
+func find(scenarios []record.Scenario, scenario, name string) (record.Scenario, record.Figure, error) {
 	for _, each := range scenarios {
 		for _, one := range each.Figures {
-			if each.Scenario == scenario && one.Name == name {
+			if each.Name == scenario && one.Name == name {
 				return each, one, nil
 			}
 		}
 	}
-	return recorded{}, figure{}, fmt.Errorf("find figure %s of scenario %s: run make bench RECORD=1 ONLY=%s", name, scenario, scenario)
+	return record.Scenario{}, record.Figure{}, fmt.Errorf("find figure %s of scenario %s: run make bench RECORD=1 ONLY=%s", name, scenario, scenario)
 }
 
 // pair draws the bar of Lateen above that of Velero's agent, both relative to the longer one.
-func (c *canvas) pair(of figure, top int) error {
+func (c *canvas) pair(of record.Figure, top int) error {
 	velero, err := strconv.ParseFloat(of.Velero, 64)
 	if err != nil {
 		return fmt.Errorf("read figure %s of Velero: %w", of.Name, err)
@@ -62,7 +63,7 @@ func (c *canvas) pair(of figure, top int) error {
 		y := top + 24*i
 		c.text(20, y+14, "", bar.name)
 		c.rect(left, y, max(2, width), 18, bar.fill)
-		c.text(left+width+8, y+14, "", strings.TrimSpace(strconv.FormatFloat(bar.value, 'f', -1, 64)+" "+of.Unit))
+		c.text(left+width+8, y+14, "", record.Figure{Value: bar.value, Unit: of.Unit}.String())
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package figures
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -19,11 +18,7 @@ type Calls struct {
 	Leases   int // writes that come with time and not with work
 	Reads    int // get and list
 	Watches  int // begun
-	Failed   int // of all these, answered with 400 or more
-	Conflict int // of those, answered with 409: another client changed the object first
-
-	// Refused counts those that failed by verb, resource and reason.
-	Refused []Count
+	Conflict int // of all these, answered with 409: another client changed the object first
 
 	// By counts all of them by verb and resource, such as "create pods".
 	By []Count
@@ -40,13 +35,9 @@ type Count struct {
 // CountCalls sorts the requests of one user.
 func CountCalls(records cluster.Records) Calls {
 	var calls Calls
-	by, reads, refused := map[string]int{}, map[string]int{}, map[string]int{}
+	by, reads := map[string]int{}, map[string]int{}
 	for _, record := range records {
 		by[named(record)]++
-		if record.Code >= 400 {
-			calls.Failed++
-			refused[fmt.Sprintf("%s: %d %s", named(record), record.Code, record.Reason)]++
-		}
 		if record.Code == http.StatusConflict {
 			calls.Conflict++
 		}
@@ -66,7 +57,7 @@ func CountCalls(records cluster.Records) Calls {
 			reads[record.RequestURI]++
 		}
 	}
-	calls.By, calls.Refused = ranked(by), ranked(refused)
+	calls.By = ranked(by)
 	if alike := ranked(reads); len(alike) > 0 {
 		calls.MostAlike = alike[0]
 	}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lateen-project/lateen/test/bench/figures"
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/fixture"
+	"github.com/lateen-project/lateen/test/testenv"
+)
+
+// load is a number of transfers that are created at once.
+type load struct {
+	kind             testenv.Kind
+	transfers, nodes int
+	takes            time.Duration // by each mover
+	prepare          func(ctx context.Context, on *installation, transfers int) (create func(i int) error, err error)
+}
+
+// seen is what was seen of them.
+type seen struct {
+	load
+	transitions []testenv.Transition // of the transfers
+	movers      []testenv.Transition
+	calls       figures.Calls // of all agents together
+	cpu         time.Duration // of all agents together
+	resident    float64       // MiB of the agent of the first node, at the end
+}
+
+// carry has agents do a load on an installation of their own: Lateen's on each node, or package floor alone.
+func (s *env) carry(ctx context.Context, name string, l load, floor bool) (result *seen, err error) {
+	installed, err := s.install(ctx, name, l.nodes, fixture.Options{Takes: l.takes})
+	defer func() { err = errors.Join(err, installed.Close()) }()
+	if err != nil {
+		return nil, err
+	}
+	create, err := l.prepare(ctx, installed, l.transfers)
+	if err != nil {
+		return nil, err
+	}
+	start := installed.agents
+	if floor {
+		start = installed.floor
+	}
+	agents, err := start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	result = &seen{load: l}
+	if err := installed.observe(ctx, result, agents, create); err != nil {
+		return nil, fmt.Errorf("%w; the log of agent %s ends with:\n%s", err, installed.Nodes[0].Name(), agents[0].Tail())
+	}
+	return result, nil
+}
+
+// agents starts Lateen's agents, and returns when one of them coordinates.
+func (s *installation) agents(ctx context.Context) ([]*fixture.Program, error) {
+	var started []*fixture.Program
+	for _, on := range s.Nodes {
+		agent, err := s.Program(ctx, on)
+		if err != nil {
+			return nil, err
+		}
+		started = append(started, agent)
+	}
+	return started, coordinated(ctx, s.Env)
+}
+
+// observe creates the transfers, and adds what was seen until the agents had nothing left to do.
+func (s *installation) observe(ctx context.Context, result *seen, agents []*fixture.Program, create func(i int) error) error {
+	ctx, stop := fixture.While(ctx, agents...)
+	defer stop()
+	phases, err := s.phases(ctx, result)
+	if err != nil {
+		return err
+	}
+	movers, err := s.pods(ctx, result.kind.Label(), result.transfers, &result.movers)
+	if err != nil {
+		return err
+	}
+	before, err := cpuOf(agents)
+	if err != nil {
+		return err
+	}
+	begun := time.Now()
+	if err := errors.Join(fixture.InParallel(result.transfers, result.transfers, create), <-phases, <-movers); err != nil {
+		return err
+	}
+	after, err := cpuOf(agents)
+	if err != nil {
+		return err
+	}
+	result.cpu = after - before
+	if result.resident, err = residentOf(agents[0]); err != nil {
+		return err
+	}
+	records, err := s.Plane.Audit(ctx, cluster.Query{User: s.User(), Since: begun})
+	result.calls = figures.CountCalls(records)
+	return err
+}
+
+// prepareBackups makes a pod with a claim for each backup, so that no two backups read the same objects.
+func prepareBackups(ctx context.Context, on *installation, backups int) (create func(i int) error, err error) {
+	volumes := make([]corev1.Volume, backups)
+	err = fixture.InParallel(backups, backups, func(i int) error {
+		claim, err := on.Claim(ctx, fmt.Sprintf("claim-%d", i), corev1.PersistentVolumeSource{
+			NFS: &corev1.NFSVolumeSource{Server: "nfs.example", Path: "/exported"},
+		}, corev1.PersistentVolumeFilesystem)
+		if err != nil {
+			return err
+		}
+		volumes[i] = testenv.ClaimVolume(fmt.Sprintf("volume-%d", i), claim.Name)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	pod, err := on.SourcePod(ctx, "source", on.Nodes[0].Name(), volumes...)
+	if err != nil {
+		return nil, err
+	}
+	if pod, err = on.WaitPod(ctx, pod.Namespace, pod.Name, testenv.Running); err != nil {
+		return nil, err
+	}
+	backup, err := on.Backup(ctx, "backup")
+	return func(i int) error {
+		_, err := on.PodVolumeBackup(ctx, backup, pod, volumes[i].Name)
+		return err
+	}, err
+}
+
+// prepareUploads takes a snapshot of a claim for each upload, by a driver of the installation's own.
+func prepareUploads(ctx context.Context, on *installation, uploads int) (create func(i int) error, err error) {
+	class := "bench-" + on.Namespace
+	if err := on.StartDriver(ctx, class, csi.Options{DataLess: true}); err != nil {
+		return nil, err
+	}
+	backup, err := on.Backup(ctx, "backup")
+	if err != nil {
+		return nil, err
+	}
+	claims, snapshots := make([]*corev1.PersistentVolumeClaim, uploads), make([]string, uploads)
+	err = fixture.InParallel(uploads, uploads, func(i int) error {
+		created, err := on.CSIClaim(ctx, fmt.Sprintf("claim-%d", i), class)
+		if err != nil {
+			return err
+		}
+		if claims[i], err = on.WaitClaim(ctx, created.Namespace, created.Name, testenv.Bound); err != nil {
+			return err
+		}
+		taken, err := on.Snapshot(ctx, backup, claims[i], class)
+		if err != nil {
+			return err
+		}
+		snapshots[i] = taken.Name
+		_, err = on.WaitSnapshot(ctx, taken.Namespace, taken.Name, testenv.ReadyToUse)
+		return err
+	})
+	return func(i int) error {
+		_, err := on.DataUpload(ctx, backup, claims[i], velerov2alpha1.CSISnapshotSpec{
+			VolumeSnapshot: snapshots[i], SnapshotClass: class, Driver: on.Driver.Name(),
+		})
+		return err
+	}, err
+}
+
+// slotsInAll are those of all nodes.
+func (l load) slotsInAll() int { return l.nodes * slots }
+
+// mostOnANode is how many transfers were InProgress at once on the node where that were most.
+func (s *seen) mostOnANode() (most int) {
+	nodes := map[string][]testenv.Transition{}
+	for _, t := range s.transitions {
+		nodes[t.Node] = append(nodes[t.Node], t)
+	}
+	for _, transitions := range nodes {
+		most = max(most, figures.Measure(transitions, slots).MostAtOnce)
+	}
+	return most
+}
+
+// turnovers are the times from the end of a mover to the next InProgress, sorted.
+func (s *seen) turnovers() []time.Duration {
+	var ends []time.Time
+	for _, mover := range s.movers {
+		if mover.To == testenv.Completed {
+			ends = append(ends, mover.At)
+		}
+	}
+	slices.SortFunc(ends, time.Time.Compare)
+	return figures.Turnovers(s.transitions, ends, s.slotsInAll())
+}

@@ -3,7 +3,6 @@ package reconcile
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -192,17 +191,6 @@ func TestAStoppingControllerWaitsForTheGracePeriodOnly(t *testing.T) {
 		d.stop()
 		<-d.stopped
 		require.Equal(t, testGrace, time.Since(stopping))
-	})
-}
-
-func TestAControllerStopsAtOnceWhenItIsIdle(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := drive(t, 2, []string{"a"}, func(context.Context, string) (time.Duration, error) { return time.Hour, nil })
-		d.pass(time.Minute)
-		d.stop()
-		<-d.stopped
-		require.Equal(t, time.Minute, time.Since(d.started))
-		require.True(t, slices.Equal([]time.Duration{0}, d.times("a")))
 	})
 }
 

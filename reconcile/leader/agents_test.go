@@ -108,22 +108,6 @@ func TestAnAgentThatIsNotReadyForTheGracePeriodIsUnavailable(t *testing.T) {
 	})
 }
 
-func TestClocksOfNodesAreNotCompared(t *testing.T) {
-	for sentence, transition := range map[string]int{"the node's clock is behind": -1_000_000_000, "the node's clock is ahead": 1_000_000_000} {
-		t.Run(sentence, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newTrackerFixture()
-				r.Start()
-				r.Update(agentPod("a", "n1", notReady, transition))
-				letPass(time.Minute - 1)
-				require.False(t, r.Unavailable("n1"))
-				letPass(1)
-				require.True(t, r.Unavailable("n1"))
-			})
-		})
-	}
-}
-
 func TestNoAgentIsUnavailableBeforeTheTermHasLastedForTheGracePeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTrackerFixture()

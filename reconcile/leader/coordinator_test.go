@@ -52,29 +52,21 @@ func TestIdleCandidatesOnlyWatch(t *testing.T) {
 }
 
 func TestCandidatesCampaignWithJitterAfterARelease(t *testing.T) {
-	for sentence, absent := range map[string]bool{"the Lease is given back": false, "there is no Lease": true} {
-		t.Run(sentence, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := newElection(t)
-				if !absent {
-					p.join(0)
-					p.advance(2 * time.Second)
-				}
-				for range 500 {
-					p.join(0)
-				}
-				if !absent {
-					p.advance(time.Second)
-					p.requests()
-					p.candidates[0].stop()
-				}
-				p.advance(2 * time.Second)
-				p.leader()
-				total, requests := p.campaigned()
-				require.Less(t, total, 20, "%v", requests)
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		p := newElection(t)
+		p.join(0)
+		p.advance(2 * time.Second)
+		for range 500 {
+			p.join(0)
+		}
+		p.advance(time.Second)
+		p.requests()
+		p.candidates[0].stop()
+		p.advance(2 * time.Second)
+		p.leader()
+		total, requests := p.campaigned()
+		require.Less(t, total, 20, "%v", requests)
+	})
 }
 
 // TestTheRequestsOfAnElectionDoNotGrowWithTheNumberOfAgents: with a fixed spread of one second, the GETs of 30 of 1,500
@@ -217,7 +209,7 @@ func TestADeletedLeaseIsRecreated(t *testing.T) {
 	})
 }
 
-func TestAnEndedWatchIsReopened(t *testing.T) {
+func TestAWatchThatEndsOrExpiresIsReopened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newElection(t)
 		first := p.join(0)
@@ -225,30 +217,12 @@ func TestAnEndedWatchIsReopened(t *testing.T) {
 		second := p.join(0)
 		p.advance(time.Second)
 		p.requests()
-		for range 10 {
-			p.endWatches()
-			p.advance(5 * time.Minute)
-		}
-		requests := p.requests(first)
-		require.Equal(t, map[string]int{"watch": 10}, requests)
-		first.stop()
-		p.advance(2 * time.Second)
-		require.Same(t, second, p.leader())
-	})
-}
-
-func TestAnExpiredWatchIsReopenedWithAList(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newElection(t)
-		first := p.join(0)
-		p.advance(2 * time.Second)
-		second := p.join(0)
-		p.advance(time.Second)
-		p.requests()
+		p.endWatches()
+		p.advance(5 * time.Minute)
+		require.Equal(t, map[string]int{"watch": 1}, p.requests(first))
 		p.expireWatches()
 		p.advance(time.Minute)
-		requests := p.requests(first)
-		require.Equal(t, map[string]int{"list": 1, "watch": 1}, requests)
+		require.Equal(t, map[string]int{"list": 1, "watch": 1}, p.requests(first))
 		require.Same(t, first, p.leader())
 		first.stop()
 		p.advance(2 * time.Second)
@@ -264,6 +238,7 @@ func TestACandidateWaitsUntilItHasObservedTheLease(t *testing.T) {
 		blind := p.join(0)
 		blind.disconnect(true)
 		p.advance(5 * time.Minute)
+		require.Zero(t, p.requests(p.candidates[0])["get"], "it takes part in no election")
 		require.Zero(t, blind.terms)
 	})
 }

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -67,6 +68,10 @@ func TestARebindPastItsDeadlineIsTriedOnceMore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newLateDelivery(t, test.target.DeepCopy(), test.volume.DeepCopy())
+			s.pods[testKey] = newWorking().pods[testKey]
+			s.pods[testKey].Status.Phase = corev1.PodSucceeded
+			var logs []string
+			s.MoverLog = func(_ context.Context, mover string, _ []byte) { logs = append(logs, mover) }
 			require.Equal(t, s.Limits.RebindGrace, s.step(t))
 			require.Equal(t, velerov2alpha1.DataDownloadPhaseInProgress, s.object.Status.Phase)
 			if test.bind {
@@ -81,6 +86,7 @@ func TestARebindPastItsDeadlineIsTriedOnceMore(t *testing.T) {
 			volume, err := s.kube.CoreV1().PersistentVolumes().Get(t.Context(), "pv", metav1.GetOptions{})
 			require.NoError(t, err)
 			require.Equal(t, test.policy, volume.Spec.PersistentVolumeReclaimPolicy)
+			require.Equal(t, []string{testKey}, logs, "saved once, before the mover is deleted")
 		})
 	}
 }

@@ -53,7 +53,10 @@ func TestAFailedMoverIsDeletedBeforeItsTransferReturnsToAccepted(t *testing.T) {
 				s := evicted(t, phase)
 				velero := &peeking{single: s}
 				s.Client = velero
-				var reported []string
+				var reported, phases []string
+				s.OnUpdate = func(_ *velerov1.PodVolumeBackup, before, after transfer.State) {
+					phases = append(phases, string(before.Phase+" to "+after.Phase))
+				}
 				for range 3 { // the restart is counted, the pod is deleted, the phase is reset
 					s.step(t)
 					if crash { // after each step
@@ -64,6 +67,7 @@ func TestAFailedMoverIsDeletedBeforeItsTransferReturnsToAccepted(t *testing.T) {
 				require.False(t, velero.harmed, "an agent of Velero cancels it")
 				require.Equal(t, 1, s.state().Restarts)
 				require.Equal(t, "mover was evicted: low on memory", s.state().Message)
+				require.Equal(t, []string{string(phase) + " to Accepted"}, phases, "reported once")
 				require.Zero(t, s.NodeSlots.Own().InUse())
 				require.Empty(t, s.live[testKey])
 				for len(s.events.Events) > 0 {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"strconv"
 	"testing"
 	"time"
@@ -25,7 +23,6 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/exposer"
-	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/transfer"
@@ -241,39 +238,4 @@ func (noTargets) Forget(types.UID)                              {}
 
 func (noTargets) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, known bool) {
 	return nil, false
-}
-
-func TestTransferConvergesAfterAnyFault(t *testing.T) {
-	resource := schema.GroupResource{Resource: "things"}
-	answers := map[string]error{
-		"409":              apierrors.NewConflict(resource, "b1", errors.New("changed")),
-		"429":              apierrors.NewTooManyRequests("slow down", 1),
-		"403":              apierrors.NewForbidden(resource, "b1", errors.New("exceeded quota")),
-		"500":              apierrors.NewInternalError(errors.New("etcd")),
-		"503":              apierrors.NewServiceUnavailable("starting"),
-		"timeout":          context.DeadlineExceeded,
-		"connection reset": io.ErrUnexpectedEOF,
-	}
-	calls := map[string]int{"patch podvolumebackups": 5, "create pods": 1, "delete pods": 1, "get pods/log": 1}
-	for call, most := range calls {
-		for name, answer := range answers {
-			for ordinal := 1; ordinal <= most; ordinal++ {
-				for _, committed := range []bool{false, true} {
-					if committed && (apierrors.IsConflict(answer) || apierrors.IsForbidden(answer)) {
-						continue // these errors prove that the write did not happen
-					}
-					t.Run(fmt.Sprintf("%s %d answers %s, committed %v", call, ordinal, name, committed), func(t *testing.T) {
-						s := newFixture(t, fault{call: call, ordinal: ordinal, err: answer, committed: committed})
-						s.run(t)
-						require.GreaterOrEqual(t, s.calls[call], ordinal, "the fault was never hit")
-						require.Equal(t, "snap", s.backup.Status.SnapshotID)
-						require.Nil(t, s.Mover(testKey), "mover left behind")
-						require.Zero(t, s.NodeSlots.Own().InUse(), "slot leaked")
-						require.NotContains(t, s.backup.Labels, api.LabelExposing)
-						require.LessOrEqual(t, s.calls["create pods"], 2, "more than one mover")
-					})
-				}
-			}
-		}
-	}
 }

@@ -44,7 +44,7 @@ func TestNewer(t *testing.T) {
 func TestMoverIsTheNewerOfTwoCaches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		movers, here := newFeed(), newFeed()
-		caches := &Caches{Movers: podInformer(t, movers, Scope{}), LocalPods: podInformer(t, here, Scope{})}
+		caches := &Caches{Movers: podInformer(t, movers), LocalPods: podInformer(t, here)}
 		running(t, caches.Movers, caches.LocalPods)
 		is := func(key string) string {
 			synctest.Wait()

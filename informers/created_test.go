@@ -28,7 +28,7 @@ func TestACreatedMoverIsReturnedUntilTheCacheIsNewer(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFeed(pod("b"))
 				f.version = 5
-				caches := &Caches{Movers: podInformer(t, f, Scope{}), LocalPods: podInformer(t, newFeed(), Scope{})}
+				caches := &Caches{Movers: podInformer(t, f), LocalPods: podInformer(t, newFeed())}
 				_, err := caches.Movers.AddHandler(caches.DropCreated(func(*corev1.Pod) {}))
 				require.NoError(t, err)
 				running(t, caches.Movers, caches.LocalPods)
@@ -50,7 +50,7 @@ func TestAMoverDeletedInOneCacheIsNotReturnedFromAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lagging, here := newFeed(), newFeed()
 		lagging.version, here.version = 5, 6
-		caches := &Caches{Movers: podInformer(t, lagging, Scope{}), LocalPods: podInformer(t, here, Scope{})}
+		caches := &Caches{Movers: podInformer(t, lagging), LocalPods: podInformer(t, here)}
 		var observed []*corev1.Pod
 		_, err := caches.LocalPods.AddHandler(caches.DropCreated(func(*corev1.Pod) { observed = append(observed, caches.Mover("velero/a")) }))
 		require.NoError(t, err)

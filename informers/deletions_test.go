@@ -31,7 +31,7 @@ func TestADeletedPodIsShownAsDeletingUntilTheCacheObservesIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFeed(pod("a", ofUID("1")))
-				informer := podInformer(t, f, Scope{})
+				informer := podInformer(t, f)
 				d := newDeletions(informer)
 				checker, err := informer.AddHandler(func(pod *corev1.Pod) { d.drop(Key(pod), pod.UID) })
 				require.NoError(t, err)
@@ -54,7 +54,7 @@ func TestADeletedPodIsShownAsDeletingUntilTheCacheObservesIt(t *testing.T) {
 func TestRecordedDeletionsAreDroppedWithTheObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFeed(pod("a", ofUID("1")))
-		informer := podInformer(t, f, Scope{})
+		informer := podInformer(t, f)
 		d := newDeletions(informer)
 		_, err := informer.AddHandler(func(pod *corev1.Pod) { d.drop(Key(pod), pod.UID) })
 		require.NoError(t, err)

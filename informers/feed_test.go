@@ -121,9 +121,9 @@ func labelled(value string) func(*corev1.Pod) {
 }
 
 // podInformer returns an informer on a feed.
-func podInformer(t *testing.T, f *feed, scope Scope) *Informer[*corev1.Pod] {
+func podInformer(t *testing.T, f *feed) *Informer[*corev1.Pod] {
 	t.Helper()
-	informer, err := New("pods", f, &corev1.Pod{}, scope, trimPod)
+	informer, err := New("pods", f, &corev1.Pod{}, Scope{}, trimPod)
 	require.NoError(t, err)
 	return informer
 }

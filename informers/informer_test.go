@@ -38,7 +38,7 @@ func (w *recorder) take() []string {
 func TestHandlersAreCalledForAddUpdateAndDelete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, w := newFeed(pod("a", labelled("first"))), &recorder{}
-		informer := podInformer(t, f, Scope{})
+		informer := podInformer(t, f)
 		checker, err := informer.AddHandler(w.record)
 		require.NoError(t, err)
 		running(t, informer)
@@ -62,7 +62,7 @@ func TestHandlersAreCalledForAddUpdateAndDelete(t *testing.T) {
 func TestHandlersAreCalledForDeletionsMissedByTheWatchOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, w := newFeed(pod("goes"), pod("stays")), &recorder{}
-		informer := podInformer(t, f, Scope{})
+		informer := podInformer(t, f)
 		_, err := informer.AddHandler(w.record)
 		require.NoError(t, err)
 		running(t, informer)
@@ -80,7 +80,7 @@ func TestHandlersAreCalledForDeletionsMissedByTheWatchOnly(t *testing.T) {
 
 func TestALateHandlerIsCalledForEveryObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		informer, w := podInformer(t, newFeed(pod("a"), pod("b")), Scope{}), &recorder{}
+		informer, w := podInformer(t, newFeed(pod("a"), pod("b"))), &recorder{}
 		running(t, informer)
 		checker, err := informer.AddHandler(w.record)
 		require.NoError(t, err)
@@ -92,7 +92,7 @@ func TestALateHandlerIsCalledForEveryObject(t *testing.T) {
 func TestManagedFieldsAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		managed := pod("a", func(pod *corev1.Pod) { pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}} })
-		informer := podInformer(t, newFeed(managed), Scope{})
+		informer := podInformer(t, newFeed(managed))
 		running(t, informer)
 		kept, exists := informer.Get("velero/a")
 		require.True(t, exists)

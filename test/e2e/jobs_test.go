@@ -31,16 +31,10 @@ func (s *env) asks(t *testing.T, repository *velerov1.BackupRepository, frequenc
 	s.patch(t, repository, map[string]any{"spec": map[string]any{"maintenanceFrequency": frequency}})
 }
 
-// overdue has a repository's last maintenance be long ago.
+// overdue has a repository's last maintenance be long ago. Velero's server does not look at what is changed in this way.
 func (s *env) overdue(t *testing.T, repository *velerov1.BackupRepository) {
 	t.Helper()
-	s.maintainedAt(t, repository, time.Now().Add(-48*time.Hour))
-}
-
-// maintainedAt sets the time of a repository's last maintenance. Velero's server does not look at what is changed in this way.
-func (s *env) maintainedAt(t *testing.T, repository *velerov1.BackupRepository, at time.Time) {
-	t.Helper()
-	s.patch(t, repository, map[string]any{"status": map[string]any{"lastMaintenanceTime": metav1.NewTime(at)}})
+	s.patch(t, repository, map[string]any{"status": map[string]any{"lastMaintenanceTime": metav1.NewTime(time.Now().Add(-48 * time.Hour))}})
 }
 
 func (s *env) patch(t *testing.T, repository *velerov1.BackupRepository, change map[string]any) {
@@ -70,18 +64,18 @@ func (s *env) looked(t *testing.T, volumeNamespace string) *velerov1.BackupRepos
 
 // serverWaits returns when Velero's server waits for a job of the repository. It is made to look again and again: its
 // cache may hear of the job later than we do.
-func (s *env) serverWaits(t *testing.T, job *batchv1.Job) {
+func (m *maintained) serverWaits(t *testing.T, job *batchv1.Job) {
 	t.Helper()
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
 	for hours := 73; ; hours++ {
-		s.asks(t, s.repository, fmt.Sprintf("%dh", hours))
+		m.asks(t, m.repository, fmt.Sprintf("%dh", hours))
 		select {
-		case <-s.ctx.Done():
+		case <-m.ctx.Done():
 			require.Failf(t, "Velero's server does not wait for a job", "%s", job.Name)
 		case <-tick.C:
 		}
-		log, err := os.ReadFile(s.server.Log())
+		log, err := os.ReadFile(m.server.Log())
 		require.NoError(t, err)
 		if strings.Contains(string(log), "Waiting for maintenance job "+job.Name) {
 			return

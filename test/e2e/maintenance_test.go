@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -13,26 +15,63 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
+	"github.com/lateen-project/lateen/test/fixture"
+	"github.com/lateen-project/lateen/test/node"
 )
 
-// patient maintains repositories as the flags have it by default.
-func patient(options *agent.Options) {
+// maintained is an environment where Velero's server only initialises and maintains repositories, and the agent runs in this process.
+type maintained struct {
+	*env
+	agent      *fixture.Agent
+	repository *velerov1.BackupRepository
+	jobs       gate
+}
+
+func newMaintained(t *testing.T) *maintained {
+	t.Helper()
+	s := &maintained{env: newEnv(t)}
+	plane, dir := planeOf(t, "velero"), t.TempDir()
+	options := fixture.Options{}
+	options.RepositoryDir = filepath.Join(dir, "repository")
+	require.NoError(t, os.Mkdir(options.RepositoryDir, 0o755))
+	runner := node.Real{Config: plane.Admin(), Velero: binary(t, "velero"), Binds: []string{options.RepositoryDir}}
+	s.build(t, plane, dir, node.Options{Runner: node.Movers{Runner: runner, Jobs: gated{runner, &s.jobs}}}, options)
+	s.startServer(t, node.ServerOptions{})
+	var err error
+	s.repository, err = s.Repository(s.ctx, s.Apps) // a server that starts cancels what it finds in progress, so it must be up
+	require.NoError(t, err)
+	return s
+}
+
+// startAgent runs the agent with the rights that package deploy gives it and no others.
+func (m *maintained) startAgent(t *testing.T, change ...func(*agent.Options)) {
+	t.Helper()
+	var err error
+	m.agent, err = m.Agent(m.ctx, m.Nodes[0], t.Output(), append([]func(*agent.Options){asUsual}, change...)...)
+	require.NoError(t, err)
+	m.agent.Run(m.ctx)
+	t.Cleanup(func() { require.NoError(t, m.agent.Stop()) })
+}
+
+// stopAgent ends the agent as SIGTERM does.
+func (m *maintained) stopAgent(t *testing.T) {
+	t.Helper()
+	require.NoError(t, m.agent.Stop())
+}
+
+// asUsual maintains repositories as the flags have it by default.
+func asUsual(options *agent.Options) {
 	options.Flags.MaintenanceConcurrency, options.Flags.MaintenanceTimeout = 3, 12*time.Hour
+	options.Flags.MaintenanceConfigMap = jobConfig
 }
 
 // hourly maintains them every hour, whatever they say themselves.
-func hourly(options *agent.Options) {
-	patient(options)
-	options.Flags.MaintenanceFrequency = time.Hour
-}
+func hourly(options *agent.Options) { options.Flags.MaintenanceFrequency = time.Hour }
 
 // The first way to live beside Velero's server: it waits for a year, and leaves alone what has not been
 // maintained for two days.
 func TestAServerThatIsToWaitForAYearLeavesMaintenanceToLateen(t *testing.T) {
-	t.Parallel()
-	s := newEnv(t, hourly)
-	saved, before := s.backUp(t)
-	s.stopAgent(t)
+	s := newMaintained(t)
 	s.asks(t, s.repository, "8760h")
 	s.overdue(t, s.repository)
 	s.asks(t, s.repository, "8761h") // has the server look
@@ -44,37 +83,36 @@ func TestAServerThatIsToWaitForAYearLeavesMaintenanceToLateen(t *testing.T) {
 	require.True(t, maintains(only, s.repository))
 	maintained := s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return has(r, only) })
 	require.Len(t, maintained.Status.RecentMaintenance, 1)
-	require.Equal(t, before.read(t), s.tree(t, s.restore(t, saved)).read(t))
 }
 
-// The second way: the server stays as it is, and Lateen comes first because its deadlines are exact.
+// The second way: the server stays as it is, and Lateen comes first, because the server looks only every five minutes.
 func TestLateenComesFirstAndAdoptsWhatTheServerHasBegun(t *testing.T) {
-	t.Parallel()
-	s := newEnv(t, patient)
+	s := newMaintained(t)
 	jobs := s.followJobs(t)
 	s.jobs.shut()
-	const frequency = 30 * time.Second // the server looks at each change, and may be late: it must not find the repository due
-	s.maintainedAt(t, s.repository, time.Now())
-	s.asks(t, s.repository, frequency.String())
+	s.startAgent(t)
+	s.asks(t, s.repository, "24h") // the server looks at each change, and may be late: it must not find the repository due
+	other := s.looked(t, "another")
+	s.overdue(t, s.repository)
 	first := jobs.until(t, func(*batchv1.Job) bool { return true })
 	require.True(t, ofLateen(first))
 	s.serverWaits(t, first)
 	s.jobs.open()
 	s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return has(r, first) })
-	other := s.looked(t, "another")
 
 	s.stopAgent(t)
 	s.jobs.shut()
 	s.asks(t, s.repository, "1ms")
 	second := jobs.until(t, func(job *batchv1.Job) bool { return !ofLateen(job) })
 	require.True(t, maintains(second, s.repository))
-	s.asks(t, s.repository, frequency.String())
+	s.asks(t, s.repository, "25h")
 	s.overdue(t, other)
-	s.startAgent(t, patient)
+	s.startAgent(t)
 	jobs.until(t, func(job *batchv1.Job) bool { return maintains(job, other) }) // the agent is at work, and leaves the first one alone
 	s.jobs.open()
 	s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return has(r, second) })
 	s.looked(t, "third")
+	s.overdue(t, s.repository)
 	third := jobs.until(t, func(job *batchv1.Job) bool {
 		return maintains(job, s.repository) && job.Name != first.Name && job.Name != second.Name
 	})
@@ -85,7 +123,6 @@ func TestLateenComesFirstAndAdoptsWhatTheServerHasBegun(t *testing.T) {
 // TestAJobThatCannotHaveAPodDoesNotBlockTheServer is W39: the server waits for it, and would do so for ever if it were
 // just deleted.
 func TestAJobThatCannotHaveAPodDoesNotBlockTheServer(t *testing.T) {
-	t.Parallel()
 	podless := func(podWait time.Duration) func(*agent.Options) {
 		return func(options *agent.Options) {
 			options.Flags.MoverServiceAccount = "missing"
@@ -93,8 +130,9 @@ func TestAJobThatCannotHaveAPodDoesNotBlockTheServer(t *testing.T) {
 			options.Maintenance.PodWait, options.Maintenance.DeleteDelay = podWait, time.Hour // the server sees the end of the job, however slow it is
 		}
 	}
-	s := newEnv(t, hourly, podless(time.Hour))
+	s := newMaintained(t)
 	jobs := s.followJobs(t)
+	s.startAgent(t, hourly, podless(time.Hour))
 	s.asks(t, s.repository, "72h") // the server is not to make a job too
 	s.overdue(t, s.repository)
 	terminal := jobs.until(t, func(*batchv1.Job) bool { return true })
@@ -119,10 +157,10 @@ func TestAJobThatCannotHaveAPodDoesNotBlockTheServer(t *testing.T) {
 // TestEndedJobsAreCountedOnceBesideTheServer has more jobs than the server keeps entries: it cuts the history at each look,
 // and jobs that are no longer in there have been counted all the same.
 func TestEndedJobsAreCountedOnceBesideTheServer(t *testing.T) {
-	t.Parallel()
-	s := newEnv(t, patient, func(options *agent.Options) { options.Flags.MaintenanceConfigMap = jobConfig })
+	s := newMaintained(t)
 	jobs := s.followJobs(t)
-	s.asks(t, s.repository, "8s")
+	s.startAgent(t)
+	s.asks(t, s.repository, "4s")
 	jobs.until(t, func(*batchv1.Job) bool { return jobs.recorded() > *entries })
 	for hours := range 3 {
 		if hours == 2 {
@@ -147,10 +185,10 @@ func TestEndedJobsAreCountedOnceBesideTheServer(t *testing.T) {
 // TestARepositoryThatIsDeletedDoesNotBlockTheServer is W42: the server polls the job by which it waits, and does so for
 // ever once that is deleted. `velero backup-location delete` deletes BackupRepositories in the same way.
 func TestARepositoryThatIsDeletedDoesNotBlockTheServer(t *testing.T) {
-	t.Parallel()
-	s := newEnv(t, hourly)
+	s := newMaintained(t)
 	jobs := s.followJobs(t)
 	s.jobs.shut()
+	s.startAgent(t, hourly)
 	s.asks(t, s.repository, "72h") // the server is not to make a job too
 	s.overdue(t, s.repository)
 	orphan := jobs.until(t, func(*batchv1.Job) bool { return true })

@@ -3,9 +3,11 @@ package e2e
 import (
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,13 +41,25 @@ func (s *served) plant(t *testing.T, name string, volumes ...corev1.Volume) plan
 	return app
 }
 
-// same waits for a restored pod to be Ready, and compares its volumes.
-func (s *served) same(t *testing.T, namespace string, app planted) {
+// volume is the directory of a pod's volume.
+func (s *served) volume(t *testing.T, pod *corev1.Pod, name string) tree {
 	t.Helper()
-	pod, err := s.WaitPod(s.ctx, namespace, app.pod, testenv.Ready)
+	dir, err := s.Nodes[0].VolumeDir(s.ctx, pod, name)
 	require.NoError(t, err)
-	for name, before := range app.volumes {
-		require.Equal(t, before, s.volume(t, pod, name).read(t), "volume %s", name)
+	dir, err = filepath.EvalSymlinks(dir) // a walk does not follow one that it begins with
+	require.NoError(t, err)
+	return tree(dir)
+}
+
+// same waits for restored pods to be Ready, and compares their volumes.
+func (s *served) same(t *testing.T, namespace string, apps ...planted) {
+	t.Helper()
+	for _, app := range apps {
+		pod, err := s.WaitPod(s.ctx, namespace, app.pod, testenv.Ready)
+		require.NoError(t, err)
+		for name, before := range app.volumes {
+			require.Equal(t, before, s.volume(t, pod, name).read(t), "volume %s of pod %s", name, app.pod)
+		}
 	}
 }
 
@@ -61,7 +75,16 @@ func (s *served) nothingLeft(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	isMover := func(object runtime.Object) bool {
+	ours := func(object runtime.Object) bool {
+		switch object := object.(type) {
+		case *snapshotv1.VolumeSnapshotContent:
+			return object.Spec.Driver == s.Driver.Name()
+		case *corev1.PersistentVolume:
+			return object.Spec.CSI != nil && object.Spec.CSI.Driver == s.Driver.Name()
+		}
+		return true
+	}
+	notOfApps := func(object runtime.Object) bool {
 		volume, ok := object.(*corev1.PersistentVolume)
 		return ok && (volume.Status.Phase != corev1.VolumeBound || volume.Spec.ClaimRef.Namespace == s.Namespace)
 	}
@@ -70,13 +93,16 @@ func (s *served) nothingLeft(t *testing.T) {
 	movers := metav1.ListOptions{LabelSelector: "component!=velero,!" + api.LabelRepository}
 	require.NoError(t, testenv.WaitGone(s.ctx, s.Kube.CoreV1().Pods(s.Namespace), movers))
 	require.NoError(t, testenv.WaitGone(s.ctx, s.Kube.CoreV1().PersistentVolumeClaims(s.Namespace), all))
-	require.NoError(t, testenv.WaitGone(s.ctx, s.Snapshots.SnapshotV1().VolumeSnapshots(""), all))
-	require.NoError(t, testenv.WaitGone(s.ctx, s.Snapshots.SnapshotV1().VolumeSnapshotContents(), all))
+	for _, namespace := range []string{s.Namespace, s.Apps, s.copies()} {
+		require.NoError(t, testenv.WaitGone(s.ctx, s.Snapshots.SnapshotV1().VolumeSnapshots(namespace), all))
+	}
+	require.NoError(t, testenv.WaitGone(s.ctx, s.Snapshots.SnapshotV1().VolumeSnapshotContents(), all, ours))
 	require.Empty(t, s.Driver.Handles())
-	require.NoError(t, testenv.WaitGone(s.ctx, s.Kube.CoreV1().PersistentVolumes(), all, isMover))
-	used, err := s.Kube.CoreV1().PersistentVolumes().List(s.ctx, all)
+	require.NoError(t, testenv.WaitGone(s.ctx, s.Kube.CoreV1().PersistentVolumes(), all, ours, notOfApps))
+	volumes, err := s.Kube.CoreV1().PersistentVolumes().List(s.ctx, all)
 	require.NoError(t, err)
-	require.Len(t, s.Driver.Volumes(), len(used.Items))
+	used := slices.DeleteFunc(volumes.Items, func(volume corev1.PersistentVolume) bool { return !ours(&volume) })
+	require.Len(t, s.Driver.Volumes(), len(used))
 }
 
 // transfersGone waits until the garbage collector has deleted all transfers with the backup and the restores that own
@@ -113,12 +139,16 @@ func (s *served) forgotten(t *testing.T, saved ...*testenv.Transfer) {
 	t.Helper()
 	restore, err := s.Restore(s.ctx, "late")
 	require.NoError(t, err)
-	target, err := s.RestorePod(s.ctx, restore, "late", nodeName, testenv.EmptyDir("data"))
+	target, err := s.RestorePod(s.ctx, restore, "late", s.nodeName(), testenv.EmptyDir("data"))
 	require.NoError(t, err)
+	var restores []string
 	for _, backup := range saved {
 		back, err := s.PodVolumeRestore(s.ctx, restore, target, "data", backup.Status.SnapshotID, s.Apps)
 		require.NoError(t, err)
-		ended, err := s.Transfers(testenv.PodVolumeRestore).Wait(s.ctx, back.Name, testenv.Settled)
+		restores = append(restores, back.Name)
+	}
+	for _, name := range restores {
+		ended, err := s.Transfers(testenv.PodVolumeRestore).Wait(s.ctx, name, testenv.Settled)
 		require.NoError(t, err)
 		require.Equal(t, testenv.Failed, ended.Status.Phase)
 		require.Contains(t, ended.Status.Message, "not found")

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -9,59 +8,50 @@ import (
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
+	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/s3"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// otherClass is a second storage class of the same driver.
-const otherClass = "e2e-other"
-
 // served is an environment where Velero's server runs with all its controllers over an S3 bucket, a CSI driver makes
 // snapshots, and the agent is a program of its own.
 type served struct {
 	*env
-	store      *s3.Server
-	movers     gate
-	lateen     *fixture.Program
-	program    string // of the server
-	kubeconfig string // an administrator's
-	seed       uint64 // of the last tree
+	store             *s3.Server
+	movers            gate
+	lateen            *fixture.Program
+	flags             []string // of the agent
+	program           string   // of the server
+	kubeconfig        string   // an administrator's
+	seed              uint64   // of the last tree
+	class, otherClass string   // of the driver's storage
 }
 
-func newServed(t *testing.T) *served {
+// newServed builds one without an agent, with server and movers of a Velero that is built into bin/. An image, if it is given, is
+// the one that the installation names.
+func newServed(t *testing.T, version, image string) *served {
 	t.Helper()
-	return newServedBy(t, "velero", "")
-}
-
-// newServedBy is newServed with server, movers and resource definitions of a Velero that is built into bin/. An image, if it is
-// given, is the one that the installation names.
-func newServedBy(t *testing.T, version, image string) *served {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	s, plane, dir, velero := &served{env: &env{ctx: ctx}}, startCluster(ctx, t), t.TempDir(), binary(t, version)
-	s.program = velero
+	s, dir := &served{env: newEnv(t), program: binary(t, version), flags: []string{"--repo-maintenance-job-configmap=" + jobConfig}}, t.TempDir()
+	s.class, s.otherClass = "fast-"+s.suffix, "other-"+s.suffix
+	plane := planeOf(t, version)
 	s.startStore(t, dir)
-	runner := node.Real{Config: plane.Admin(), Velero: velero, RestoreHelper: binary(t, "velero-restore-helper")}
-	options := fixture.Options{Config: `{"loadConcurrency":{"globalConfig":2}}`, Nodes: []node.Options{{
-		Name: nodeName, Runner: node.Movers{Runner: gated{runner, &s.movers}, Jobs: runner}, Inits: runner,
-	}}}
-	options.Node, options.Image, options.Credentials = nodeName, image, s.store.Credentials()
+	runner := node.Real{Config: plane.Admin(), Velero: s.program, RestoreHelper: binary(t, "velero-restore-helper")}
+	options := fixture.Options{}
+	options.Image, options.Credentials = image, s.store.Credentials()
 	options.Location = &velerov1.BackupStorageLocationSpec{
 		Provider:    "aws",
 		StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: s.store.Bucket()}},
 		Config:      map[string]string{"region": s3.Region, "s3ForcePathStyle": "true", "s3Url": s.store.URL()},
 	}
-	s.build(t, plane, dir, velero, options)
-	s.startStorage(t, testenv.WhenUsed)
-	require.NoError(t, s.StorageClass(ctx, otherClass, s.Driver.Name(), testenv.WhenUsed))
+	s.build(t, plane, dir, node.Options{Runner: node.Movers{Runner: gated{runner, &s.movers}, Jobs: runner}, Inits: runner}, options)
+	require.NoError(t, s.StartDriver(s.ctx, s.class, csi.Options{}, testenv.WhenUsed))
+	require.NoError(t, s.StorageClass(s.ctx, s.otherClass, s.Driver.Name(), testenv.WhenUsed))
 	s.startServer(t, s.overBucket(t))
 	require.NoError(t, s.available())
 	s.kubeconfig = filepath.Join(dir, "admin.kubeconfig")
 	require.NoError(t, plane.WriteKubeconfig(plane.Admin(), s.kubeconfig, s.Namespace))
-	s.startLateen(t)
 	return s
 }
 
@@ -99,6 +89,6 @@ func (s *served) available() error {
 func (s *served) startLateen(t *testing.T) {
 	t.Helper()
 	var err error
-	s.lateen, err = s.Program(s.ctx, s.Nodes[0])
+	s.lateen, err = s.Program(s.ctx, s.Nodes[0], s.flags...)
 	require.NoError(t, err)
 }

@@ -22,21 +22,19 @@ func (s *served) velero(t *testing.T, args ...string) string {
 	return string(reported)
 }
 
-// backupName is that of the one backup of a test.
-const backupName = "nightly"
-
-// startBackup asks for the backup of Apps.
-func (s *served) startBackup(t *testing.T, how string) {
+// startBackup asks for the backup of Apps, which is called like that namespace. Snapshots are moved, and files are copied of the volumes
+// that pods name.
+func (s *served) startBackup(t *testing.T) {
 	t.Helper()
-	s.velero(t, "backup", "create", backupName, "--include-namespaces="+s.Apps, how)
+	s.velero(t, "backup", "create", s.Apps, "--include-namespaces="+s.Apps, "--snapshot-move-data")
 }
 
 // backedUp waits for the end of the backup, which must be a success.
 func (s *served) backedUp(t *testing.T) {
 	t.Helper()
-	ended, err := testenv.Wait(s.ctx, s.Backups(), testenv.Named(backupName), func(backup *velerov1.Backup) bool { return isTerminal(backup.Status.Phase) })
+	ended, err := testenv.Wait(s.ctx, s.Backups(), testenv.Named(s.Apps), func(backup *velerov1.Backup) bool { return isTerminal(backup.Status.Phase) })
 	require.NoError(t, err)
-	s.hasCompleted(t, "backup", backupName, string(ended.Status.Phase))
+	s.hasCompleted(t, "backup", s.Apps, string(ended.Status.Phase))
 }
 
 // isTerminal reports whether the server has nothing left to do for a backup or a restore: both have these phases.
@@ -55,7 +53,7 @@ func (s *served) hasCompleted(t *testing.T, kind, name, phase string) {
 // startRestore asks for a restore of the backup.
 func (s *served) startRestore(t *testing.T, name string, flags ...string) {
 	t.Helper()
-	s.velero(t, append([]string{"restore", "create", name, "--from-backup=" + backupName}, flags...)...)
+	s.velero(t, append([]string{"restore", "create", name, "--from-backup=" + s.Apps}, flags...)...)
 }
 
 // restored waits for the end of a restore, which must be a success.
@@ -69,8 +67,8 @@ func (s *served) restored(t *testing.T, name string) {
 // deleteBackup deletes the backup as users do, and returns when it is gone.
 func (s *served) deleteBackup(t *testing.T) {
 	t.Helper()
-	s.velero(t, "backup", "delete", backupName, "--confirm")
-	require.NoError(t, testenv.WaitGone(s.ctx, s.Backups(), testenv.Named(backupName)))
+	s.velero(t, "backup", "delete", s.Apps, "--confirm")
+	require.NoError(t, testenv.WaitGone(s.ctx, s.Backups(), testenv.Named(s.Apps)))
 }
 
 // deleteNamespace returns when a namespace is gone with all that it had.

@@ -10,6 +10,10 @@ import (
 )
 
 func TestErrorsOfTheCommandLine(t *testing.T) {
+	adopt := func(arguments ...string) []string { return append([]string{"adopt", "--lateen-image=a"}, arguments...) }
+	install := func(arguments ...string) []string {
+		return append([]string{"install", "--lateen-image=a", "--provider=aws", "--bucket=b", "--plugins=p", "--no-secret"}, arguments...)
+	}
 	for name, test := range map[string]struct {
 		arguments []string
 		message   string
@@ -28,6 +32,15 @@ func TestErrorsOfTheCommandLine(t *testing.T) {
 		"an explanation of nothing":        {[]string{"explain"}, "accepts 1 arg(s), received 0"},
 		"an explanation without a kind":    {[]string{"explain", "nightly"}, "is not KIND/NAME: use a form such as pvb/nightly-x7k2p"},
 		"an explanation of a pod":          {[]string{"explain", "pod/nightly"}, `kind "pod" is unknown`},
+		"Secrets for unrestricted movers":  {adopt("--mover-secrets=bucket"), "add --restrict-movers"},
+		"an unknown policy":                {adopt("--pod-policy=all"), "use restricted or privileged"},
+		"copies from nowhere":              {adopt("--copy-secrets=key"), "--copy-from is missing"},
+		"objects that are not printed":     {adopt("-o=json"), "add --dry-run"},
+		"an adoption in another format":    {adopt("-o=table", "--dry-run"), `-o "table" is unknown`},
+		"an undo that restricts":           {[]string{"adopt", "--undo", "--restrict-movers"}, "remove --restrict-movers, --mover-secrets and --pod-policy"},
+		"an undo with copies":              {[]string{"adopt", "--undo", "--copy-from=apps"}, "--undo removes all RBAC rules for copies"},
+		"two intervals of maintenance":     {install("--repo-maintenance-frequency=2h", "--default-repo-maintain-frequency=1h"), "remove one"},
+		"maintenance without agents":       {install("--repo-maintenance-frequency=2h", "--use-node-agent=false"), "remove --use-node-agent=false"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))

@@ -1,175 +1,156 @@
 package install
 
 import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
-func (s *env) windowsAgents() *appsv1.DaemonSet {
-	agents, err := s.kube.AppsV1().DaemonSets(s.namespace).Get(soon(s.T), deploy.WindowsDaemonSetName, metav1.GetOptions{})
+// changeAgentsDuringDryRuns has lateen send its requests through a proxy, which changes the DaemonSet before each dry run of an update, as
+// a controller that writes the status may. It returns how often.
+func (s *env) changeAgentsDuringDryRuns() *atomic.Int32 {
+	changes := &atomic.Int32{}
+	transport, err := rest.TransportFor(plane.Admin())
 	require.NoError(s, err)
-	return agents
+	server, err := url.Parse(plane.Admin().Host)
+	require.NoError(s, err)
+	forward := &httputil.ReverseProxy{Transport: transport, Rewrite: func(request *httputil.ProxyRequest) { request.SetURL(server) }}
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		if request.Method == http.MethodPut && request.URL.Query().Get("dryRun") != "" {
+			patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"changes":"%d"}}}`, changes.Add(1))
+			_, err := s.kube.AppsV1().DaemonSets(s.namespace).Patch(request.Context(), deploy.DaemonSetName, types.MergePatchType, patch, metav1.PatchOptions{})
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+		}
+		forward.ServeHTTP(w, request)
+	}))
+	s.Cleanup(proxy.Close)
+	require.NoError(s, plane.WriteKubeconfig(&rest.Config{Host: proxy.URL, BearerToken: "not sent without TLS"}, s.kubeconfig, s.namespace))
+	return changes
 }
 
-// podUID is what agents of Lateen know their pod by.
-func podUID() corev1.EnvVar {
-	return corev1.EnvVar{Name: "POD_UID", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.uid"}}}
-}
-
-func TestAgentsOnWindowsAreAdoptedWithTheOthers(t *testing.T) {
+func TestAnAdoptionRestrictsMoversUntilTheUndo(t *testing.T) {
 	s := newEnv(t)
-	s.installVelero("--use-node-agent-windows")
-	linux, windows := s.agents(), s.windowsAgents()
-	out, reported := s.succeeds("y\n", "adopt", "--lateen-image=example.test/lateen:v1")
-	require.Contains(t, reported, "Warning: DaemonSet node-agent-windows is adopted too: --lateen-image must also support Windows nodes")
-	require.Contains(t, out, "/node-agent, spec.template:\n")
-	require.Contains(t, out, "/node-agent-windows, spec.template:\n")
-	adopted := s.windowsAgents()
-	want := windows.Spec.Template.DeepCopy()
-	container, now := &want.Spec.Containers[0], adopted.Spec.Template.Spec.Containers[0]
-	container.Image, container.Command = "example.test/lateen:v1", nil
-	container.Args = append(append([]string{"node-agent"}, container.Args[2:]...), "--host-path=/host_pods")
-	container.StartupProbe, container.LivenessProbe, container.ReadinessProbe = now.StartupProbe, now.LivenessProbe, now.ReadinessProbe
-	container.Env = append(container.Env, podUID())
-	want.Spec.ServiceAccountName, want.Spec.DeprecatedServiceAccount = "lateen", "lateen"
-	require.Equal(t, *want, adopted.Spec.Template)
-	require.Equal(t, "/readyz", now.ReadinessProbe.HTTPGet.Path)
-	require.Equal(t, "example.test/lateen:v1", s.agents().Spec.Template.Spec.Containers[0].Image)
-
-	s.adopt("--undo")
-	require.Equal(t, asJSON(t, linux), asJSON(t, s.agents()))
-	require.Equal(t, asJSON(t, windows), asJSON(t, s.windowsAgents()))
-	_, err := s.kube.CoreV1().ServiceAccounts(s.namespace).Get(soon(t), "lateen", metav1.GetOptions{})
-	require.True(t, apierrors.IsNotFound(err), "%v", err)
-}
-
-// The recipe by which Velero's server is told to wait for a year is a patch of the adopted agents.
-func TestWhatWasChangedSinceTheAdoptionSurvives(t *testing.T) {
-	s := newEnv(t)
-	s.installVelero()
+	s.installVelero("--use-node-agent", "--kubelet-root-dir=/data/kubelet")
+	volumes := s.namespace + "-volumes"
+	s.createNamespace(volumes)
+	switches := []string{
+		"--lateen-image=example.test/lateen:v1", "--restrict-movers", "--mover-secrets=bucket", "--pod-policy=privileged",
+		"--copy-secrets=key", "--copy-configmaps=kms", "--copy-from=" + volumes,
+	}
+	account := deploy.MoverAccess(s.namespace, deploy.Movers{Account: true, Secrets: []string{"bucket"}})
+	velero := deploy.Inherited{Image: "velero/velero", Account: "velero", Secrets: []string{"cloud-credentials"}}
+	others := deploy.PodPolicies(deploy.PodPolicyOf(s.namespace, "/data/kubelet/pods", deploy.PodPolicyPrivileged, deploy.Movers{Account: true}, velero))
+	others = append(others, deploy.CopyAccess(s.namespace, deploy.Copies{Secrets: []string{"key"}, ConfigMaps: []string{"kms"}, From: []string{volumes}})...)
+	wanted := append(append([]runtime.Object{}, account...), others...)
 	before := s.agents()
-	s.adopt("--lateen-image=example.test/lateen:v1")
-	edit := `[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--repo-maintenance-frequency=1h"},
-		{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--log-level=debug"},
-		{"op":"add","path":"/spec/template/spec/containers/0/resources/limits","value":{"memory":"1Gi"}},
-		{"op":"add","path":"/spec/template/spec/tolerations","value":[{"operator":"Exists"}]}]`
-	_, err := s.kube.AppsV1().DaemonSets(s.namespace).Patch(soon(t), deploy.DaemonSetName, types.JSONPatchType, []byte(edit), metav1.PatchOptions{})
-	require.NoError(t, err)
 
-	for _, image := range []string{"example.test/lateen:v2", "example.test/lateen:v3"} {
-		s.adopt("--lateen-image=" + image)
-		pod := s.agents().Spec.Template.Spec
-		require.Equal(t, image, pod.Containers[0].Image)
-		require.Equal(t, []string{"node-agent", "--features=", "--host-path=/host_pods", "--repo-maintenance-frequency=1h", "--log-level=debug"}, pod.Containers[0].Args)
-		require.Equal(t, "1Gi", pod.Containers[0].Resources.Limits.Memory().String())
-		require.Equal(t, []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, pod.Tolerations)
+	out, _ := s.succeeds("", append([]string{"adopt", "--dry-run"}, switches...)...)
+	require.Contains(t, out, "\n+     - --mover-service-account=lateen-mover\n")
+	require.Contains(t, out, "\nServiceAccount lateen-mover is applied.\n")
+	s.requireGone(wanted...)
+	out, _ = s.succeeds("", append([]string{"adopt", "--dry-run", "-o=json"}, switches...)...)
+	var names []string
+	for _, object := range printed(t, out) {
+		names = append(names, object.GetKind()+" "+object.GetName())
+	}
+	s.adopt(switches...)
+	require.Contains(t, s.agents().Spec.Template.Spec.Containers[0].Args, "--mover-service-account=lateen-mover")
+	for _, object := range wanted {
+		manifest, err := deploy.Manifest(object)
+		require.NoError(t, err)
+		require.Contains(t, names, manifest.GetKind()+" "+manifest.GetName())
+		have, err := s.found(*manifest)
+		require.NoError(t, err)
+		switch manifest.GetKind() {
+		case "Role":
+			require.Equal(t, manifest.Object["rules"], have.Object["rules"])
+		case "ValidatingAdmissionPolicy":
+			for _, field := range []string{"variables", "validations"} {
+				require.Equal(t, manifest.Object["spec"].(map[string]any)[field], have.Object["spec"].(map[string]any)[field], manifest.GetName())
+			}
+		}
 	}
 
+	// A mover whose ServiceAccount is deleted loses its token, and cannot write its results.
+	mover := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "mover"}}
+	mover.Spec.ServiceAccountName, mover.Spec.Containers = deploy.MoverAccountName, []corev1.Container{{Name: "mover", Image: "velero/velero:v1.18.3"}}
+	_, err := s.kube.CoreV1().Pods(s.namespace).Create(soon(t), mover, metav1.CreateOptions{})
+	require.NoError(t, err)
 	_, reported := s.succeeds("", "adopt", "--undo", "--force")
-	require.Contains(t, reported, "Warning: DaemonSet node-agent loses arguments that Velero's agents do not support: --repo-maintenance-frequency=1h\n")
-	want := before.DeepCopy()
-	container := &want.Spec.Template.Spec.Containers[0]
-	container.Args = append(container.Args, "--log-level=debug")
-	pod := s.agents().Spec.Template.Spec
-	container.Resources = pod.Containers[0].Resources
-	want.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
-	require.Equal(t, "1Gi", pod.Containers[0].Resources.Limits.Memory().String())
-	require.Equal(t, asJSON(t, want), asJSON(t, s.agents()))
+	require.Contains(t, reported, "Warning: ServiceAccount, Role and RoleBinding lateen-mover remain, because movers run with them")
+	s.requireThere(account...)
+	s.requireGone(append(others, deploy.RBAC(s.namespace)...)...)
+	require.Equal(t, asJSON(t, before), asJSON(t, s.agents()))
+	require.NoError(t, s.kube.CoreV1().Pods(s.namespace).Delete(soon(t), mover.Name, metav1.DeleteOptions{}))
+	s.adopt("--lateen-image=example.test/lateen:v1")
+	s.adopt("--undo")
+	s.requireGone(wanted...)
 }
 
-func TestTransfersWithoutAMoverAreWarnedOf(t *testing.T) {
+func TestAdoptionsWarnOfTransfersWithoutAMoverAndOfRestic(t *testing.T) {
 	s := newEnv(t)
-	s.installVelero()
-	backups := schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "podvolumebackups"}
-	uploads := schema.GroupVersionResource{Group: "velero.io", Version: "v2alpha1", Resource: "datauploads"}
-	phase := func(resource schema.GroupVersionResource, phase string) {
-		_, err := s.dynamic.Resource(resource).Namespace(s.namespace).Patch(soon(t), "held", types.MergePatchType, []byte(`{"status":{"phase":"`+phase+`"}}`), metav1.PatchOptions{})
+	s.installVelero("--use-node-agent")
+	phase := func(resource, phase string) {
+		_, err := s.dynamic.Resource(velero18(resource)).Namespace(s.namespace).Patch(soon(t), "held", types.MergePatchType, []byte(`{"status":{"phase":"`+phase+`"}}`), metav1.PatchOptions{})
 		require.NoError(t, err)
 	}
 	warned := func(args ...string) string {
 		_, reported := s.succeeds("", append([]string{"adopt", "--dry-run"}, args...)...)
 		return reported
 	}
-	require.Empty(t, warned("--lateen-image=example.test/lateen:v1"))
-	defer s.holds(backups, "PodVolumeBackup", api.FinalizerPodVolume)()
-	defer s.holds(uploads, "DataUpload", api.FinalizerData)()
-	phase(uploads, "Accepted")
+	defer s.holds("podvolumebackups", "PodVolumeBackup", api.FinalizerPodVolume)()
+	defer s.holds("datauploads", "DataUpload", api.FinalizerData)()
+	phase("datauploads", "Accepted")
+	s.repository("app-default-restic", "restic")
 	reported := warned("--lateen-image=example.test/lateen:v1")
 	require.Contains(t, reported, "Warning: transfers without a mover: 1 podvolumebackups New, 1 datauploads Accepted: ")
 	require.Contains(t, reported, "an Accepted transfer belongs to Velero's agent until that agent stops")
+	require.Contains(t, reported, "Warning: BackupRepository app-default-restic has type restic")
 
-	phase(uploads, "InProgress")
+	phase("datauploads", "InProgress")
+	phase("podvolumebackups", "Accepted")
 	s.succeeds("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
-	reported = warned("--undo")
-	require.Contains(t, reported, "Warning: transfers without a mover: 1 podvolumebackups New: ")
-	require.NotContains(t, reported, "Accepted transfer")
-	phase(backups, "Accepted")
 	require.Contains(t, warned("--undo"), "1 podvolumebackups Accepted: a New transfer may be accepted by an agent of Velero or of Lateen while both run; "+
 		"an Accepted transfer whose mover starts before Velero's agent fails after the prepare timeout")
-	phase(backups, "Completed")
+	phase("podvolumebackups", "Completed")
 	require.Empty(t, warned("--undo"))
 }
 
 func TestUninstallingIsRefusedWhileAgentsAreAdopted(t *testing.T) {
 	s := newEnv(t)
 	s.install("--use-node-agent=false")
-	workloads := s.kube.AppsV1().DaemonSets(s.namespace)
-	_, err := workloads.Create(soon(t), s.helms(), metav1.CreateOptions{})
+	_, err := s.kube.AppsV1().DaemonSets(s.namespace).Create(soon(t), s.helms(), metav1.CreateOptions{})
 	require.NoError(t, err)
 	s.succeeds("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
 	_, reported := s.fails("", "uninstall", "--force")
 	require.Contains(t, reported, "DaemonSet node-agent is adopted, and its agents would lose their RBAC rules: restore Velero's agents first: lateen adopt --undo -n "+s.namespace)
-	_, err = s.kube.CoreV1().ServiceAccounts(s.namespace).Get(soon(t), "lateen", metav1.GetOptions{})
-	require.NoError(t, err)
+	s.requireThere(deploy.RBAC(s.namespace)...)
 
-	_, err = workloads.Patch(soon(t), deploy.DaemonSetName, types.StrategicMergePatchType, []byte(`{"spec":{"template":{"spec":{"serviceAccountName":"velero","serviceAccount":"velero"}}}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	s.edit(types.StrategicMergePatchType, `{"spec":{"template":{"spec":{"serviceAccountName":"velero","serviceAccount":"velero"}}}}`)
 	_, reported = s.fails("", "uninstall", "--force")
 	require.Contains(t, reported, "annotate daemonset node-agent lateen.dev/adopted-from- lateen.dev/adopted-as-")
-	_, err = workloads.Patch(soon(t), deploy.DaemonSetName, types.MergePatchType, []byte(`{"metadata":{"annotations":{"lateen.dev/adopted-from":null}}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	s.edit(types.MergePatchType, `{"metadata":{"annotations":{"lateen.dev/adopted-from":null}}}`)
 	out, reported := s.fails("n\n", "uninstall")
 	require.Contains(t, reported, "nothing removed")
-	require.Contains(t, out, "Secret velero-repo-credentials has the password of the repositories.")
-	require.Contains(t, out, "Velero's server deletes them with\n  each deleted Restore.")
-	require.Contains(t, out, "Logs and results of Restores do not")
+	for _, part := range []string{"Secret velero-repo-credentials has the password of the repositories.", "Velero's server deletes them with\n  each deleted Restore.", "Logs and results of Restores do not"} {
+		require.Contains(t, out, part)
+	}
 	s.succeeds("", "uninstall", "--force")
-}
-
-func TestAdoptedAgentsMayCopyWhatIsNamedUntilTheUndo(t *testing.T) {
-	s := newEnv(t)
-	s.installVelero()
-	volumes := s.namespace + "-volumes"
-	s.createNamespace(volumes)
-	_, reported := s.fails("", "adopt", "--force", "--lateen-image=example.test/lateen:v1", "--copy-secrets=key")
-	require.Contains(t, reported, "--copy-from is missing")
-	copies := deploy.Copies{Secrets: []string{"key"}, ConfigMaps: []string{"kms"}, From: []string{volumes}}
-	s.adopt("--lateen-image=example.test/lateen:v1", "--copy-secrets=key", "--copy-configmaps=kms", "--copy-from="+volumes)
-	rights := deploy.CopyAccess(s.namespace, copies)
-	require.Len(t, rights, 4)
-	for _, object := range rights {
-		manifest, err := deploy.Manifest(object)
-		require.NoError(t, err)
-		_, err = s.found(*manifest)
-		require.NoError(t, err, manifest.GetKind())
-	}
-	_, reported = s.fails("", "adopt", "--undo", "--force", "--copy-from="+volumes)
-	require.Contains(t, reported, "--undo removes all RBAC rules for copies")
-	s.adopt("--undo")
-	for _, object := range rights {
-		manifest, err := deploy.Manifest(object)
-		require.NoError(t, err)
-		_, err = s.found(*manifest)
-		require.True(t, apierrors.IsNotFound(err), "%s is left: %v", manifest.GetKind(), err)
-	}
 }

@@ -2,17 +2,12 @@ package install
 
 import (
 	"context"
-	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/deploy"
-	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -68,55 +63,4 @@ func TestTheChartIsInstalledUpgradedRolledBackAndRemoved(t *testing.T) {
 		_, err = s.found(*manifest)
 		require.True(t, apierrors.IsNotFound(err), "%s is left: %v", manifest.GetKind(), err)
 	}
-}
-
-func TestTheChartDoesNotReplaceTheAgentsOfVelero(t *testing.T) {
-	s := newEnv(t)
-	s.installVelero()
-	before := s.agents()
-	out, err := s.helm("install", "lateen", chart, "--set=image.repository=example.test/lateen")
-	require.Error(t, err)
-	require.Contains(t, out, `DaemonSet "node-agent" in namespace "`+s.namespace+`" exists and cannot be imported`)
-	require.Equal(t, asJSON(t, before), asJSON(t, s.agents()))
-}
-
-// The mover of a backup goes on while an upgrade, and then a rollback, replaces the agent of its node.
-func TestAnUpgradeOfTheChartDisturbsNoMover(t *testing.T) {
-	s := newEnv(t)
-	name, root := "node-"+s.namespace, filepath.Join(t.TempDir(), "kubelet")
-	finish := make(chan struct{})
-	mover, err := node.NewStandIn(plane.Admin(), time.Hour)
-	require.NoError(t, err)
-	mover.Finish = finish
-	s.node(name, root, mover)
-	s.install("--use-node-agent=false")
-	w, err := testenv.Open(soon(t), plane.Admin(), s.namespace)
-	require.NoError(t, err)
-	agent, stop := &corev1.Pod{}, func() {}
-	replace := func(tag string) { // the agent of the node by one of another image
-		stop()
-		require.NoError(t, w.WaitPodGone(soon(t), s.namespace, agent.Name))
-		var err error
-		agent, err = w.NodeAgentPod(soon(t), name, testenv.Ready)
-		require.NoError(t, err)
-		require.Equal(t, "example.test/lateen:"+tag, agent.Spec.Containers[0].Image)
-		stop = s.startAgent(agent)
-	}
-	kubelet := "--set=nodeAgent.podVolumePath=" + filepath.Join(root, "pods")
-	s.upgrade("v1", kubelet)
-	replace("v1")
-	transfer, moving := s.backUp(w, name)
-
-	s.upgrade("v2", kubelet)
-	replace("v2")
-	out, err := s.helm("rollback", "lateen", "1")
-	require.NoError(t, err, out)
-	replace("v1")
-	after, err := s.kube.CoreV1().Pods(s.namespace).Get(soon(t), moving.Name, metav1.GetOptions{})
-	require.NoError(t, err)
-	require.Equal(t, moving.UID, after.UID)
-	close(finish)
-	ended, err := w.Transfers(testenv.PodVolumeBackup).Wait(soon(t), transfer, testenv.Settled)
-	require.NoError(t, err)
-	require.Equal(t, testenv.Completed, ended.Status.Phase, ended.Status.Message)
 }

@@ -23,7 +23,8 @@ import (
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// env is the namespace of a test's own installation, and how to reach it.
+// env is the namespace of a test's own installation, and how to reach it. Nodes belong to the agents of all installations: tests with
+// nodes do not run beside others.
 type env struct {
 	*testing.T
 	namespace  string
@@ -38,7 +39,7 @@ func newEnv(t *testing.T) *env {
 	return envOf(t, plane)
 }
 
-// envOf is an environment of any control plane.
+// envOf is an environment of any control plane. The test does not run beside others.
 func envOf(t *testing.T, plane *cluster.Cluster) *env {
 	t.Helper()
 	kube, err := kubernetes.NewForConfig(plane.Admin())
@@ -82,11 +83,6 @@ func (s *env) fails(input string, args ...string) (out, complaints string) {
 // install runs `lateen install` with what it must have.
 func (s *env) install(args ...string) (out, warnings string) {
 	return s.succeeds("", append([]string{"install"}, usual(s.T, args...)...)...)
-}
-
-// define installs Velero's definitions alone.
-func (s *env) define() {
-	s.succeeds("", "install", "--crds-only")
 }
 
 // usual are the flags that both `velero install` and `lateen install` must have, and the image of the latter.

@@ -21,17 +21,26 @@ import (
 // letGo is the remedy that the program names.
 const letGo = `{"metadata":{"finalizers":null}}`
 
+// velero18 are the versions in which Velero 1.18 has its resources.
+func velero18(resource string) schema.GroupVersionResource {
+	version := "v1"
+	if resource == "datauploads" {
+		version = "v2alpha1"
+	}
+	return schema.GroupVersionResource{Group: "velero.io", Version: version, Resource: resource}
+}
+
 // holds makes a custom resource of Velero that has a finalizer.
-func (s *env) holds(resource schema.GroupVersionResource, kind, finalizer string) (release func()) {
+func (s *env) holds(resource, kind, finalizer string) (release func()) {
 	object := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": resource.GroupVersion().String(), "kind": kind,
+		"apiVersion": velero18(resource).GroupVersion().String(), "kind": kind,
 		"metadata": map[string]any{"name": "held", "namespace": s.namespace, "finalizers": []any{finalizer}},
 		"spec":     required(kind),
 	}}
 	require.NoError(s, testenv.Apply(soon(s.T), plane.Admin(), object))
 	return func() {
 		s.Helper()
-		_, err := s.dynamic.Resource(resource).Namespace(s.namespace).Patch(soon(s.T), "held", types.MergePatchType, []byte(letGo), metav1.PatchOptions{})
+		_, err := s.dynamic.Resource(velero18(resource)).Namespace(s.namespace).Patch(soon(s.T), "held", types.MergePatchType, []byte(letGo), metav1.PatchOptions{})
 		require.NoError(s, err)
 	}
 }
@@ -50,44 +59,34 @@ func required(kind string) map[string]any {
 }
 
 func TestUninstallNamesTheFinalizerItsControllerAndTheRemedy(t *testing.T) {
-	tests := map[string]struct {
-		resource                  schema.GroupVersionResource
-		kind, finalizer, workload string
-	}{
-		"by Velero's server": {
-			resource: schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "restores"}, kind: "Restore",
-			finalizer: "restores.velero.io/external-resources-finalizer", workload: "deployments velero",
-		},
-		"by the agents": {
-			resource: schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "podvolumebackups"}, kind: "PodVolumeBackup",
-			finalizer: api.FinalizerPodVolume, workload: "daemonsets node-agent",
-		},
+	s := newEnv(t)
+	_, warnings := s.install("--server-priority-class-name=no-such-server", "--node-agent-priority-class-name=no-such-agent") // so that none has a pod
+	require.Contains(t, warnings, "--server-priority-class-name: PriorityClass no-such-server does not exist")
+	require.Contains(t, warnings, "--node-agent-priority-class-name: PriorityClass no-such-agent does not exist")
+	require.Equal(t, "no-such-server", s.server().Spec.Template.Spec.PriorityClassName)
+	require.Equal(t, "no-such-agent", s.agents().Spec.Template.Spec.PriorityClassName)
+	for _, each := range []struct{ resource, kind, finalizer, workload string }{
+		{"restores", "Restore", "restores.velero.io/external-resources-finalizer", "deployments velero"},
+		{"podvolumebackups", "PodVolumeBackup", api.FinalizerPodVolume, "daemonsets node-agent"},
+	} {
+		release := s.holds(each.resource, each.kind, each.finalizer)
+		_, reported := s.fails("", "uninstall", "--force")
+		require.Contains(t, reported, fmt.Sprintf("remove 1 %s of namespace %s: no pod of %s is running to remove their finalizers: held (%s)",
+			each.resource, s.namespace, each.workload, each.finalizer))
+		require.Contains(t, reported, fmt.Sprintf("kubectl -n %s patch %s NAME --type=merge -p '%s'", s.namespace, each.resource, letGo))
+		s.server() // what might let it go stays until it has
+		release()
 	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			s := newEnv(t)
-			s.install("--server-priority-class-name=no-such", "--node-agent-priority-class-name=no-such") // so that none has a pod
-			release := s.holds(test.resource, test.kind, test.finalizer)
-			_, reported := s.fails("", "uninstall", "--force")
-			require.Contains(t, reported, fmt.Sprintf("remove 1 %s of namespace %s: no pod of %s is running to remove their finalizers: held (%s)",
-				test.resource.Resource, s.namespace, test.workload, test.finalizer))
-			require.Contains(t, reported, fmt.Sprintf("kubectl -n %s patch %s NAME --type=merge -p '%s'", s.namespace, test.resource.Resource, letGo))
-			_, err := s.kube.AppsV1().Deployments(s.namespace).Get(soon(t), "velero", metav1.GetOptions{})
-			require.NoError(t, err, "what might let it go stays until it has")
-
-			release()
-			s.succeeds("", "uninstall", "--force")
-			_, err = s.kube.CoreV1().Namespaces().Get(soon(t), s.namespace, metav1.GetOptions{})
-			require.True(t, apierrors.IsNotFound(err))
-		})
-	}
+	out, _ := s.succeeds("", "uninstall", "--force")
+	require.Contains(t, out, "DaemonSet node-agent removed\n")
+	_, err := s.kube.CoreV1().Namespaces().Get(soon(t), s.namespace, metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err))
 }
 
 // uninstallsInTime is for an environment whose server has a pod that is ready and lets nothing go: it is waited for, but not for
 // ever.
 func (s *env) uninstallsInTime() {
-	restores := schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "restores"}
-	release := s.holds(restores, "Restore", "restores.velero.io/external-resources-finalizer")
+	release := s.holds("restores", "Restore", "restores.velero.io/external-resources-finalizer")
 	out, reported := s.fails("", "uninstall", "--force", "--timeout=2s")
 	require.Contains(s, out, "1 restores wait for deployments velero to remove their finalizers\n")
 	require.Contains(s, reported, "their finalizers were not removed: held (restores.velero.io/external-resources-finalizer)")
@@ -114,8 +113,7 @@ func TestWhatStaysWithItsNamespaceIsReported(t *testing.T) {
 	s := newEnv(t)
 	s.createNamespace(s.namespace)
 	s.install()
-	restores := schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "restores"}
-	release := s.holds(restores, "Restore", "restores.velero.io/external-resources-finalizer")
+	release := s.holds("restores", "Restore", "restores.velero.io/external-resources-finalizer")
 	out, _ := s.succeeds("", "uninstall", "--force")
 	require.Contains(t, out, "1 restores are kept with the namespace; only deployments velero can remove their finalizers\n")
 	release()

@@ -19,16 +19,17 @@ import (
 )
 
 func TestWhatIsInstalledBacksUp(t *testing.T) {
-	s := newEnv(t)
+	s := envOf(t, plane)
 	name, root := "node-"+s.namespace, filepath.Join(t.TempDir(), "kubelet")
 	mover, err := node.NewStandIn(plane.Admin(), 50*time.Millisecond)
 	require.NoError(t, err)
 	s.node(name, root, mover)
 
-	out, warnings := s.install("--kubelet-root-dir="+root, "--wait")
+	out, warnings := s.install("--kubelet-root-dir="+root, "--wait", "--use-node-agent-windows")
 	require.Empty(t, warnings)
+	require.Contains(t, out, "DaemonSet node-agent-windows: no Windows node in the cluster, nothing to wait for\n")
 	require.Contains(t, out, "Deployment velero: 1 of 1 pods ready\n")
-	require.Regexp(t, `DaemonSet node-agent: (\d+) of \d+ pods ready\n$`, out)
+	require.Contains(t, out, "DaemonSet node-agent: 1 of 1 pods ready\n")
 
 	w, err := testenv.Open(soon(t), plane.Admin(), s.namespace)
 	require.NoError(t, err)
@@ -110,8 +111,7 @@ func TestInstallingAgainChangesNothing(t *testing.T) {
 		out, _ := s.install(append(args, "--restrict-movers", "--pod-policy=restricted")...)
 		return out
 	}
-	install()
-	objects := printed(t, install("--dry-run", "-o=json"))
+	objects := printed(t, install("-o=json"))
 	versions := func() map[string]string {
 		all := map[string]string{}
 		for _, object := range objects {
@@ -156,79 +156,26 @@ func version(t *testing.T, object *unstructured.Unstructured) string {
 	return string(text)
 }
 
-func TestAClassThatIsNotThereIsAWarning(t *testing.T) {
-	s := newEnv(t)
-	_, warnings := s.install("--server-priority-class-name=no-such-server", "--node-agent-priority-class-name=no-such-agent")
-	require.Contains(t, warnings, "--server-priority-class-name: PriorityClass no-such-server does not exist")
-	require.Contains(t, warnings, "--node-agent-priority-class-name: PriorityClass no-such-agent does not exist")
-	server := s.server()
-	require.Equal(t, "no-such-server", server.Spec.Template.Spec.PriorityClassName)
-	agents := s.agents()
-	require.Equal(t, "no-such-agent", agents.Spec.Template.Spec.PriorityClassName)
-}
-
 func TestConfigMapsThatAreNamed(t *testing.T) {
-	tests := map[string]struct {
-		data  map[string]string // of the ConfigMap; nil: there is none
-		flag  string
-		warns string
-		fails []string // words of the error; empty: the installation goes on
-	}{
-		"are taken if they are good": {flag: "node-agent-configmap", data: map[string]string{"a": `{"priorityClassName": ""}`}},
-		"have to be there":           {flag: "repo-maintenance-job-configmap", fails: []string{"--repo-maintenance-job-configmap", "does not exist"}},
-		"may have fields that nobody knows": {
-			flag: "node-agent-configmap", data: map[string]string{"a": `{"loadConcurency": {}}`}, warns: "loadConcurency",
-		},
-		"have to be of use": {
-			flag: "node-agent-configmap", data: map[string]string{"a": "{\n\"loadConcurrency\": {\"globalConfig\": \"3\"}}"},
-			fails: []string{"loadConcurrency.globalConfig (line 2"},
-		},
-		"may name what the cluster has not got yet": {
-			flag: "node-agent-configmap", data: map[string]string{"a": `{"priorityClassName": "no-such-class"}`}, warns: "no-such-class",
-		},
-		"of maintenance jobs have to be of use too": {
-			flag: "repo-maintenance-job-configmap", data: map[string]string{"global": `{"keepLatestMaintenanceJobs": "x"}`}, fails: []string{"keepLatestMaintenanceJobs"},
-		},
-		"of the maintenance of one repository are looked at as well": {
-			flag: "repo-maintenance-job-configmap", data: map[string]string{"app-default-kopia": `{"podResources": {"cpuLimit": "x"}}`}, fails: []string{"podResources.cpuLimit"},
-		},
-		"of repositories have to be of use too": {
-			flag: "backup-repository-configmap", data: map[string]string{"kopia": `{"cacheLimitMB": "x"}`}, fails: []string{"cacheLimitMB"},
-		},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			s := newEnv(t)
-			s.createNamespace(s.namespace)
-			if test.data != nil {
-				_, err := s.kube.CoreV1().ConfigMaps(s.namespace).Create(soon(t), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "named"}, Data: test.data}, metav1.CreateOptions{})
-				require.NoError(t, err)
-			}
-			_, reported, err := s.run("", append([]string{"install", "--" + test.flag + "=named"}, usual(t)...)...)
-			require.Contains(t, reported, test.warns)
-			if len(test.fails) == 0 {
-				require.NoError(t, err, reported)
-				return
-			}
-			require.Error(t, err)
-			for _, description := range test.fails {
-				require.Contains(t, reported, description)
-			}
-			accounts, err := s.kube.CoreV1().ServiceAccounts(s.namespace).List(soon(t), metav1.ListOptions{LabelSelector: "component=velero"})
-			require.NoError(t, err)
-			require.Empty(t, accounts.Items, "nothing may be installed")
-		})
-	}
-}
-
-func TestTheDaemonSetOfVelerosOwnAgentsIsNotOverwritten(t *testing.T) {
 	s := newEnv(t)
-	s.define()
-	_, err := testenv.New(soon(t), plane.Admin(), testenv.Options{Namespace: s.namespace})
+	s.createNamespace(s.namespace)
+	for name, data := range map[string]map[string]string{
+		"agents":       {"a": "{\n\"loadConcurrency\": {\"globalConfig\": \"3\"}}"},
+		"repositories": {"kopia": `{"cacheLimitMB": "x"}`},
+		"harmless":     {"a": `{"loadConcurency": {}, "priorityClassName": "no-such-class"}`},
+	} {
+		_, err := s.kube.CoreV1().ConfigMaps(s.namespace).Create(soon(t), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	_, reported := s.fails("", append([]string{"install", "--node-agent-configmap=agents", "--backup-repository-configmap=repositories", "--repo-maintenance-job-configmap=missing"}, usual(t)...)...)
+	for _, part := range []string{"loadConcurrency.globalConfig (line 2", "cacheLimitMB", "--repo-maintenance-job-configmap", "does not exist"} {
+		require.Contains(t, reported, part)
+	}
+	accounts, err := s.kube.CoreV1().ServiceAccounts(s.namespace).List(soon(t), metav1.ListOptions{LabelSelector: "component=velero"})
 	require.NoError(t, err)
-	_, reported := s.fails("", append([]string{"install", "--apply"}, usual(t)...)...)
-	require.Contains(t, reported, "DaemonSet node-agent: it belongs to Velero's agents; replace them with lateen adopt")
-	agents := s.agents()
-	require.Equal(t, []string{"/velero"}, agents.Spec.Template.Spec.Containers[0].Command)
-	require.Equal(t, "velero/velero:v1.18.3", agents.Spec.Template.Spec.Containers[0].Image)
+	require.Empty(t, accounts.Items, "nothing may be installed")
+
+	_, reported = s.install("--node-agent-configmap=harmless")
+	require.Contains(t, reported, "loadConcurency")
+	require.Contains(t, reported, "no-such-class")
 }

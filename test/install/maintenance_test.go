@@ -57,9 +57,4 @@ func TestAgentsMaintainWhileTheServerWaitsForAYear(t *testing.T) {
 	require.NotContains(t, agents, ofAgents)
 	require.NotContains(t, server, ofServer)
 	require.Equal(t, "1h0m0s", s.frequency("app-default-kopia-x"), "or nobody would maintain it")
-
-	for _, contradiction := range [][]string{{"--repo-maintenance-frequency=2h", "--default-repo-maintain-frequency=1h"}, {"--repo-maintenance-frequency=2h", "--use-node-agent=false"}} {
-		_, reported := s.fails("", append(append([]string{"install"}, contradiction...), usual(t)...)...)
-		require.Contains(t, reported, "remove ")
-	}
 }

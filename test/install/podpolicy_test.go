@@ -69,61 +69,96 @@ func maintenanceJob() *batchv1.Job {
 	}
 }
 
-// policyEnv is an installation with policies, and a client with the agents' token, which they already restrict.
-func policyEnv(t *testing.T, policy string) (*env, kubernetes.Interface) {
-	t.Helper()
-	s := newEnv(t)
-	s.install("--restrict-movers", "--pod-policy="+policy)
-	own, err := plane.ServiceAccount(soon(t), s.namespace, deploy.ServiceAccountName)
-	require.NoError(t, err)
-	agent, err := kubernetes.NewForConfig(own)
-	require.NoError(t, err)
-	var answers []error
-	restricts := func(ctx context.Context) (bool, error) {
-		pod, job := podVolumeMover(), maintenanceJob()
-		pod.Spec.Containers[0].Image, job.Spec.Template.Spec.Containers[0].Image = "none", "none"
-		_, noPod := agent.CoreV1().Pods(s.namespace).Create(ctx, pod, dryRun)
-		_, noJob := agent.BatchV1().Jobs(s.namespace).Create(ctx, job, dryRun)
-		answers = []error{noPod, noJob}
-		return apierrors.IsInvalid(noPod) && apierrors.IsInvalid(noJob), nil
-	}
-	err = wait.PollUntilContextCancel(soon(t), 100*time.Millisecond, true, restricts) //nolint:forbidigo // no watch shows when admission has a policy
-	require.NoError(t, err, "the last answers: %v", answers)
-	return s, agent
+// policies is an installation with policies on what agents may create.
+type policies struct {
+	*env
+	agent kubernetes.Interface // with the agents' token
 }
 
-func TestThePodPolicyAdmitsWhatAgentsCreate(t *testing.T) {
-	s, agent := policyEnv(t, deploy.PodPolicyRestricted)
-	for _, pod := range []*corev1.Pod{podVolumeMover(), snapshotMover()} {
-		_, err := agent.CoreV1().Pods(s.namespace).Create(soon(t), pod, dryRun)
-		require.NoError(t, err)
-	}
-	_, err := agent.BatchV1().Jobs(s.namespace).Create(soon(t), maintenanceJob(), dryRun)
+// eventually waits until admission knows the policies. No watch shows when it does.
+func (p *policies) eventually(known func(context.Context) bool) {
+	err := wait.PollUntilContextCancel(soon(p.T), 100*time.Millisecond, true, func(ctx context.Context) (bool, error) { return known(ctx), nil }) //nolint:forbidigo // see above
+	require.NoError(p, err)
+}
+
+// create asks whether the agents may create a pod.
+func (p *policies) create(ctx context.Context, pod *corev1.Pod) error {
+	_, err := p.agent.CoreV1().Pods(p.namespace).Create(ctx, pod, dryRun)
+	return err
+}
+
+func (p *policies) createJob(ctx context.Context, job *batchv1.Job) error {
+	_, err := p.agent.BatchV1().Jobs(p.namespace).Create(ctx, job, dryRun)
+	return err
+}
+
+func TestThePodPolicyOfAgents(t *testing.T) {
+	p := &policies{env: newEnv(t)}
+	p.install("--restrict-movers", "--pod-policy="+deploy.PodPolicyRestricted)
+	own, err := plane.ServiceAccount(soon(t), p.namespace, deploy.ServiceAccountName)
 	require.NoError(t, err)
+	p.agent, err = kubernetes.NewForConfig(own)
+	require.NoError(t, err)
+	server := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "server"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "velero", Image: "velero/velero:v1.18.3"}}},
+	}
+	_, err = p.kube.CoreV1().Pods(p.namespace).Create(soon(t), server, metav1.CreateOptions{})
+	require.NoError(t, err, "the policy is for agents only")
+	// A patch could give Velero's server another image, and so its rights to somebody else.
+	patch := func(ctx context.Context, text string) error {
+		_, err := p.agent.CoreV1().Pods(p.namespace).Patch(ctx, "server", types.StrategicMergePatchType, []byte(text), metav1.PatchOptions{DryRun: dryRun.DryRun})
+		return err
+	}
+	p.eventually(func(ctx context.Context) bool {
+		pod, job := podVolumeMover(), maintenanceJob()
+		pod.Spec.Containers[0].Image, job.Spec.Template.Spec.Containers[0].Image = "none", "none"
+		return apierrors.IsInvalid(p.create(ctx, pod)) && apierrors.IsInvalid(p.createJob(ctx, job)) &&
+			apierrors.IsInvalid(patch(ctx, `{"spec":{"containers":[{"name":"velero","image":"evil.test/velero:v1"}]}}`))
+	})
+	require.NoError(t, patch(soon(t), `{"metadata":{"labels":{"lateen.dev/owner":"uid"}}}`), "agents label movers of Velero's agents")
+	t.Run("admits what they create", func(t *testing.T) { p.admits(t) })
+	t.Run("refuses all else", func(t *testing.T) { p.refuses(t) })
+	t.Run("has no warnings", func(t *testing.T) { p.hasNoWarnings(t) })
+
+	privileged := func(pod *corev1.Pod) *corev1.Pod {
+		pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)}
+		return pod
+	}
+	require.True(t, apierrors.IsInvalid(p.create(soon(t), privileged(podVolumeMover()))))
+	p.install("--apply", "--restrict-movers", "--pod-policy="+deploy.PodPolicyPrivileged)
+	p.eventually(func(ctx context.Context) bool { return p.create(ctx, privileged(podVolumeMover())) == nil })
+	require.True(t, apierrors.IsInvalid(p.create(soon(t), privileged(snapshotMover()))), "movers of snapshots need no privileges")
+}
+
+func (p *policies) admits(t *testing.T) {
+	require.NoError(t, p.create(soon(t), podVolumeMover()))
+	require.NoError(t, p.create(soon(t), snapshotMover()))
+	require.NoError(t, p.createJob(soon(t), maintenanceJob()))
 	identity := podVolumeMover()
 	identity.Spec.Volumes = append(identity.Spec.Volumes, corev1.Volume{Name: "identity", VolumeSource: corev1.VolumeSource{
 		Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
 			Audience: "sts.amazonaws.com", Path: "token",
 		}}}},
 	}})
-	_, err = agent.CoreV1().Pods(s.namespace).Create(soon(t), identity, dryRun)
-	require.NoError(t, err, "webhooks of clouds add a token")
+	require.NoError(t, p.create(soon(t), identity), "webhooks of clouds add a token")
+}
 
-	for _, object := range deploy.PodPolicies(deploy.PodPolicy{Namespace: s.namespace}) {
+func (p *policies) hasNoWarnings(t *testing.T) {
+	for _, object := range deploy.PodPolicies(deploy.PodPolicy{Namespace: p.namespace}) {
 		policy, ok := object.(*admissionv1.ValidatingAdmissionPolicy)
 		if !ok {
 			continue
 		}
-		policy, err := testenv.Wait(soon(t), s.kube.AdmissionregistrationV1().ValidatingAdmissionPolicies(), testenv.Named(policy.Name),
+		policy, err := testenv.Wait(soon(t), p.kube.AdmissionregistrationV1().ValidatingAdmissionPolicies(), testenv.Named(policy.Name),
 			func(p *admissionv1.ValidatingAdmissionPolicy) bool { return p.Status.TypeChecking != nil })
 		require.NoError(t, err)
 		require.Empty(t, policy.Status.TypeChecking.ExpressionWarnings, policy.Name)
 	}
 }
 
-// What somebody with the token of an agent may not do.
-func TestThePodPolicyRefusesOtherPods(t *testing.T) {
-	s, agent := policyEnv(t, deploy.PodPolicyRestricted)
+// refuses tries what somebody with the token of an agent may not do.
+func (p *policies) refuses(t *testing.T) {
 	hostPath := func(path string) func(*corev1.Pod) {
 		return func(pod *corev1.Pod) { pod.Spec.Volumes[0].HostPath.Path = path }
 	}
@@ -183,7 +218,7 @@ func TestThePodPolicyRefusesOtherPods(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := podVolumeMover()
 			test.change(pod)
-			_, err := agent.CoreV1().Pods(s.namespace).Create(soon(t), pod, dryRun)
+			err := p.create(soon(t), pod)
 			require.True(t, apierrors.IsInvalid(err), "%v", err)
 			require.ErrorContains(t, err, test.says)
 		})
@@ -200,45 +235,9 @@ func TestThePodPolicyRefusesOtherPods(t *testing.T) {
 		t.Run("a job with "+name, func(t *testing.T) {
 			job := maintenanceJob()
 			test.change(job)
-			_, err := agent.BatchV1().Jobs(s.namespace).Create(soon(t), job, dryRun)
+			err := p.createJob(soon(t), job)
 			require.True(t, apierrors.IsInvalid(err), "%v", err)
 			require.ErrorContains(t, err, test.says)
 		})
-	}
-}
-
-// A patch could give Velero's server another image, and so its rights to somebody else.
-func TestThePodPolicyRefusesChangesOfAPodsSpec(t *testing.T) {
-	s, agent := policyEnv(t, deploy.PodPolicyRestricted)
-	server := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "server"},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "velero", Image: "velero/velero:v1.18.3"}}},
-	}
-	_, err := s.kube.CoreV1().Pods(s.namespace).Create(soon(t), server, metav1.CreateOptions{})
-	require.NoError(t, err, "the policy is for agents only")
-	patch := func(text string) error {
-		_, err := agent.CoreV1().Pods(s.namespace).Patch(soon(t), "server", types.StrategicMergePatchType, []byte(text), metav1.PatchOptions{DryRun: dryRun.DryRun})
-		return err
-	}
-	image := func(context.Context) (bool, error) {
-		err := patch(`{"spec":{"containers":[{"name":"velero","image":"evil.test/velero:v1"}]}}`)
-		return apierrors.IsInvalid(err), nil
-	}
-	require.NoError(t, wait.PollUntilContextCancel(soon(t), 100*time.Millisecond, true, image)) //nolint:forbidigo // no watch shows when admission has a policy
-	require.NoError(t, patch(`{"metadata":{"labels":{"lateen.dev/owner":"uid"}}}`), "agents label movers of Velero's agents")
-}
-
-func TestThePrivilegedPodPolicyAdmitsPrivilegedMoversOfPodVolumes(t *testing.T) {
-	s, agent := policyEnv(t, deploy.PodPolicyPrivileged)
-	for name, test := range map[string]struct {
-		pod     *corev1.Pod
-		refused bool
-	}{
-		"a pod volume": {pod: podVolumeMover()},
-		"a snapshot":   {pod: snapshotMover(), refused: true},
-	} {
-		test.pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)}
-		_, err := agent.CoreV1().Pods(s.namespace).Create(soon(t), test.pod, dryRun)
-		require.Equal(t, test.refused, apierrors.IsInvalid(err), "%s: %v", name, err)
 	}
 }

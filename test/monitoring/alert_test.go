@@ -33,7 +33,7 @@ func newEnv(t *testing.T) *env {
 	options := fixture.Options{Config: `{"priorityClassName":"` + s.class + `"}`, Nodes: []node.Options{{Name: s.node}}}
 	options.Node = s.node
 	var err error
-	s.Env, err = fixture.New(soon(t), plane, t.TempDir(), options)
+	s.Env, err = fixture.New(soon(t), planeOf(t), t.TempDir(), options)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	require.NoError(t, err)
 	return s

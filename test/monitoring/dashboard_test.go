@@ -68,7 +68,7 @@ func newFleet(t *testing.T) (*env, []*fixture.Program) {
 	}
 	options.NodeLabels = map[string]string{"dashboard": "yes"}
 	var err error
-	s.Env, err = fixture.New(soon(t), plane, t.TempDir(), options)
+	s.Env, err = fixture.New(soon(t), planeOf(t), t.TempDir(), options)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	require.NoError(t, err)
 	s.Movers.Bytes, s.Movers.Reports = 64<<20, 3

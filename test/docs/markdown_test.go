@@ -119,15 +119,6 @@ func codes(text string) []string {
 	return all
 }
 
-// firstCodes are the spans of code in the first cells of the tables.
-func firstCodes(lines []line) []string {
-	var all []string
-	for _, row := range rows(lines) {
-		all = append(all, codes(row[0])...)
-	}
-	return all
-}
-
 // sorted is what was found, in an order that two lists have in common; what is there twice counts once.
 func sorted(found []string) []string {
 	slices.Sort(found)
@@ -142,6 +133,5 @@ func TestMarkdownIsUnderstood(t *testing.T) {
 	}, d.blocks)
 	require.Equal(t, []line{{10, "| x | y |"}, {11, "|---|---|"}, {12, "| `a` `b` | c \\| d |"}}, d.section(t, "B"))
 	require.Equal(t, [][]string{{"`a` `b`", "c | d"}}, rows(d.prose))
-	require.Equal(t, []string{"a", "b"}, firstCodes(d.prose))
 	require.Len(t, d.section(t, "A"), 7, "a heading that is lower does not end a section")
 }

@@ -35,7 +35,6 @@ func (s *served) plant(t *testing.T, name string, volumes ...corev1.Volume) plan
 		tree := s.volume(t, pod, volume.Name)
 		s.seed++
 		tree.grow(t, s.seed)
-		tree.hardLink(t)
 		app.volumes[volume.Name] = tree.read(t)
 	}
 	return app

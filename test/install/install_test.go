@@ -73,15 +73,14 @@ func (s *env) backUp(w *testenv.Env, nodeName string) (transfer string, mover *c
 }
 
 // startAgent is what the kubelet would do with the agent's pod: it runs the program with the arguments and the
-// environment of the pod, as its ServiceAccount, until stop or the end of the test.
-func (s *env) startAgent(pod *corev1.Pod) (stop func()) {
+// environment of the pod, as its ServiceAccount, until the end of the test.
+func (s *env) startAgent(pod *corev1.Pod) {
 	own, err := plane.ServiceAccount(soon(s.T), s.namespace, pod.Spec.ServiceAccountName)
 	require.NoError(s, err)
 	kubeconfig := filepath.Join(s.TempDir(), "kubeconfig")
 	require.NoError(s, plane.WriteKubeconfig(own, kubeconfig, s.namespace))
 	args := append(pod.Spec.Containers[0].Args, "--kubeconfig="+kubeconfig, "--metrics-address=127.0.0.1:0")
-	ctx, stop := context.WithCancel(s.Context())
-	agent := program(ctx, s.T, "lateen", args...)
+	agent := program(s.Context(), s.T, "lateen", args...)
 	agent.Cancel = func() error { return agent.Process.Signal(syscall.SIGTERM) }
 	for _, variable := range pod.Spec.Containers[0].Env {
 		value := variable.Value
@@ -102,7 +101,6 @@ func (s *env) startAgent(pod *corev1.Pod) (stop func()) {
 			s.Log(reported.String())
 		}
 	})
-	return stop
 }
 
 func TestInstallingAgainChangesNothing(t *testing.T) {

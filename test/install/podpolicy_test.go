@@ -132,6 +132,7 @@ func TestThePodPolicyOfAgents(t *testing.T) {
 }
 
 func (p *policies) admits(t *testing.T) {
+	t.Helper()
 	require.NoError(t, p.create(soon(t), podVolumeMover()))
 	require.NoError(t, p.create(soon(t), snapshotMover()))
 	require.NoError(t, p.createJob(soon(t), maintenanceJob()))
@@ -145,6 +146,7 @@ func (p *policies) admits(t *testing.T) {
 }
 
 func (p *policies) hasNoWarnings(t *testing.T) {
+	t.Helper()
 	for _, object := range deploy.PodPolicies(deploy.PodPolicy{Namespace: p.namespace}) {
 		policy, ok := object.(*admissionv1.ValidatingAdmissionPolicy)
 		if !ok {
@@ -159,6 +161,7 @@ func (p *policies) hasNoWarnings(t *testing.T) {
 
 // refuses tries what somebody with the token of an agent may not do.
 func (p *policies) refuses(t *testing.T) {
+	t.Helper()
 	hostPath := func(path string) func(*corev1.Pod) {
 		return func(pod *corev1.Pod) { pod.Spec.Volumes[0].HostPath.Path = path }
 	}

@@ -198,17 +198,6 @@ func TestOnlyATransferThatIsOrCanBeAcceptedHoldsAPlaceInTheQueue(t *testing.T) {
 	}
 }
 
-func TestANewCoordinatorFailsNothingThatItHasNotObserved(t *testing.T) {
-	s := newDownload("")
-	s.listed = false
-	s.clock.Step(2 * s.Limits.PrepareTimeout)
-	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
-	require.Equal(t, transfer.New, s.state().Phase, s.state().Message)
-	s.listed = true
-	s.step(t)
-	require.Equal(t, transfer.Accepted, s.state().Phase)
-}
-
 func TestAReturningAgentRestartsTheTimeouts(t *testing.T) {
 	s := newBackup(corev1.ObjectReference{Namespace: "app", Name: "db"})
 	s.Agent.Fleet = coordinatorFleet{absent: "n2"}

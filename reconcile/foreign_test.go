@@ -29,20 +29,14 @@ func TestAForeignTransferIsReportedOnceAndNotChanged(t *testing.T) {
 	require.Equal(t, `Normal ForeignDataMover Ignored by Lateen: it is for data mover "acme", not Velero's own. That data mover must be installed and accept it`, <-s.events.Events)
 }
 
-func TestAForeignTransferWithItsDataMoverIsNotReported(t *testing.T) {
+func TestAForeignTransferWithItsDataMoverIsNeitherReportedNorRead(t *testing.T) {
 	for _, phase := range []velerov2alpha1.DataDownloadPhase{"Accepted", "InProgress", "Completed", "Failed"} {
 		s := newForeign(phase)
+		s.failing = errors.New("its mover must not be read")
 		require.Zero(t, s.step(t))
 		require.Empty(t, s.events.Events, phase)
+		require.Empty(t, s.kube.Actions())
 	}
-}
-
-func TestNothingIsReadOfAForeignTransfer(t *testing.T) {
-	s := newForeign(velerov2alpha1.DataDownloadPhaseInProgress)
-	s.failing = errors.New("its mover must not be read")
-	_, err := s.Reconcile(t.Context(), testKey)
-	require.NoError(t, err)
-	require.Empty(t, s.kube.Actions())
 }
 
 func TestOnlyTheCoordinatorReportsAndCountsForeignTransfers(t *testing.T) {

@@ -53,15 +53,3 @@ func TestAdmissibleTransfers(t *testing.T) {
 		})
 	}
 }
-
-func TestTransfersOfEqualAgeAreOrderedByUID(t *testing.T) {
-	l := &fifo{}
-	for _, uid := range []types.UID{"c", "a", "b"} {
-		l.enter(&pending{Entry: Entry{UID: uid, Created: created(0)}})
-	}
-	require.Equal(t, []types.UID{"a", "b"}, uidsOf(l.first(2)))
-	l.leave(&pending{Entry: Entry{UID: "a", Created: created(0)}})
-	l.leave(&pending{Entry: Entry{UID: "unknown", Created: created(0)}})
-	require.Equal(t, []types.UID{"b", "c"}, uidsOf(l.first(4)))
-	require.False(t, l.empty())
-}

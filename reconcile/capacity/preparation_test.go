@@ -17,22 +17,6 @@ func (p *recordedPreparation) tryAcquire(nodeBound bool, uid types.UID, age int)
 	return p.TryAcquire(nodeBound, uid, created(age), func() { p.enqueued = append(p.enqueued, uid) })
 }
 
-func TestTheOldestTransferGetsTheNextPlace(t *testing.T) {
-	p := &recordedPreparation{Preparation: FixedPreparation(2)}
-	p.Count(true, "prepared")
-	require.True(t, p.tryAcquire(true, "first", 1))
-	for age, uid := range []types.UID{"fourth", "third", "second"} {
-		require.False(t, p.tryAcquire(true, uid, 4-age))
-	}
-	require.True(t, p.tryAcquire(true, "first", 1), "a place is kept until the write has succeeded")
-	p.Release("prepared")
-	require.Equal(t, []types.UID{"second"}, p.enqueued)
-	require.False(t, p.tryAcquire(true, "third", 3), "an older one waits")
-	p.Release("second")
-	require.Equal(t, []types.UID{"second", "third"}, p.enqueued, "the next one, as the older one is canceled")
-	require.True(t, p.tryAcquire(true, "third", 3))
-}
-
 func TestTransfersWithoutANodeHavePlacesOfTheirOwn(t *testing.T) {
 	p := &recordedPreparation{Preparation: FixedPreparation(1)}
 	require.True(t, p.tryAcquire(true, "backup", 1))

@@ -1,13 +1,9 @@
 package capacity
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,44 +30,6 @@ func (l *recordedSlots) queue(uid types.UID, age int) bool {
 
 func (l *recordedSlots) tryAcquire(uid types.UID, age int) bool {
 	return l.TryAcquire(uid, created(age), func() { l.enqueued = append(l.enqueued, uid) })
-}
-
-func TestSlotsAreNeverMoreThanTheLimit(t *testing.T) {
-	const limit, transfers = 4, 400
-	slots := NewSlots(limit)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	var working, tooMany atomic.Int32
-	var all sync.WaitGroup
-	for i := range transfers {
-		all.Go(func() {
-			uid := types.UID(fmt.Sprint(i))
-			enqueued := make(chan struct{}, 1)
-			enqueue := func() {
-				select {
-				case enqueued <- struct{}{}:
-				default:
-				}
-			}
-			for !slots.TryAcquire(uid, created(i%7), enqueue) {
-				select {
-				case <-enqueued:
-				case <-ctx.Done():
-					t.Errorf("transfer %s was never enqueued", uid)
-					return
-				}
-			}
-			if working.Add(1) > limit {
-				tooMany.Add(1)
-			}
-			runtime.Gosched()
-			working.Add(-1)
-			slots.Release(uid)
-		})
-	}
-	all.Wait()
-	require.Zero(t, tooMany.Load(), "more than %d worked at once", limit)
-	require.Zero(t, slots.InUse())
 }
 
 // slotsModel is the simplest Slots: it sorts those that wait after each change.

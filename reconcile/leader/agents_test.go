@@ -2,7 +2,6 @@ package leader
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,8 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
-
-	"github.com/lateen-project/lateen/reconcile/seeds"
 )
 
 // trackerFixture is an AgentTracker that records its changes, in a synctest bubble.
@@ -220,63 +217,6 @@ func TestAfterTheTermNothingChanges(t *testing.T) {
 		r.Update(agentPod("a", "n1", isReady, 0))
 		require.Empty(t, r.takeChanges())
 		require.False(t, r.Unavailable("n1"))
-	})
-}
-
-// A change is reported exactly when the answer changes.
-func TestEveryChangeOfAvailabilityIsReported(t *testing.T) {
-	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
-		t.Helper()
-		synctest.Test(t, func(t *testing.T) {
-			r := newTrackerFixture()
-			r.Start()
-			readyAt := map[string]time.Time{} // when the node last had a Ready pod
-			began, flips := time.Now(), 0
-			pods, answer := map[string]*corev1.Pod{}, map[string]bool{}
-			for step := range 3000 {
-				name := fmt.Sprint("p", random.IntN(6))
-				pod := agentPod(name, fmt.Sprint("n", name[1]%3), []corev1.ConditionStatus{isReady, notReady}[random.IntN(2)], 0)
-				switch random.IntN(4) {
-				case 0:
-					if known := pods[name]; known != nil {
-						r.Delete(known)
-						delete(pods, name)
-					}
-				case 1:
-					pods[name] = pod
-					r.Update(pod)
-				default:
-					d := time.Duration(random.IntN(50)) * time.Second
-					for _, known := range pods {
-						if podStateOf(known).ready {
-							readyAt[known.Spec.NodeName] = time.Now().Add(d)
-						}
-					}
-					letPass(d)
-				}
-				for _, known := range pods {
-					if podStateOf(known).ready {
-						readyAt[known.Spec.NodeName] = time.Now()
-					}
-				}
-				reported := r.takeChanges()
-				for _, node := range []string{"n0", "n1", "n2"} {
-					since := readyAt[node]
-					if since.IsZero() {
-						since = began
-					}
-					absent := time.Since(since) >= time.Minute
-					require.Equal(t, absent, r.Unavailable(node), "step %d, %s", step, node)
-					if absent != answer[node] {
-						require.Contains(t, reported, fmt.Sprint(node, " ", absent))
-						answer[node] = absent
-						flips++
-					}
-				}
-				require.LessOrEqual(t, len(reported), 3)
-			}
-			require.Greater(t, flips, 50)
-		})
 	})
 }
 

@@ -16,53 +16,46 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
 func TestOrphans(t *testing.T) {
+	controller := func(kind string, uid types.UID) func(*metav1.PartialObjectMetadata) {
+		return func(object *metav1.PartialObjectMetadata) {
+			object.OwnerReferences = []metav1.OwnerReference{{Kind: kind, UID: uid, Controller: new(true)}}
+		}
+	}
+	uid := func(uid types.UID) func(*metav1.PartialObjectMetadata) {
+		return func(object *metav1.PartialObjectMetadata) { object.UID = uid }
+	}
+	unchanged := func(*metav1.PartialObjectMetadata) {}
 	for sentence, is := range map[string]struct {
-		object func() *metav1.PartialObjectMetadata
+		owner  types.UID
+		change func(*metav1.PartialObjectMetadata)
 		orphan bool
 	}{
-		"its transfer does not exist":                  {func() *metav1.PartialObjectMetadata { return podOf("a", "gone") }, true},
-		"its transfer is terminal without a finalizer": {func() *metav1.PartialObjectMetadata { return podOf("a", "done") }, true},
-		"its transfer works":                           {func() *metav1.PartialObjectMetadata { return podOf("a", "works") }, false},
-		"its transfer is there, though no cache has it": {func() *metav1.PartialObjectMetadata {
-			return podOf("a", "uncached")
-		}, false},
-		"its transfer is labelled as done, so no cache has it": {func() *metav1.PartialObjectMetadata {
-			return podOf("a", "labelled")
-		}, true},
-		"it is ten minutes old": {func() *metav1.PartialObjectMetadata { return podOf("a", "gone", aged(10*time.Minute)) }, false},
-		"it is older":           {func() *metav1.PartialObjectMetadata { return podOf("a", "gone", aged(10*time.Minute+time.Second)) }, true},
-		"it was kept for a person": {func() *metav1.PartialObjectMetadata {
-			return podOf("a", "gone", labelled(api.LabelKept, "restore-1"))
-		}, false},
-		"it is not ours": {func() *metav1.PartialObjectMetadata { return podOf("a", "gone", labelled(api.LabelMover, "false")) }, false},
-		"it has no owner": {func() *metav1.PartialObjectMetadata {
-			return podOf("a", "gone", func(object *metav1.PartialObjectMetadata) { delete(object.Labels, api.LabelOwnerUID) })
-		}, false},
-		"it has our labels and another controller": {func() *metav1.PartialObjectMetadata {
-			return podOf("a", "gone", func(object *metav1.PartialObjectMetadata) {
-				object.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", UID: "replicas", Controller: new(true)}}
-			})
-		}, false},
-		"its controller is a transfer that does not exist": {func() *metav1.PartialObjectMetadata {
-			return podOf("a", "gone", func(object *metav1.PartialObjectMetadata) {
-				object.OwnerReferences = []metav1.OwnerReference{{Kind: "DataUpload", UID: "gone", Controller: new(true)}}
-			})
-		}, true},
-		"it is in another namespace": {func() *metav1.PartialObjectMetadata {
-			return podOf("a", "gone", func(object *metav1.PartialObjectMetadata) { object.Namespace = "app" })
-		}, false},
+		"its transfer does not exist":                          {"gone", unchanged, true},
+		"its transfer is terminal without a finalizer":         {"done", unchanged, true},
+		"its transfer works":                                   {"works", unchanged, false},
+		"its transfer is there, though no cache has it":        {"uncached", unchanged, false},
+		"its transfer is labelled as done, so no cache has it": {"labelled", unchanged, true},
+		"it is ten minutes old":                                {"gone", aged(10 * time.Minute), false},
+		"it is older":                                          {"gone", aged(10*time.Minute + time.Second), true},
+		"it was kept for a person":                             {"gone", labelled(api.LabelKept, "restore-1"), false},
+		"it is not ours":                                       {"gone", labelled(api.LabelMover, "false"), false},
+		"it has no owner":                                      {"gone", func(object *metav1.PartialObjectMetadata) { delete(object.Labels, api.LabelOwnerUID) }, false},
+		"it has our labels and another controller":             {"gone", controller("ReplicaSet", "replicas"), false},
+		"its controller is a transfer that does not exist":     {"gone", controller("DataUpload", "gone"), true},
+		"it is in another namespace":                           {"gone", func(object *metav1.PartialObjectMetadata) { object.Namespace = "app" }, false},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := newFixture(t, is.object(),
-					ownedObject("velero.io/v2alpha1", "DataUpload", "u", "", func(object *metav1.PartialObjectMetadata) { object.UID = "uncached" }),
-					ownedObject("velero.io/v2alpha1", "DataUpload", "d", "", labelled(api.LabelDone, "true"), func(object *metav1.PartialObjectMetadata) { object.UID = "labelled" }))
+				a := newFixture(t, podOf("a", is.owner, is.change),
+					ownedObject("velero.io/v2alpha1", "DataUpload", "u", "", uid("uncached")),
+					ownedObject("velero.io/v2alpha1", "DataUpload", "d", "", labelled(api.LabelDone, "true"), uid("labelled")))
 				a.cached["works"], a.cached["done"] = false, true
 				require.NoError(t, a.Sweep(t.Context()))
 				require.Equal(t, is.orphan, len(a.deleted()) == 1)

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -58,15 +57,6 @@ func TestAConflictWithoutAnEventDoesNotKeepAnOldJob(t *testing.T) {
 	}
 	require.True(t, *refused)
 	require.Len(t, m.names(), maintenance.DefaultKeep)
-}
-
-func TestAConflictWithoutAnEventDoesNotLoseTheHistory(t *testing.T) {
-	m := newFixture(t)
-	key := m.repository("r1")
-	m.rejection = apierrors.NewConflict(velerov1.Resource("backuprepositories"), "r1", errors.New("try again"))
-	m.finish(key)
-	require.NoError(t, m.rejection, "it was refused")
-	require.Equal(t, 1, m.patches)
 }
 
 func TestAConflictWithoutAnEventDoesNotLoseTheRecordOfAJob(t *testing.T) {

@@ -232,7 +232,11 @@ func TestMoverNamesMatchVeleros(t *testing.T) {
 
 func TestOnlyVelerosDataMoverIsSupported(t *testing.T) {
 	for mover, foreign := range map[string]bool{"": false, "velero": false, "velero-fs": false, "velero-block": false, "other": true, "Velero": true} {
-		require.Equal(t, foreign, DataUpload().Get(&velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{DataMover: mover}}).Foreign, mover)
+		upload := DataUpload().Get(&velerov2alpha1.DataUpload{
+			Spec: velerov2alpha1.DataUploadSpec{DataMover: mover}, Status: velerov2alpha1.DataUploadStatus{Phase: velerov2alpha1.DataUploadPhaseInProgress},
+		})
+		require.Equal(t, foreign, upload.Foreign, mover)
+		require.Equal(t, foreign, !upload.TakesSlot(), mover)
 		require.Equal(t, foreign, DataDownload().Get(&velerov2alpha1.DataDownload{Spec: velerov2alpha1.DataDownloadSpec{DataMover: mover}}).Foreign, mover)
 	}
 }
@@ -255,12 +259,7 @@ func TestOnlyCSISnapshotsAreSupported(t *testing.T) {
 	require.Empty(t, DataUpload().Get(du).UnsupportedReason)
 	du.Spec.SnapshotType = "EBS"
 	require.Contains(t, DataUpload().Get(du).UnsupportedReason, `"EBS"`)
-}
-
-func TestASnapshotOfAClaimWithoutAStorageClassIsUnsupported(t *testing.T) {
-	du := &velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{
-		SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{VolumeSnapshot: "snap"}, SourceNamespace: "shop", SourcePVC: "data",
-	}}
+	du.Spec = velerov2alpha1.DataUploadSpec{SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{}, SourceNamespace: "shop", SourcePVC: "data"}
 	require.Contains(t, DataUpload().Get(du).UnsupportedReason, "claim shop/data has no storage class")
 }
 
@@ -273,13 +272,5 @@ func TestReadRestore(t *testing.T) {
 	} {
 		_, err := readRestore(message)
 		require.ErrorContains(t, err, says)
-	}
-}
-
-func TestOnlyVelerosDataMoverTakesASlot(t *testing.T) {
-	for mover, takes := range map[string]bool{"": true, "velero": true, "velero-fs": true, "other": false} {
-		upload := &velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{DataMover: mover}}
-		upload.Status.Phase, upload.Status.Node = velerov2alpha1.DataUploadPhaseInProgress, "node"
-		require.Equal(t, takes, DataUpload().Get(upload).TakesSlot(), mover)
 	}
 }

@@ -2,7 +2,6 @@ package transfer
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -28,11 +27,6 @@ func TestPodVolumeBackupMetadata(t *testing.T) {
 			state: State{Phase: Accepted, Finalizer: true},
 			after: metadata{Labels: exposing, Finalizers: []string{api.FinalizerPodVolume}},
 		},
-		"preparing keeps both": {
-			before: metadata{Labels: exposing, Finalizers: []string{api.FinalizerPodVolume}},
-			state:  State{Phase: Prepared, Finalizer: true},
-			after:  metadata{Labels: exposing, Finalizers: []string{api.FinalizerPodVolume}},
-		},
 		"starting takes the label off": {
 			before: metadata{Labels: map[string]string{api.LabelExposing: "true"}, Finalizers: []string{api.FinalizerPodVolume}},
 			state:  State{Phase: InProgress, Finalizer: true},
@@ -45,11 +39,6 @@ func TestPodVolumeBackupMetadata(t *testing.T) {
 				Labels: exposing, Finalizers: []string{api.FinalizerPodVolume},
 				Annotations: map[string]string{api.AnnotationRestarts: "2"},
 			},
-		},
-		"an end before the start takes the label off": {
-			before: metadata{Labels: map[string]string{api.LabelExposing: "true"}, Finalizers: []string{api.FinalizerPodVolume}},
-			state:  State{Phase: Failed, Finalizer: true},
-			after:  metadata{Labels: map[string]string{}, Finalizers: []string{api.FinalizerPodVolume}},
 		},
 		"only our finalizer is removed, and the resource is done": {
 			before: metadata{Finalizers: []string{"a/b", api.FinalizerPodVolume, "c/d"}},
@@ -107,15 +96,6 @@ func TestDeletionAndCancelAreDistinct(t *testing.T) {
 	require.Equal(t, State{Phase: New, NodeBound: true, Deleting: true}, state)
 	pvb.DeletionTimestamp, pvb.Spec.Cancel = nil, true
 	require.Equal(t, State{Phase: New, NodeBound: true, Cancel: true}, PodVolumeBackup().Get(pvb))
-}
-
-func TestTimesThatAreNotSetStayUnset(t *testing.T) {
-	pvb := &velerov1.PodVolumeBackup{}
-	PodVolumeBackup().Set(pvb, State{Phase: Accepted, AcceptedAt: now()})
-	require.Equal(t, now(), pvb.Status.AcceptedTimestamp.Time)
-	require.Nil(t, pvb.Status.StartTimestamp)
-	require.Nil(t, pvb.Status.CompletionTimestamp)
-	require.Equal(t, time.Time{}, PodVolumeBackup().Get(pvb).StartedAt)
 }
 
 func TestMetricsNameABackupAsVeleroDoes(t *testing.T) {

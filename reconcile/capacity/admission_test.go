@@ -38,15 +38,6 @@ func (q *recordedAdmission) observeAll(uids ...types.UID) {
 	}
 }
 
-// observePhase observes another phase of a transfer.
-func (q *recordedAdmission) observePhase(uid types.UID, phase AdmissionPhase) {
-	q.lock.Lock()
-	next := q.known[uid].Entry
-	q.lock.Unlock()
-	next.Phase = phase
-	q.Observe(next)
-}
-
 func (q *recordedAdmission) tryAdmit(uid types.UID) bool {
 	return q.TryAdmit(uid, func() {
 		q.enqueuedLock.Lock()

@@ -22,7 +22,8 @@ type load struct {
 	kind             testenv.Kind
 	transfers, nodes int
 	takes            time.Duration // by each mover
-	prepare          func(ctx context.Context, on *installation, transfers int) (create func(i int) error, err error)
+	// prepare runs after the agents have started, which then have nothing left to do for themselves.
+	prepare func(ctx context.Context, on *installation, transfers int) (create func(i int) error, err error)
 }
 
 // seen is what was seen of them.
@@ -42,15 +43,15 @@ func (s *env) carry(ctx context.Context, name string, l load, floor bool) (resul
 	if err != nil {
 		return nil, err
 	}
-	create, err := l.prepare(ctx, installed, l.transfers)
-	if err != nil {
-		return nil, err
-	}
 	start := installed.agents
 	if floor {
 		start = installed.floor
 	}
 	agents, err := start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	create, err := l.prepare(ctx, installed, l.transfers)
 	if err != nil {
 		return nil, err
 	}

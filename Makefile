@@ -153,7 +153,7 @@ after = @echo "make $@: ok after $$(($$(date +%s) - $(BEGAN))) s"
 TEST := go test -count=1 -vet=off
 
 # Tests of these packages of test/ need root, a real control plane or programs of others. So do tests of other packages whose names end with OnKubernetes.
-KUBERNETES := e2e conformance install monitoring node process scale sim/apiserver testenv
+KUBERNETES := bench e2e conformance install monitoring node process sim/apiserver testenv
 ON_KUBERNETES := /($(subst $(space),|,$(KUBERNETES)))$$
 
 # Tests that take a minute or more, and those with a real Prometheus, run nightly.
@@ -254,8 +254,8 @@ bench: ## Print the figures: throughput, API calls, memory (ONLY=pace|uploads|ma
 
 scale: ## Measure what an idle agent costs the API server (AGENTS=10,50,100 whole ones, HOLLOW=250,500 beside them)
 	$(call with,controlplane snapshot-controller)
-	@cd test && go build -o $(BIN)/scale ./scale
-	@bin/scale --agents=$(or $(AGENTS),10$(comma)50$(comma)100) --hollow=$(or $(HOLLOW),250$(comma)500)
+	@cd test && go build -o $(BIN)/bench ./bench
+	@bin/bench scale --agents=$(or $(AGENTS),10$(comma)50$(comma)100) --hollow=$(or $(HOLLOW),250$(comma)500)
 
 recording: RECORD_STATUS := $(CURDIR)/docs/pictures/status.cast
 recording: demo-real pictures ## Record lateen status --watch during make demo-real, and draw it

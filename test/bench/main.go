@@ -1,5 +1,6 @@
 // Command bench prints figures of Lateen's agent at work on a real control plane, with movers that move nothing:
-// throughput, API calls and memory. It judges none of them: figures depend on the machine.
+// throughput, API calls and memory. It judges none of them: figures depend on the machine. The subcommand scale
+// measures what idle agents cost the API server.
 package main
 
 import (
@@ -27,8 +28,9 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	command, arguments := runScenarios, os.Args[1:]
-	if len(arguments) > 0 && arguments[0] == "floor" {
-		command, arguments = runFloor, arguments[1:]
+	subcommands := map[string]func(context.Context, []string) error{"scale": runScale, "floor": runFloor}
+	if len(arguments) > 0 && subcommands[arguments[0]] != nil {
+		command, arguments = subcommands[arguments[0]], arguments[1:]
 	}
 	if err := command(ctx, arguments); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -17,7 +17,6 @@ import (
 type counters struct {
 	deliveries map[string]float64 // events sent to watchers
 	bytes      map[string]float64 // of these
-	initial    map[string]float64 // objects sent at the start of a watch
 	watches    map[string]float64 // open now
 	requests   map[string]float64 // by verb and resource, without watches
 	terminated float64            // watchers that did not keep up
@@ -39,7 +38,6 @@ func scrape(ctx context.Context, client kubernetes.Interface) (*counters, error)
 	c := &counters{
 		deliveries: sums(families["apiserver_watch_events_total"], resource),
 		bytes:      sums(families["apiserver_watch_events_sizes"], resource),
-		initial:    sums(families["apiserver_init_events_total"], resource),
 		watches: sums(families["apiserver_longrunning_requests"], func(labels map[string]string) string {
 			if labels["verb"] != "WATCH" {
 				return ""
@@ -100,7 +98,7 @@ func total(values map[string]float64) (sum float64) {
 func (c *counters) since(earlier *counters) *counters {
 	return &counters{
 		deliveries: minus(c.deliveries, earlier.deliveries), bytes: minus(c.bytes, earlier.bytes),
-		initial: minus(c.initial, earlier.initial), requests: minus(c.requests, earlier.requests), watches: c.watches,
+		requests: minus(c.requests, earlier.requests), watches: c.watches,
 		terminated: c.terminated - earlier.terminated, refused: c.refused - earlier.refused, cpu: c.cpu - earlier.cpu,
 	}
 }

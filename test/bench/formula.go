@@ -30,9 +30,12 @@ var deliveriesOf = map[string]float64{
 }
 
 // watchesPerAgent are those of an idle agent by resource: of pods, those of its node and its own movers; of
-// ConfigMaps, its own.
-func watchesPerAgent() map[string]float64 {
-	all := map[string]float64{"pods": 2, "persistentvolumeclaims": 1, "configmaps": 1, "leases.coordination.k8s.io": 1}
+// ConfigMaps, its own. A hollow agent has neither ConfigMap nor Lease.
+func watchesPerAgent(hollow bool) map[string]float64 {
+	all := map[string]float64{"pods": 2, "persistentvolumeclaims": 1}
+	if !hollow {
+		all["configmaps"], all["leases.coordination.k8s.io"] = 1, 1
+	}
 	for _, kind := range kinds() {
 		all[kind] = 1
 	}
@@ -148,18 +151,18 @@ func compare(few, many *sample) perAgent {
 
 // check returns how the cost differs from the formula; empty if it does not.
 func (c perAgent) check(watches map[string]float64) (differs []string) {
-	for _, name := range names(c.watches, watches) {
+	for _, name := range keys(c.watches, watches) {
 		if got := c.watches[name]; math.Round(got) != watches[name] {
 			differs = append(differs, fmt.Sprintf("an idle agent has %.2f watches of %s, not %g", got, name, watches[name]))
 		}
 	}
-	for _, name := range names(c.deliveries) {
+	for _, name := range keys(c.deliveries) {
 		want := deliveriesOf[name]
 		if got := c.deliveries[name]; math.Abs(got-want) > want*tolerance+c.noise {
 			differs = append(differs, fmt.Sprintf("an idle agent receives %.3f events of %s for a backup, not %g", got, name, want))
 		}
 	}
-	for _, name := range names(c.requests) {
+	for _, name := range keys(c.requests) {
 		if got := c.requests[name]; got > c.noise {
 			differs = append(differs, fmt.Sprintf("an idle agent sends %.3f requests %s for a backup", got, name))
 		}
@@ -167,7 +170,7 @@ func (c perAgent) check(watches map[string]float64) (differs []string) {
 	return differs
 }
 
-func names(of ...map[string]float64) []string {
+func keys(of ...map[string]float64) []string {
 	all := map[string]bool{}
 	for _, one := range of {
 		for name := range one {

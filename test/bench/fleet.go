@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -11,17 +10,13 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
-	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/metrics"
@@ -35,8 +30,6 @@ import (
 const (
 	// starting is the number of agents that start at the same time.
 	starting = 10
-	// slots is the number of movers that run at once on the node that works.
-	slots = 4
 	// moverTakes is short enough that no mover reports progress: that would add a write for each report.
 	moverTakes = 50 * time.Millisecond
 )
@@ -58,12 +51,8 @@ type fleet struct {
 
 // newFleet makes one without agents.
 func newFleet(ctx context.Context, plane *cluster.Cluster, dir string) (*fleet, error) {
-	labels := map[string]string{"scale": "works"}
-	options := fixture.Options{
-		Takes: moverTakes, Config: fmt.Sprintf(`{"loadConcurrency": {"globalConfig": %d}}`, slots),
-		Nodes: []node.Options{{Name: "worker"}},
-	}
-	options.NodeLabels = labels
+	options := fixture.Options{Takes: moverTakes, Config: config, Nodes: []node.Options{{Name: "worker"}}}
+	options.NodeLabels = map[string]string{"scale": "works"}
 	f := &fleet{}
 	f.ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
 	var err error
@@ -100,7 +89,7 @@ func (f *fleet) grow(ctx context.Context, agents int) error {
 		if err := f.start(ctx, f.Nodes[0].Name()); err != nil {
 			return err
 		}
-		if err := f.coordinates(ctx); err != nil {
+		if err := coordinated(ctx, f.Env); err != nil {
 			return err
 		}
 	}
@@ -111,14 +100,6 @@ func (f *fleet) grow(ctx context.Context, agents int) error {
 		}
 		return f.start(ctx, name)
 	})
-}
-
-// coordinates waits until an agent holds the Lease.
-func (f *fleet) coordinates(ctx context.Context) error {
-	_, err := testenv.Wait(ctx, f.Kube.CoordinationV1().Leases(f.Namespace), testenv.Named(deploy.CoordinatorLease), func(lease *coordinationv1.Lease) bool {
-		return ptr.Deref(lease.Spec.HolderIdentity, "") != ""
-	})
-	return err
 }
 
 // idleNode registers a node without a kubelet.
@@ -200,15 +181,8 @@ func ownConnection(config *rest.Config) (*rest.Config, error) {
 	}
 	own := rest.CopyConfig(config)
 	own.TLSClientConfig = rest.TLSClientConfig{}
-	own.Transport = &http.Transport{TLSClientConfig: orEmpty(settings), ForceAttemptHTTP2: true}
+	own.Transport = &http.Transport{TLSClientConfig: settings, ForceAttemptHTTP2: true}
 	return own, nil
-}
-
-func orEmpty(settings *tls.Config) *tls.Config {
-	if settings == nil {
-		return &tls.Config{MinVersion: tls.VersionTLS12}
-	}
-	return settings
 }
 
 // work runs that many PodVolumeBackups, and as many DataDownloads, on the node that works, and waits until they are done.
@@ -240,18 +214,4 @@ func (f *fleet) work(ctx context.Context, transfers int) error {
 	return errors.Join(
 		f.Transfers(testenv.PodVolumeBackup).WaitNone(ctx, api.SelectUndone), f.Transfers(testenv.DataDownload).WaitNone(ctx, api.SelectUndone),
 	)
-}
-
-// finish creates backups that are done, as Lateen's agents leave them.
-func (f *fleet) finish(ctx context.Context, backups int) error {
-	owner, err := f.Backup(ctx, "finished")
-	if err != nil {
-		return err
-	}
-	return fixture.InParallel(backups, starting, func(int) error {
-		_, err := f.PodVolumeBackup(ctx, owner, f.source, "data", func(b *velerov1.PodVolumeBackup) {
-			b.Labels[api.LabelDone], b.Status.Phase = "true", velerov1.PodVolumeBackupPhaseCompleted
-		})
-		return err
-	})
 }

@@ -26,15 +26,10 @@ func TestAnIdleAgentCostsWhatTheFormulaSays(t *testing.T) {
 	f, err := newFleet(ctx, plane, t.TempDir())
 	t.Cleanup(func() { require.NoError(t, f.close()) })
 	require.NoError(t, err)
-	var samples []*sample
-	for _, agents := range []int{few, many} {
-		require.NoError(t, f.grow(ctx, agents))
-		taken, err := f.measure(ctx, agents, backups)
-		require.NoError(t, err)
-		samples = append(samples, taken)
-	}
+	samples, err := f.samples(ctx, []int{few, many}, nil, backups)
+	require.NoError(t, err)
 	cost := compare(samples[0], samples[1])
-	require.Empty(t, cost.check(watchesPerAgent()), "%+v", cost)
+	require.Empty(t, cost.check(watchesPerAgent(false)), "%+v", cost)
 	t.Logf("%+v", cost)
 	require.Zero(t, samples[1].did.terminated, "every watcher keeps up")
 	require.Zero(t, samples[1].did.refused, "no request is refused by API Priority and Fairness")

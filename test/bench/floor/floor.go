@@ -28,10 +28,8 @@ type Options struct {
 	Namespace  string // of Velero
 	Address    string // that serves /readyz
 	Image      string // of movers
-	// NodeSelector selects the nodes of the benchmark.
-	NodeSelector map[string]string
-	Nodes        int // with that selector
-	Slots        int // of each node
+	Nodes      []string
+	Slots      int // of each node
 }
 
 // lookAhead is how many movers beyond twice the slots are prepared for a node. It is Lateen's.
@@ -44,11 +42,10 @@ type agent struct {
 	velero    *informers.Clientset
 	snapshots snapshotclient.Interface
 
-	pods     *objects[*corev1.Pod] // of movers
-	prepared chan struct{}         // a place of each mover pod
+	prepared chan struct{}            // a place of each mover pod
+	slots    map[string]chan struct{} // by node; a sent value occupies one
 	lock     sync.Mutex
-	slots    map[string]chan struct{} // by node
-	failed   chan error
+	movers   map[string]mover // by name
 }
 
 // Run serves /readyz once it watches, and backs up until the context ends or a request fails.
@@ -58,8 +55,11 @@ func Run(ctx context.Context, options Options) error {
 		return fmt.Errorf("read kubeconfig: %w", err)
 	}
 	config.QPS = -1 // no limit
-	a := &agent{Options: options, slots: map[string]chan struct{}{}, failed: make(chan error, 1)}
-	a.prepared = make(chan struct{}, options.Nodes*(2*options.Slots+lookAhead))
+	a := &agent{Options: options, slots: map[string]chan struct{}{}, movers: map[string]mover{}}
+	a.prepared = make(chan struct{}, len(options.Nodes)*(2*options.Slots+lookAhead))
+	for _, node := range options.Nodes {
+		a.slots[node] = make(chan struct{}, options.Slots)
+	}
 	if a.velero, err = informers.NewClientset(config); err != nil {
 		return fmt.Errorf("create client of Velero's resources: %w", err)
 	}
@@ -70,7 +70,14 @@ func Run(ctx context.Context, options Options) error {
 	if a.kube, err = kubernetes.NewForConfig(config); err != nil {
 		return fmt.Errorf("create client: %w", err)
 	}
-	if err := a.watch(ctx); err != nil {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	fail := func(err error) {
+		if err != nil {
+			cancel(err)
+		}
+	}
+	if err := a.watch(ctx, fail); err != nil {
 		return err
 	}
 	listener, err := net.Listen("tcp", options.Address)
@@ -78,54 +85,43 @@ func Run(ctx context.Context, options Options) error {
 		return fmt.Errorf("listen: %w", err)
 	}
 	fmt.Printf("metricsAddress=%s\n", listener.Addr())
-	ready := &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: readHeader}
-	ready.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	go func() { a.fail(ready.Serve(listener)) }()
-	select {
-	case <-ctx.Done():
-		return ready.Close()
-	case err := <-a.failed:
-		return err
-	}
+	ready := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), ReadHeaderTimeout: readHeader}
+	go func() { fail(ready.Serve(listener)) }()
+	<-ctx.Done()
+	return context.Cause(ctx)
 }
 
 // watch starts the watches. Movers are watched before transfers, which start at once.
-func (a *agent) watch(ctx context.Context) (err error) {
-	pods := a.kube.CoreV1().Pods(a.Namespace)
-	if a.pods, err = follow(ctx, pods, &corev1.Pod{}, labelMover+"=true", nil); err != nil {
-		return err
-	}
-	_, err = follow(ctx, a.velero.PodVolumeBackups(a.Namespace), &velerov1.PodVolumeBackup{}, "", func(backup *velerov1.PodVolumeBackup) {
-		go func() { a.fail(a.backUp(ctx, backup)) }()
+func (a *agent) watch(ctx context.Context, fail func(error)) error {
+	err := follow(ctx, a.kube.CoreV1().Pods(a.Namespace), &corev1.Pod{}, labelMover+"=true", func(pod *corev1.Pod, _ bool) {
+		a.mover(pod.Name) <- pod
 	})
 	if err != nil {
 		return err
 	}
-	_, err = follow(ctx, a.velero.DataUploads(a.Namespace), &velerov2alpha1.DataUpload{}, "", func(upload *velerov2alpha1.DataUpload) {
-		go func() { a.fail(a.upload(ctx, upload)) }()
+	err = follow(ctx, a.velero.PodVolumeBackups(a.Namespace), &velerov1.PodVolumeBackup{}, "", func(backup *velerov1.PodVolumeBackup, isNew bool) {
+		if isNew {
+			go func() { fail(a.backUp(ctx, backup)) }()
+		}
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	return follow(ctx, a.velero.DataUploads(a.Namespace), &velerov2alpha1.DataUpload{}, "", func(upload *velerov2alpha1.DataUpload, isNew bool) {
+		if isNew {
+			go func() { fail(a.upload(ctx, upload)) }()
+		}
+	})
 }
 
-// fail ends the agent with an error.
-func (a *agent) fail(err error) {
-	if err == nil {
-		return
-	}
-	select {
-	case a.failed <- err:
-	default: // another one ends it
-	}
-}
-
-// slot returns the slots of a node. A sent value occupies one.
-func (a *agent) slot(node string) chan struct{} {
+// mover returns that of a transfer.
+func (a *agent) mover(name string) mover {
 	a.lock.Lock()
 	defer a.lock.Unlock()
-	if a.slots[node] == nil {
-		a.slots[node] = make(chan struct{}, a.Slots)
+	if a.movers[name] == nil {
+		a.movers[name] = make(mover, capacity)
 	}
-	return a.slots[node]
+	return a.movers[name]
 }
 
 // patches applies merge patches to the resource of one transfer.

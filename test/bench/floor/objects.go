@@ -4,29 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 )
 
-// objects is a cache of objects whose states can be awaited.
-type objects[T metav1.Object] struct {
-	store   cache.Store
-	lock    sync.Mutex
-	changed map[string]chan struct{} // by key, closed at the next change
-}
-
-// follow starts the watch of a namespace, and returns once it has listed. It calls added for each new object.
-func follow[T interface {
-	metav1.Object
-	runtime.Object
-}, L runtime.Object](ctx context.Context, client interface {
+// follow starts the watch of a namespace, and returns once it has listed. It calls seen for each new object and each change.
+func follow[T, L runtime.Object](ctx context.Context, client interface {
 	List(ctx context.Context, options metav1.ListOptions) (L, error)
 	Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
-}, example T, selector string, added func(T)) (*objects[T], error) {
+}, example T, selector string, seen func(object T, isNew bool)) error {
 	informer := cache.NewSharedIndexInformer(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			options.LabelSelector = selector
@@ -37,60 +27,39 @@ func follow[T interface {
 			return client.Watch(ctx, options)
 		},
 	}, example, 0, nil)
-	o := &objects[T]{store: informer.GetStore(), changed: map[string]chan struct{}{}}
+	call := func(object any, isNew bool) {
+		if typed, ok := object.(T); ok {
+			seen(typed, isNew)
+		}
+	}
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(object any) {
-			o.notify(object)
-			if typed, ok := object.(T); ok && added != nil {
-				added(typed)
-			}
-		},
-		UpdateFunc: func(_, object any) { o.notify(object) },
+		AddFunc: func(object any) { call(object, true) }, UpdateFunc: func(_, object any) { call(object, false) },
 	})
 	if err != nil {
-		return nil, fmt.Errorf("watch %T: %w", example, err)
+		return fmt.Errorf("watch %T: %w", example, err)
 	}
 	go informer.RunWithContext(ctx)
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-		return nil, errors.New("caches have not synced")
+		return errors.New("caches have not synced")
 	}
-	return o, nil
+	return nil
 }
 
-// notify releases those that wait for a change of an object.
-func (o *objects[T]) notify(object any) {
-	key, err := cache.MetaNamespaceKeyFunc(object)
-	if err != nil {
-		return // no API object
-	}
-	o.lock.Lock()
-	defer o.lock.Unlock()
-	if changed := o.changed[key]; changed != nil {
-		close(changed)
-		delete(o.changed, key)
-	}
-}
+// mover is what the watch has seen of a mover pod. A pod changes less often than its capacity.
+type mover chan *corev1.Pod
 
-// until returns an object once it is as wanted.
-func (o *objects[T]) until(ctx context.Context, key string, wanted func(T) bool) (none T, err error) {
+const capacity = 100
+
+// until returns the pod once it is in a phase.
+func (m mover) until(ctx context.Context, phase corev1.PodPhase) (*corev1.Pod, error) {
 	for {
-		o.lock.Lock()
-		if o.changed[key] == nil {
-			o.changed[key] = make(chan struct{})
-		}
-		changed := o.changed[key]
-		o.lock.Unlock()
-		object, exists, err := o.store.GetByKey(key)
-		if err != nil {
-			return none, fmt.Errorf("read cache: %w", err)
-		}
-		if typed, ok := object.(T); ok && exists && wanted(typed) {
-			return typed, nil
-		}
 		select {
-		case <-changed:
+		case pod := <-m:
+			if pod.Status.Phase == phase {
+				return pod, nil
+			}
 		case <-ctx.Done():
-			return none, fmt.Errorf("wait for %s: %w", key, context.Cause(ctx))
+			return nil, fmt.Errorf("wait for a mover that is %s: %w", phase, context.Cause(ctx))
 		}
 	}
 }

@@ -32,12 +32,8 @@ func (a *agent) backUp(ctx context.Context, backup *velerov1.PodVolumeBackup) er
 	}
 	a.prepared <- struct{}{}
 	defer func() { <-a.prepared }()
-	pod := a.pod(backup, velerov1.PVBLabel, "pod-volume-backup", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
-	pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{
-			{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{backup.Spec.Node}},
-		}}},
-	}}}
+	source := corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
+	pod := a.pod(backup, velerov1.PVBLabel, "pod-volume-backup", source, backup.Spec.Node)
 	return a.move(ctx, write, pod, map[string]any{"finalizers": nil})
 }
 
@@ -66,8 +62,8 @@ func (a *agent) upload(ctx context.Context, upload *velerov2alpha1.DataUpload) e
 	if err != nil {
 		return fmt.Errorf("create claim: %w", err)
 	}
-	pod := a.pod(upload, velerov1.DataUploadLabel, "data-upload", corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: upload.Name}})
-	pod.Spec.NodeSelector = a.NodeSelector
+	source := corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: upload.Name}}
+	pod := a.pod(upload, velerov1.DataUploadLabel, "data-upload", source, a.Nodes...)
 	if err := a.move(ctx, write, pod, nil); err != nil {
 		return err
 	}
@@ -129,14 +125,14 @@ func (a *agent) move(ctx context.Context, write patches, pod *corev1.Pod, metada
 	if _, err := pods.Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create mover: %w", err)
 	}
-	running, err := a.pods.until(ctx, a.Namespace+"/"+pod.Name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
+	running, err := a.mover(pod.Name).until(ctx, corev1.PodRunning)
 	if err != nil {
 		return err
 	}
 	if err := write(map[string]any{"status": map[string]any{"phase": "Prepared"}}); err != nil {
 		return err
 	}
-	slot := a.slot(running.Spec.NodeName)
+	slot := a.slots[running.Spec.NodeName]
 	slot <- struct{}{}
 	err = a.work(ctx, write, running, metadata)
 	<-slot
@@ -155,7 +151,7 @@ func (a *agent) work(ctx context.Context, write patches, running *corev1.Pod, me
 	if err := write(map[string]any{"status": started}); err != nil {
 		return err
 	}
-	ended, err := a.pods.until(ctx, a.Namespace+"/"+running.Name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded })
+	ended, err := a.mover(running.Name).until(ctx, corev1.PodSucceeded)
 	if err != nil {
 		return err
 	}
@@ -177,12 +173,20 @@ func accepted(finalizer string) map[string]any {
 	return map[string]any{"metadata": map[string]any{"finalizers": []string{finalizer}}, "status": map[string]any{"phase": "Accepted", "acceptedTimestamp": now()}}
 }
 
-// pod returns the mover of a transfer with one volume.
-func (a *agent) pod(transfer metav1.Object, label, flag string, volume corev1.VolumeSource) *corev1.Pod {
+// pod returns the mover of a transfer with one volume, for one of the nodes.
+func (a *agent) pod(transfer metav1.Object, label, flag string, volume corev1.VolumeSource, nodes ...string) *corev1.Pod {
+	var terms []corev1.NodeSelectorTerm
+	for _, node := range nodes {
+		name := corev1.NodeSelectorRequirement{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}
+		terms = append(terms, corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{name}})
+	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: transfer.GetName(), Labels: map[string]string{labelMover: "true", label: transfer.GetName()}},
 		Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: new(int64),
+			Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms},
+			}},
 			Containers: []corev1.Container{{
 				Name: "mover", Image: a.Image, Args: []string{"--" + flag + "=" + transfer.GetName()},
 				VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}},

@@ -33,7 +33,7 @@ func (s *env) uploads(ctx context.Context, show *record.Scenario) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, controller.Stop()) }()
+	defer func() { err = errors.Join(err, controller.Kill()) }()
 	return s.compare(ctx, show, "data upload", load{
 		kind: testenv.DataUpload, transfers: 50, nodes: 3, takes: time.Second, prepare: prepareUploads,
 	}, expectations{

@@ -61,7 +61,6 @@ func newFleet(t *testing.T, takes time.Duration, count int, changes ...func(*nod
 		for _, change := range changes {
 			change(&one)
 		}
-		options.Windows = options.Windows || one.Labels[corev1.LabelOSStable] == string(corev1.Windows)
 		options.Nodes = append(options.Nodes, one)
 	}
 	var err error

@@ -3,7 +3,6 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,7 +26,7 @@ import (
 type Options struct {
 	Name        string
 	Root        string              // plays /var/lib/kubelet
-	Labels      map[string]string   // added to the labels that every kubelet sets; they take precedence
+	Labels      map[string]string   // added to the labels that every kubelet sets
 	Allocatable corev1.ResourceList // nil: 64 CPUs and 250 pods
 	StartDelay  time.Duration       // from binding to running
 	Runner      Runner              // plays the containers; nil: Idle
@@ -48,7 +47,7 @@ type Node struct {
 	pods    map[types.UID]*podRun
 }
 
-// linux is the default operating system of a node.
+// linux is the operating system of every node.
 const linux = string(corev1.Linux)
 
 // heartbeat is the time between two renewals of the node's lease, a kubelet's default. The node lifecycle controller waits for 50 s.
@@ -136,7 +135,7 @@ func (n *Node) postStatus(ctx context.Context) error {
 			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}},
 			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: n.logs.port()}},
 			NodeInfo: corev1.NodeSystemInfo{
-				OperatingSystem: cmp.Or(n.options.Labels[corev1.LabelOSStable], linux), Architecture: "amd64", KubeletVersion: "v1.36.3",
+				OperatingSystem: linux, Architecture: "amd64", KubeletVersion: "v1.36.3",
 			},
 			Conditions: []corev1.NodeCondition{{
 				Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "simulated",

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -20,12 +21,12 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/process"
 )
 
 // ServeSnapshots adds snapshots to a control plane: their resource definitions and the real snapshot-controller of
-// bin/. Package csi plays the drivers.
-func ServeSnapshots(ctx context.Context, plane *cluster.Cluster) (*csi.SnapshotController, error) {
+// bin/, which has the permissions of an administrator. It ends by Kill, or with this process. Package csi plays the drivers.
+func ServeSnapshots(ctx context.Context, plane *cluster.Cluster) (*process.Process, error) {
 	if err := InstallSnapshotCRDs(ctx, plane.Admin()); err != nil {
 		return nil, fmt.Errorf("install definitions of snapshots: %w", err)
 	}
@@ -37,29 +38,28 @@ func ServeSnapshots(ctx context.Context, plane *cluster.Cluster) (*csi.SnapshotC
 	if err := plane.WriteKubeconfig(plane.Admin(), kubeconfig, metav1.NamespaceDefault); err != nil {
 		return nil, err
 	}
-	return csi.StartSnapshotController(csi.ControllerOptions{Binary: binary, Kubeconfig: kubeconfig, Dir: plane.Dir()})
+	log, err := os.Create(filepath.Join(plane.Dir(), "snapshot-controller.log"))
+	if err != nil {
+		return nil, fmt.Errorf("make log of snapshot-controller: %w", err)
+	}
+	defer log.Close()
+	command := exec.Command(binary, "--kubeconfig="+kubeconfig, "--kube-api-qps=1000", "--kube-api-burst=2000", "--worker-threads=20",
+		"--retry-interval-start=100ms", "--retry-interval-max=2s", "--feature-gates=CSIVolumeGroupSnapshot=false", "--v=4")
+	command.Stdout, command.Stderr = log, log
+	return process.Start(command)
 }
 
-// InstallSnapshotCRDs installs the resource definitions of snapshot.storage.k8s.io/v1 (VolumeSnapshot,
-// VolumeSnapshotContent and VolumeSnapshotClass) and waits until all of them are served. It does not change existing
-// ones.
+// InstallSnapshotCRDs installs the resource definitions of snapshot.storage.k8s.io/v1 (VolumeSnapshot, VolumeSnapshotContent
+// and VolumeSnapshotClass) from the file next to the snapshot-controller in bin/, and waits until all of them are served. It
+// does not change existing ones.
 func InstallSnapshotCRDs(ctx context.Context, config *rest.Config) error {
-	definitions, err := SnapshotCRDs()
+	binary, err := cluster.FindBinary("snapshot-controller")
 	if err != nil {
 		return err
 	}
-	return install(ctx, config, nil, definitions)
-}
-
-// SnapshotCRDs returns the resource definitions of the snapshot-controller, from the file next to its binary in bin/.
-func SnapshotCRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
-	binary, err := cluster.FindBinary("snapshot-controller")
-	if err != nil {
-		return nil, err
-	}
 	file, err := os.Open(binary + ".crds.yaml")
 	if err != nil {
-		return nil, fmt.Errorf("open definitions of snapshots: %w", err)
+		return fmt.Errorf("open definitions of snapshots: %w", err)
 	}
 	defer file.Close()
 	const buffer = 4096 // bytes that the decoder reads to distinguish YAML from JSON
@@ -68,9 +68,9 @@ func SnapshotCRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	for {
 		definition := &apiextensionsv1.CustomResourceDefinition{}
 		if err := decoder.Decode(definition); errors.Is(err, io.EOF) {
-			return all, nil
+			return install(ctx, config, nil, all)
 		} else if err != nil {
-			return nil, fmt.Errorf("read definitions of snapshots: %w", err)
+			return fmt.Errorf("read definitions of snapshots: %w", err)
 		}
 		all = append(all, definition)
 	}
@@ -97,15 +97,12 @@ func WhenUsed(class *storagev1.StorageClass) {
 	class.VolumeBindingMode = new(storagev1.VolumeBindingWaitForFirstConsumer)
 }
 
-// SnapshotClass creates a cluster-scoped class. By default, snapshots are deleted with their VolumeSnapshots. Its
-// label selects it for Velero's server.
-func (w *Env) SnapshotClass(ctx context.Context, name, driver string, change ...func(*snapshotv1.VolumeSnapshotClass)) error {
+// SnapshotClass creates a cluster-scoped class. Snapshots are deleted with their VolumeSnapshots. Its label selects it for
+// Velero's server.
+func (w *Env) SnapshotClass(ctx context.Context, name, driver string) error {
 	class := &snapshotv1.VolumeSnapshotClass{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"velero.io/csi-volumesnapshot-class": "true"}},
 		Driver:     driver, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
-	}
-	for _, alter := range change {
-		alter(class)
 	}
 	if _, err := w.Snapshots.SnapshotV1().VolumeSnapshotClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create snapshot class: %w", err)

@@ -51,36 +51,18 @@ func location(options Options) *velerov1.BackupStorageLocation {
 	return created
 }
 
-// daemonSet returns the node-agent's DaemonSet for the nodes of one operating system.
-func daemonSet(options Options, system corev1.OSName) *appsv1.DaemonSet {
-	root := options.KubeletRoot
-	if root == "" {
-		root = defaultKubeletRoot
-	}
-	name := "node-agent"
-	if system == corev1.Windows {
-		name = "node-agent-windows"
-	}
+// daemonSet returns the node-agent's DaemonSet.
+func daemonSet(options Options) *appsv1.DaemonSet {
+	const name = "node-agent"
+	root := cmp.Or(options.KubeletRoot, defaultKubeletRoot)
 	container := veleroContainer(name, options, []string{"node-agent", "server", "--features="})
 	container.Env = append([]corev1.EnvVar{fromField("NODE_NAME", "spec.nodeName")}, container.Env...)
 	container.VolumeMounts = append([]corev1.VolumeMount{
 		hostMount("host-pods", "/host_pods"), hostMount("host-plugins", "/var/lib/kubelet/plugins"),
 	}, container.VolumeMounts...)
-	if system != corev1.Windows {
-		container.SecurityContext = &corev1.SecurityContext{Privileged: new(false)}
-	}
+	container.SecurityContext = &corev1.SecurityContext{Privileged: new(false)}
 	template := podTemplate(options, container, map[string]string{"name": name, "role": "node-agent"})
-	if system == corev1.Windows {
-		template.Spec.OS = &corev1.PodOS{Name: corev1.Windows}
-		template.Spec.Affinity = windowsNodes(corev1.NodeSelectorOpIn)
-		for _, effect := range []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute} {
-			template.Spec.Tolerations = append(template.Spec.Tolerations, corev1.Toleration{
-				Key: "os", Operator: corev1.TolerationOpEqual, Value: windows, Effect: effect,
-			})
-		}
-	} else {
-		template.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: new(int64(0))}
-	}
+	template.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: new(int64(0))}
 	template.Spec.Volumes = append([]corev1.Volume{
 		hostPath("host-pods", path.Join(root, "pods")), hostPath("host-plugins", path.Join(root, "plugins")),
 	}, template.Spec.Volumes...)
@@ -113,12 +95,8 @@ func deployment(options Options) *appsv1.Deployment {
 
 // veleroContainer returns the common part of the server's and the node-agent's container.
 func veleroContainer(name string, options Options, args []string) corev1.Container {
-	image := options.Image
-	if image == "" {
-		image = defaultImage
-	}
 	container := corev1.Container{
-		Name: name, Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
+		Name: name, Image: cmp.Or(options.Image, defaultImage), ImagePullPolicy: corev1.PullIfNotPresent,
 		Command: []string{"/velero"}, Args: args,
 		Ports:        []corev1.ContainerPort{{Name: "metrics", ContainerPort: 8085}},
 		VolumeMounts: []corev1.VolumeMount{{Name: "scratch", MountPath: "/scratch"}},
@@ -146,7 +124,7 @@ func podTemplate(options Options, container corev1.Container, labels map[string]
 		ServiceAccountName: "velero",
 		Containers:         []corev1.Container{container},
 		Volumes:            []corev1.Volume{emptyDir("scratch")},
-		Affinity:           windowsNodes(corev1.NodeSelectorOpNotIn),
+		Affinity:           notWindows(),
 	}
 	spec.NodeSelector = options.nodeSelector()
 	if options.Credentials != nil {
@@ -169,12 +147,11 @@ func (o Options) nodeSelector() map[string]string {
 	return selector
 }
 
-// windows is the label and taint value of Windows nodes.
-const windows = string(corev1.Windows)
-
-// windowsNodes returns the affinity to Windows nodes; with the operator NotIn, to all others.
-func windowsNodes(operator corev1.NodeSelectorOperator) *corev1.Affinity {
-	system := corev1.NodeSelectorRequirement{Key: corev1.LabelOSStable, Operator: operator, Values: []string{windows}}
+// notWindows returns the affinity to all nodes but those of Windows.
+func notWindows() *corev1.Affinity {
+	system := corev1.NodeSelectorRequirement{
+		Key: corev1.LabelOSStable, Operator: corev1.NodeSelectorOpNotIn, Values: []string{string(corev1.Windows)},
+	}
 	terms := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{system}}}
 	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms},

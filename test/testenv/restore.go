@@ -18,15 +18,12 @@ import (
 const WaitContainer = "restore-wait"
 
 // Restore creates a restore in progress of the backup with the same name. It owns its resources, so the garbage
-// collector deletes them with it. Each function of change may modify it first.
-func (w *Env) Restore(ctx context.Context, name string, change ...func(*velerov1.Restore)) (*velerov1.Restore, error) {
+// collector deletes them with it.
+func (w *Env) Restore(ctx context.Context, name string) (*velerov1.Restore, error) {
 	wanted := &velerov1.Restore{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: w.Namespace},
 		Spec:       velerov1.RestoreSpec{BackupName: name, IncludedNamespaces: []string{w.Apps}},
 		Status:     velerov1.RestoreStatus{Phase: velerov1.RestorePhaseInProgress, StartTimestamp: new(metav1.Now())},
-	}
-	for _, alter := range change {
-		alter(wanted)
 	}
 	return w.Restores().Create(ctx, wanted, metav1.CreateOptions{})
 }
@@ -97,24 +94,11 @@ func (w *Env) TargetClaim(
 	ctx context.Context, name, class string, change ...func(*corev1.PersistentVolumeClaim),
 ) (*corev1.PersistentVolumeClaim, error) {
 	const random = 5 // characters; GenerateNameRandomLength of Velero
-	wanted := &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: &class,
-			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{
-				velerov1.DynamicPVRestoreLabel: labelValue(fmt.Sprintf("%s.%s.%s", w.Apps, name, rand.String(random))),
-			}},
-		},
-	}
-	for _, alter := range change {
-		alter(wanted)
-	}
-	created, err := w.Kube.CoreV1().PersistentVolumeClaims(w.Apps).Create(ctx, wanted, metav1.CreateOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("create target claim: %w", err)
-	}
-	return created, nil
+	return w.CSIClaim(ctx, name, class, append([]func(*corev1.PersistentVolumeClaim){func(claim *corev1.PersistentVolumeClaim) {
+		claim.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{
+			velerov1.DynamicPVRestoreLabel: labelValue(fmt.Sprintf("%s.%s.%s", w.Apps, name, rand.String(random))),
+		}}
+	}}, change...)...)
 }
 
 // DataDownload creates the resource for a restored claim, as Velero's server does. The snapshot is from the claim's

@@ -39,8 +39,6 @@ type Options struct {
 	Node string
 	// NodeLabels select the nodes for the pods of the installation, if it has several.
 	NodeLabels map[string]string
-	// Windows adds a node-agent for Windows nodes.
-	Windows bool
 	// WithoutRights leaves out the binding of Velero's permissions, for a cluster that has no RBAC.
 	WithoutRights bool
 	// Credentials, if set, are the content of the Secret cloud-credentials. The pods then mount it.
@@ -164,16 +162,8 @@ func (w *Env) install(ctx context.Context, options Options) error {
 	if _, err := w.Kube.AppsV1().Deployments(w.Namespace).Create(ctx, deployment(options), create); err != nil {
 		return err
 	}
-	systems := []corev1.OSName{corev1.Linux}
-	if options.Windows {
-		systems = append(systems, corev1.Windows)
-	}
-	for _, system := range systems {
-		if _, err := w.Kube.AppsV1().DaemonSets(w.Namespace).Create(ctx, daemonSet(options, system), create); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err := w.Kube.AppsV1().DaemonSets(w.Namespace).Create(ctx, daemonSet(options), create)
+	return err
 }
 
 // create posts one of Velero's resources and decodes the response into created.

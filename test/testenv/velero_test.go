@@ -23,7 +23,7 @@ func TestWorldIsWhatVeleroInstalls(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	options := testenv.Options{
-		KubeletRoot: "/some/kubelet", RepositoryDir: "/some/repository", Credentials: []byte("secret"), Windows: true,
+		KubeletRoot: "/some/kubelet", RepositoryDir: "/some/repository", Credentials: []byte("secret"),
 	}
 	ours := newWorld(ctx, t, options)
 	theirs := *ours
@@ -50,7 +50,7 @@ func veleroInstall(ctx context.Context, t *testing.T, namespace string, options 
 	require.NoError(t, plane.WriteKubeconfig(plane.Admin(), kubeconfig, "default"))
 	require.NoError(t, os.WriteFile(secret, options.Credentials, 0o600))
 	command := exec.CommandContext(ctx, binary, "install", "--kubeconfig="+kubeconfig, "--namespace="+namespace,
-		"--use-node-agent", "--use-node-agent-windows", "--use-volume-snapshots=false", "--kubelet-root-dir="+options.KubeletRoot,
+		"--use-node-agent", "--use-volume-snapshots=false", "--kubelet-root-dir="+options.KubeletRoot,
 		"--image=velero/velero:v1.18.3", "--plugins=some/plugin:v1", "--secret-file="+secret,
 		"--provider=velero.io/fs", "--bucket=bucket", "--backup-location-config=fspath="+options.RepositoryDir)
 	command.Env = []string{"HOME=" + dir}
@@ -64,12 +64,9 @@ func podsOf(ctx context.Context, t *testing.T, w *testenv.Env) map[string]corev1
 	t.Helper()
 	server, err := w.Kube.AppsV1().Deployments(w.Namespace).Get(ctx, "velero", metav1.GetOptions{})
 	require.NoError(t, err)
-	pods := map[string]corev1.PodTemplateSpec{"server": server.Spec.Template}
-	for _, name := range []string{"node-agent", "node-agent-windows"} {
-		agent, err := w.Kube.AppsV1().DaemonSets(w.Namespace).Get(ctx, name, metav1.GetOptions{})
-		require.NoError(t, err)
-		pods[name] = agent.Spec.Template
-	}
+	agent, err := w.Kube.AppsV1().DaemonSets(w.Namespace).Get(ctx, "node-agent", metav1.GetOptions{})
+	require.NoError(t, err)
+	pods := map[string]corev1.PodTemplateSpec{"server": server.Spec.Template, "node-agent": agent.Spec.Template}
 	for name, template := range pods {
 		container := &template.Spec.Containers[0]
 		template.Spec.InitContainers, container.Resources = nil, corev1.ResourceRequirements{}

@@ -35,7 +35,7 @@ func (d *Driver) syncAttachment(ctx context.Context, name string) error {
 	case attachment.DeletionTimestamp != nil && !held:
 		return nil
 	case attachment.DeletionTimestamp != nil:
-		if err := d.callAttacher(ctx, Detach, attachment.Name, volume); err != nil {
+		if err := d.callAttacher(ctx, Detach, volume); err != nil {
 			return err
 		}
 		return d.patchAttachment(ctx, attachment, map[string]any{"metadata": map[string]any{"finalizers": nil}})
@@ -47,7 +47,7 @@ func (d *Driver) syncAttachment(ctx context.Context, name string) error {
 	if err := d.holdAttached(ctx, volume); err != nil {
 		return err
 	}
-	if err := d.callAttacher(ctx, Attach, attachment.Name, volume); err != nil {
+	if err := d.callAttacher(ctx, Attach, volume); err != nil {
 		reported := map[string]any{"attachError": map[string]any{"time": metav1.Now(), "message": err.Error()}}
 		if patched := d.patchAttachment(ctx, attachment, map[string]any{"status": reported}, "status"); patched != nil {
 			return patched

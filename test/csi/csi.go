@@ -216,7 +216,7 @@ func (d *Driver) sync(ctx context.Context, item key) (time.Duration, error) {
 func unserved() (any, error) { return nil, nil } //nolint:nilnil // only the fault counts
 
 // callAttacher calls the driver for a VolumeAttachment.
-func (d *Driver) callAttacher(ctx context.Context, verb Verb, attachment, volume string) error {
+func (d *Driver) callAttacher(ctx context.Context, verb Verb, volume string) error {
 	_, err := driver.Serve(ctx, d.driver, Call{Verb: verb, Object: volume}, unserved)
 	return err
 }

@@ -1,12 +1,15 @@
 package sim
 
 import (
+	"fmt"
 	"net/http"
+	"path"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/sim/apiserver"
 )
 
@@ -47,4 +50,24 @@ func (f *faults) hit(s *Simulation, p *parked) (outcome, bool) {
 	default:
 		return fail(apierrors.NewInternalError(errLost))
 	}
+}
+
+// handle lets the API server handle a request.
+func (s *Simulation) handle(p *parked) apiserver.Reply {
+	if p.request.Method == http.MethodDelete && strings.Contains(p.request.Path, "/jobs/") {
+		if object := s.API.Get("jobs", veleroNamespace, path.Base(p.request.Path)); object != nil {
+			s.promises.jobDeleted(p.from.name, object)
+		}
+	}
+	finalized := s.finalized(p)
+	reply := s.API.Handle(p.request)
+	s.promises.request(p, reply)
+	record := p.request.Record()
+	record.User, record.Code = "system:serviceaccount:"+veleroNamespace+":"+deploy.ServiceAccountName, reply.Code
+	s.records = append(s.records, record)
+	s.checkWrite(p, reply, finalized)
+	if reply.Code >= 300 {
+		s.trace.note(fmt.Sprintf("  → %d", reply.Code))
+	}
+	return reply
 }

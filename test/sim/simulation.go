@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"path"
 	"strings"
 	"testing/synctest"
 	"time"
@@ -19,7 +18,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/sim/apiserver"
 	"github.com/lateen-project/lateen/test/sim/controllers"
@@ -232,26 +230,6 @@ func (s *Simulation) answer(p *parked) {
 	reply := s.handle(p)
 	s.promises.answered(p, reply)
 	s.gate.release(p, outcome{response: reply.Response(p.http)})
-}
-
-// handle lets the API server handle a request.
-func (s *Simulation) handle(p *parked) apiserver.Reply {
-	if p.request.Method == http.MethodDelete && strings.Contains(p.request.Path, "/jobs/") {
-		if object := s.API.Get("jobs", veleroNamespace, path.Base(p.request.Path)); object != nil {
-			s.promises.jobDeleted(p.from.name, object)
-		}
-	}
-	finalized := s.finalized(p)
-	reply := s.API.Handle(p.request)
-	s.promises.request(p, reply)
-	record := p.request.Record()
-	record.User, record.Code = "system:serviceaccount:"+veleroNamespace+":"+deploy.ServiceAccountName, reply.Code
-	s.records = append(s.records, record)
-	s.checkWrite(p, reply, finalized)
-	if reply.Code >= 300 {
-		s.trace.note(fmt.Sprintf("  → %d", reply.Code))
-	}
-	return reply
 }
 
 // deliveries returns the events that caches can get.

@@ -48,7 +48,13 @@ func (n *Node) seen(ctx context.Context, object any) {
 		runCtx, deleted := context.WithCancelCause(ctx)
 		run = newPodRun(pod, deleted)
 		n.pods[pod.UID] = run
-		defer n.running.Go(func() { n.run(runCtx, run) }) // after it has observed the deletion
+		defer n.running.Go(func() { // after it has observed the deletion
+			n.run(runCtx, run)
+			if errors.Is(context.Cause(runCtx), errForced) {
+				// The API server deletes the object itself, but not if the client went away after it had marked it.
+				report(ctx, klog.FromContext(ctx), "Delete pod", n.drop(ctx, run.pod))
+			}
+		})
 	}
 	if pod.DeletionTimestamp != nil {
 		run.delete(pod)
@@ -94,7 +100,7 @@ func (n *Node) run(ctx context.Context, run *podRun) {
 	case <-ctx.Done():
 	case <-run.deleted:
 	}
-	if ctx.Err() != nil && !errors.Is(context.Cause(ctx), errGone) {
+	if cause := context.Cause(ctx); ctx.Err() != nil && !errors.Is(cause, errGone) && !errors.Is(cause, errForced) {
 		return
 	}
 	if err := os.RemoveAll(n.podDir(run.pod)); err != nil {

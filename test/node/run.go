@@ -15,7 +15,7 @@ import (
 type podRun struct {
 	pod   *corev1.Pod
 	began metav1.Time             // of its containers
-	gone  context.CancelCauseFunc // called with errGone
+	gone  context.CancelCauseFunc // called with errGone or errForced
 
 	deleted     chan struct{} // closed when the pod is being deleted
 	grace       time.Duration // of the deletion; valid after deleted is closed
@@ -28,6 +28,7 @@ type podRun struct {
 // Causes of a pod's end while the node runs.
 var (
 	errGone    = errors.New("pod is gone") // the object no longer exists
+	errForced  = errors.New("pod is deleted without grace")
 	errDeleted = errors.New("pod is deleted")
 	errEvicted = errors.New("pod is evicted")
 )
@@ -55,7 +56,7 @@ func (r *podRun) delete(pod *corev1.Pod) {
 		return
 	}
 	if ptr.Deref(pod.DeletionGracePeriodSeconds, 0) == 0 && len(pod.Finalizers) == 0 {
-		r.gone(errGone)
+		r.gone(errForced)
 		return
 	}
 	r.grace = time.Duration(max(ptr.Deref(pod.DeletionGracePeriodSeconds, 0), leastGraceSeconds)) * time.Second

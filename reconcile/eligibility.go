@@ -124,7 +124,7 @@ func (t *TransferReconciler[T]) source(ctx context.Context, s *request[T]) error
 // confirmSource fetches the pod whose volume a second mover is about to overwrite. The first mover may have let the pod
 // start, which a late cache does not show.
 func (t *TransferReconciler[T]) confirmSource(ctx context.Context, s *request[T]) error {
-	if !s.needs.slot || !s.move.Restores || s.state.Restarts == 0 || s.move.Source.PodVolume == nil {
+	if !s.needs.slot || !s.move.Restores || s.state.Restarts == 0 || s.move.Source.PodVolume == nil || t.localPod(s) == nil {
 		return nil
 	}
 	return t.liveSource(ctx, s)

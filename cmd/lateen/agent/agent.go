@@ -54,15 +54,18 @@ func Run(ctx context.Context, options Options) error {
 	return parts.run(watching)
 }
 
-// run builds the election, the shared dependencies, the kinds and their event handlers, then runs the control loops.
+// run builds the election, the shared dependencies, the kinds and their event handlers, then runs the control loops. It
+// returns after all that it started has ended.
 func (p *assembly) run(ctx context.Context) error {
 	candidate, err := p.candidate()
 	if err != nil {
 		return err
 	}
+	ctx, stop := context.WithCancel(ctx)
 	movers := informers.NewMoverEvents(ctx, p.clients.kube, p.Flags.Namespace, p.Clock)
 	p.targets, p.targetPods, p.restored = informers.NewTargets(ctx, p.clients.kube), informers.NewTargetPods(ctx, p.clients.kube), informers.NewTargets(ctx, p.clients.kube)
-	defer func() { movers.Wait(); p.targets.Wait(); p.targetPods.Wait(); p.restored.Wait() }()
+	var started sync.WaitGroup
+	defer func() { stop(); started.Wait(); movers.Wait(); p.targets.Wait(); p.targetPods.Wait(); p.restored.Wait() }()
 	var kinds kindSet
 	p.snapshots = informers.NewSnapshots(p.clients.snapshots, p.clients.kube.Discovery(), func(namespace, name string) { p.enqueueUploads(kinds.uploads, namespace+"/"+name) })
 	p.exposing, p.preparing = p.exposer(), p.preparation()
@@ -72,23 +75,23 @@ func (p *assembly) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	running := make(chan struct{})
-	go func() { p.caches.Run(ctx); close(running) }()
-	defer func() { <-running }()
-	if !synced(ctx, "caches", handled...) {
+	started.Go(func() { p.caches.Run(ctx) })
+	if synced(ctx, "caches", handled...) {
+		err = p.labelOwnPod(ctx)
+	}
+	if ctx.Err() != nil {
+		err = nil // stopped before the start was complete
+	}
+	if err != nil || ctx.Err() != nil {
+		stop()
 		for _, k := range kinds.all {
 			k.run(ctx, nil) // only shuts its queue down
 		}
-		return nil
-	}
-	if err := p.labelOwnPod(ctx); err != nil {
 		return err
 	}
 	p.reportConfig(ctx)
 	p.observe(shared.NodeSlots.Own(), kinds.all)
-	var following sync.WaitGroup
-	following.Go(func() { p.follower(shared).run(ctx) })
-	defer following.Wait()
+	started.Go(func() { p.follower(shared).run(ctx) })
 	return p.runAll(ctx, candidate, kinds.all)
 }
 

@@ -44,7 +44,11 @@ func (p *assembly) labelOwnPod(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := p.clients.kube.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	err = config.Retry(ctx, p.Flags, p.Clock, func(ctx context.Context) error {
+		_, err := p.clients.kube.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	})
+	if err != nil {
 		return fmt.Errorf("label pod %s as an agent of Lateen: %w; or set label %s=true in the pod template of the DaemonSet", pod.Name, err, api.LabelAgent)
 	}
 	return nil

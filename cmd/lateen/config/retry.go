@@ -32,6 +32,12 @@ func newBudget(clock clock.Clock, total time.Duration) budget {
 	return budget{clock: clock, ends: clock.Now().Add(total)}
 }
 
+// Retry repeats a request of the start-up until it has a final answer, for Options.StartupTimeout at most. It returns the
+// last error.
+func Retry(ctx context.Context, options Options, clock clock.Clock, attempt func(context.Context) error) error {
+	return newBudget(clock, options.StartupTimeout).retry(ctx, attempt)
+}
+
 // retry attempts at least once, until the result is final or the budget is used up. It then returns the last error.
 func (b budget) retry(ctx context.Context, attempt func(context.Context) error) error {
 	for delay := firstDelay; ; delay = min(2*delay, longestDelay) {

@@ -67,15 +67,16 @@ func (a Agent) runsVelero(s State) bool {
 }
 
 // Nodes returns the nodes whose agents decide which agent acts on the transfer. It is the mover's node if that is
-// known. It is every node ("") while the mover's node or the exposing agent is not known. Foreign and settled
-// transfers, and new ones that any agent may accept, depend on none.
+// known. It is every node ("") while the mover's node or the exposing agent is not known, also of a transfer that was
+// canceled before its status named a node: the clean-up waits for that mover. Foreign and settled transfers, and new ones
+// that any agent may accept, depend on none.
 func (s State) Nodes() []string {
 	switch {
 	case s.Foreign || s.Settled():
 		return nil
 	case s.Node != "":
 		return []string{s.Node}
-	case s.NodeBound || s.Phase.NeedsMover():
+	case s.NodeBound || s.Phase.NeedsMover() || s.Phase.Terminal():
 		return []string{""}
 	}
 	return nil

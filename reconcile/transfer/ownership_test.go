@@ -78,16 +78,17 @@ func TestNodesOfATransfer(t *testing.T) {
 		state State
 		nodes []string
 	}{
-		"a transfer in progress":               {State{Phase: InProgress, Node: "n1"}, []string{"n1"}},
-		"a pod volume of a known node":         {State{NodeBound: true, Node: "n1"}, []string{"n1"}},
-		"a pod volume of any node":             {State{NodeBound: true}, []string{""}},
-		"data in preparation":                  {State{Phase: Accepted, Acceptor: "n1"}, []string{""}},
-		"a terminal transfer with a finalizer": {State{Phase: Failed, Node: "n1", Finalizer: true}, []string{"n1"}},
-		"a terminal transfer":                  {State{Phase: Completed, Node: "n1"}, nil},
-		"new data":                             {State{}, nil},
-		"a transfer of another data mover":     {State{Phase: InProgress, Node: "n1", Foreign: true}, nil},
-		"data of an unknown agent":             {State{Phase: Accepted}, []string{""}},
-		"a terminal pod volume without a node": {State{NodeBound: true, Phase: Canceled}, nil},
+		"a transfer in progress":                {State{Phase: InProgress, Node: "n1"}, []string{"n1"}},
+		"a pod volume of a known node":          {State{NodeBound: true, Node: "n1"}, []string{"n1"}},
+		"a pod volume of any node":              {State{NodeBound: true}, []string{""}},
+		"data in preparation":                   {State{Phase: Accepted, Acceptor: "n1"}, []string{""}},
+		"a terminal transfer with a finalizer":  {State{Phase: Failed, Node: "n1", Finalizer: true}, []string{"n1"}},
+		"data that was canceled while Accepted": {State{Phase: Canceled, Exposer: "n1"}, []string{""}},
+		"a terminal transfer":                   {State{Phase: Completed, Node: "n1"}, nil},
+		"new data":                              {State{}, nil},
+		"a transfer of another data mover":      {State{Phase: InProgress, Node: "n1", Foreign: true}, nil},
+		"data of an unknown agent":              {State{Phase: Accepted}, []string{""}},
+		"a terminal pod volume without a node":  {State{NodeBound: true, Phase: Canceled}, nil},
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, test.nodes, test.state.Nodes()) })
 	}

@@ -30,7 +30,7 @@ func (t *TransferReconciler[T]) eligible(ctx context.Context, s *request[T]) (er
 		return nil
 	case source.Target != nil:
 		s.seen.WaitingFor = t.consumer(ctx, s)
-		s.needs.targetClaim = s.seen.WaitingFor != ""
+		s.needs.targetClaim = true
 	case source.PodVolume != nil && s.move.Restores:
 		s.seen.WaitingFor, err = t.init(ctx, s)
 	}

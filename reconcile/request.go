@@ -37,7 +37,7 @@ func (t *TransferReconciler[T]) movement(object T) objects.MoverSpec {
 
 // needs is what a transfer needs beyond its own objects, as one reconcile observes it.
 type needs struct {
-	targetClaim bool // to be enqueued when its target claim changes
+	targetClaim bool // the target claim, until the transfer is accepted
 	targetPod   bool // to be enqueued when its target pod changes
 	slot        bool // a slot, because its mover is ready to start
 	delayed     bool // no slot yet: another restore to its pod must end first

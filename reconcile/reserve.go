@@ -23,11 +23,6 @@ func (t *TransferReconciler[T]) reserve(s *request[T]) {
 		t.Movers.Forget(uid)
 	}
 	rebinds := s.seen.OwnsMover && s.state.Phase.HasStarted() && !s.state.MoverSucceededAt.IsZero()
-	if target := s.move.Source.Target; target != nil && (s.needs.targetClaim || rebinds) {
-		t.Targets.Watch(uid, types.NamespacedName{Namespace: target.Namespace, Name: target.Claim}, enqueue)
-	} else {
-		t.Targets.Forget(uid)
-	}
 	if rebinds && s.move.Source.Target != nil && !t.Agent.IsCoordinator() {
 		t.Restored.Watch(uid, types.NamespacedName{Namespace: s.move.Namespace, Name: s.move.Name}, enqueue)
 	} else {
@@ -49,5 +44,12 @@ func (t *TransferReconciler[T]) reserve(s *request[T]) {
 		s.seen.Admitted = t.Preparing.TryAcquire(s.state.NodeBound, uid, s.state.CreatedAt, enqueue)
 	default:
 		t.Preparing.Release(uid)
+	}
+	// An admitted restore keeps the watch until it is accepted: a retry would start a new one.
+	accepts := s.needs.targetClaim && (s.seen.WaitingFor != "" || s.seen.Admitted)
+	if target := s.move.Source.Target; target != nil && (accepts || rebinds) {
+		t.Targets.Watch(uid, types.NamespacedName{Namespace: target.Namespace, Name: target.Claim}, enqueue)
+	} else {
+		t.Targets.Forget(uid)
 	}
 }

@@ -12,30 +12,37 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// ensureClaim creates a claim, or adopts the existing one if it belongs to the same custom resource.
-func (e *Exposer) ensureClaim(ctx context.Context, want *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, error) {
+// ensureClaim creates a claim, or adopts the existing one if it belongs to the same custom resource. It deletes one of
+// an earlier attempt, and then waits for the event of its deletion.
+func (e *Exposer) ensureClaim(ctx context.Context, want *corev1.PersistentVolumeClaim) (claim *corev1.PersistentVolumeClaim, waits string, err error) {
 	claims := e.Client.CoreV1().PersistentVolumeClaims(want.Namespace)
-	claim, err := claims.Create(ctx, want, metav1.CreateOptions{})
+	claim, err = claims.Create(ctx, want, metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
-		return claim, wrapCreate("create claim "+want.Name, err)
+		return claim, "", wrapCreate("create claim "+want.Name, err)
 	}
 	claim, err = claims.Get(ctx, want.Name, metav1.GetOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("get claim %s: %w", want.Name, err)
+		return nil, "", fmt.Errorf("get claim %s: %w", want.Name, err)
 	}
 	patch, err := adoption("claim", claim, want)
-	switch {
-	case err != nil:
-		return nil, err
-	case claim.DeletionTimestamp != nil:
-		return nil, fmt.Errorf("claim %s/%s is being deleted", claim.Namespace, claim.Name)
-	case patch == nil:
-		return claim, nil
+	if err != nil {
+		return nil, "", err
 	}
-	if _, err := claims.Patch(ctx, want.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		return nil, fmt.Errorf("label claim %s: %w", want.Name, err)
+	if objects.Attempt(claim) < objects.Attempt(want) && claim.DeletionTimestamp == nil {
+		if err := e.removeClaim(ctx, claim); err != nil {
+			return nil, "", err
+		}
+		claim.DeletionTimestamp = &metav1.Time{} // the time is irrelevant
 	}
-	return claim, nil
+	if claim.DeletionTimestamp != nil {
+		return nil, fmt.Sprintf("claim %s/%s is being deleted", claim.Namespace, claim.Name), nil
+	}
+	if patch != nil {
+		if _, err := claims.Patch(ctx, want.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			return nil, "", fmt.Errorf("label claim %s: %w", want.Name, err)
+		}
+	}
+	return claim, "", nil
 }
 
 // removeClaim deletes a claim that was created for a mover, together with its volume. Its class may retain volumes,

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -243,12 +244,19 @@ func TestADryRunWithAnExistingPod(t *testing.T) {
 }
 
 func TestEnsureAnExistingClaim(t *testing.T) {
-	plan := objects.PlanOf(download(), objects.VolumeInfo{OS: corev1.Linux, Target: freeClaim()}, objects.Template{}, objects.Settings{})
+	move := download()
+	move.Attempt = 1
+	plan := objects.PlanOf(move, objects.VolumeInfo{OS: corev1.Linux, Target: freeClaim()}, objects.Template{}, objects.Settings{})
 	for name, test := range map[string]struct {
 		change  func(*corev1.PersistentVolumeClaim)
 		message string
+		waits   string
 		want    []string
 	}{
+		"of an earlier attempt is deleted": {
+			change: func(claim *corev1.PersistentVolumeClaim) { claim.Annotations[api.AnnotationAttempt] = "0" },
+			want:   []string{"create persistentvolumeclaims", "get persistentvolumeclaims", "delete persistentvolumeclaims"}, waits: "claim velero/b1 is being deleted",
+		},
 		"with this owner is used unchanged": {
 			change: func(*corev1.PersistentVolumeClaim) {}, want: []string{"create persistentvolumeclaims", "get persistentvolumeclaims"},
 		},
@@ -264,14 +272,15 @@ func TestEnsureAnExistingClaim(t *testing.T) {
 			change: func(claim *corev1.PersistentVolumeClaim) {
 				claim.DeletionTimestamp, claim.Finalizers = new(metav1.Now()), []string{"kubernetes.io/pvc-protection"}
 			},
-			want: []string{"create persistentvolumeclaims", "get persistentvolumeclaims"}, message: "claim velero/b1 is being deleted",
+			want: []string{"create persistentvolumeclaims", "get persistentvolumeclaims"}, waits: "claim velero/b1 is being deleted",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			claim := plan.Claims[0].DeepCopy()
 			test.change(claim)
 			client := fake.NewClientset(claim)
-			_, err := exposed(client, objects.Settings{}).ensureClaim(t.Context(), plan.Claims[0])
+			_, waits, err := exposed(client, objects.Settings{}).ensureClaim(t.Context(), plan.Claims[0])
+			require.Equal(t, test.waits, waits)
 			if test.message == "" {
 				require.NoError(t, err)
 			} else {

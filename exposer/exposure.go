@@ -22,9 +22,9 @@ func (e *Exposer) Ensure(ctx context.Context, move objects.MoverSpec) (waits str
 		return "", err
 	}
 	for _, want := range plan.plan.Claims {
-		claim, err := e.ensureClaim(ctx, want)
-		if err != nil {
-			return "", err
+		claim, waits, err := e.ensureClaim(ctx, want)
+		if err != nil || waits != "" {
+			return waits, err
 		}
 		if claim.Name != move.Name {
 			continue // a cache

@@ -64,7 +64,8 @@ func backupClaim(move MoverSpec, facts VolumeInfo, settings Settings) *corev1.Pe
 }
 
 // restoreClaim returns the claim whose volume the mover restores into, before that volume is rebound to the target
-// (velero-protocol 2.3). Its spec is copied from the target.
+// (velero-protocol 2.3). Its spec is copied from the target. Each attempt has its own: the mover of an earlier one may
+// still write, on a node that does not respond.
 func restoreClaim(move MoverSpec, facts VolumeInfo) *corev1.PersistentVolumeClaim {
 	target := facts.Target
 	claim := newClaim(move, move.Name)
@@ -76,6 +77,7 @@ func restoreClaim(move MoverSpec, facts VolumeInfo) *corev1.PersistentVolumeClai
 	if facts.SelectedNode != "" {
 		claim.Annotations = map[string]string{annotationSelectedNode: facts.SelectedNode}
 	}
+	claim.Annotations = ofAttempt(move, claim.Annotations)
 	claim.Spec = corev1.PersistentVolumeClaimSpec{
 		AccessModes:      slices.Clone(target.Spec.AccessModes),
 		StorageClassName: target.Spec.StorageClassName,
@@ -96,6 +98,7 @@ func cacheClaim(move MoverSpec, facts VolumeInfo, settings Settings) *corev1.Per
 	if node := cmp.Or(facts.Node, facts.SelectedNode); node != "" {
 		claim.Annotations = map[string]string{annotationSelectedNode: node}
 	}
+	claim.Annotations = ofAttempt(move, claim.Annotations)
 	claim.Spec = corev1.PersistentVolumeClaimSpec{
 		AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 		StorageClassName: new(cache.StorageClass),

@@ -39,13 +39,19 @@ func OwnedBy(object metav1.Object, owner types.UID) bool {
 	return controller != nil && controller.UID == owner
 }
 
-// attempt reads AnnotationAttempt. Movers of Velero's own agent have none and count as the first attempt.
-func attempt(object metav1.Object) int {
+// Attempt reads AnnotationAttempt. Movers and claims of Velero's own agent have none and count as those of the first
+// attempt.
+func Attempt(object metav1.Object) int {
 	n, err := strconv.Atoi(object.GetAnnotations()[api.AnnotationAttempt])
 	if err != nil {
 		return 0
 	}
 	return n
+}
+
+// ofAttempt adds the attempt to annotations.
+func ofAttempt(move MoverSpec, annotations map[string]string) map[string]string {
+	return Merged(annotations, map[string]string{api.AnnotationAttempt: strconv.Itoa(move.Attempt)})
 }
 
 // Merged returns a new map in which later maps win.

@@ -65,7 +65,7 @@ func ReadPod(pod *corev1.Pod) Exposure {
 	if pod == nil {
 		return Exposure{Condition: Absent}
 	}
-	observed := Exposure{Attempt: attempt(pod), Node: pod.Spec.NodeName}
+	observed := Exposure{Attempt: Attempt(pod), Node: pod.Spec.NodeName}
 	if pod.Spec.OS != nil {
 		observed.OS = string(pod.Spec.OS.Name)
 	}

@@ -2,7 +2,6 @@ package objects
 
 import (
 	"slices"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,8 +52,7 @@ func moverPod(move MoverSpec, facts VolumeInfo, template Template, settings Sett
 			Namespace: move.Namespace,
 			Labels: Merged(template.Labels, settings.Labels, group, OwnerLabels(move.UID, move.ExposingNode),
 				map[string]string{move.PodLabel: LabelValue(move.Name), api.LabelExclude: "true"}),
-			Annotations: Merged(noEvictAnnotations(), template.Annotations, settings.Annotations,
-				map[string]string{api.AnnotationAttempt: strconv.Itoa(move.Attempt)}),
+			Annotations:     ofAttempt(move, Merged(noEvictAnnotations(), template.Annotations, settings.Annotations)),
 			OwnerReferences: []metav1.OwnerReference{ownerReference(move)},
 		},
 		Spec: corev1.PodSpec{

@@ -101,9 +101,10 @@ func (m *situation) loses() bool {
 	return lost && !m.stranded()
 }
 
-// discards reports whether a mover was lost before it was ready, and its pod must go before the loss is counted.
+// discards reports whether a mover was lost before it was ready, and its pod must be deleted before the loss is counted: a
+// Velero agent could see it Failed. On a lost node it looks as before.
 func (m *situation) discards() bool {
-	return m.in(Accepted) && m.loses() && !m.is(objects.Absent) && m.State.Restarts < m.Limits.Retries
+	return m.in(Accepted) && m.loses() && !m.is(objects.Absent) && !m.nodeLost() && m.State.Restarts < m.Limits.Retries
 }
 
 // lacks reports whether a mover is still to be created, replaced or started.
@@ -140,7 +141,7 @@ func restartRules() []rule {
 				if s.Exposer == "" {
 					s.Exposer = here
 				}
-				if s.Restarting = !m.is(objects.Absent) && !m.unconfirmed(); !s.Restarting {
+				if s.Restarting = !m.in(Accepted) && !m.is(objects.Absent) && !m.unconfirmed(); !s.Restarting {
 					requeued(s)
 				}
 			}))
@@ -151,12 +152,12 @@ func restartRules() []rule {
 			}
 		}),
 	}, {
-		"the pod of a mover lost in Accepted is deleted before the write, and the reason of the loss is kept",
+		"the pod of a mover lost in Accepted is deleted before the write, unless its node is lost, and the reason of the loss is kept",
 		func(m *situation) bool {
 			return implies(m.discards(), m.Step == Step{
 				Action: DeleteMover, Reason: ReasonStale, Force: m.Observed.NodeLost, After: m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout),
 				Loss: Loss{Reason: m.Step.Loss.Reason, Message: m.lostBy()},
-			}) && implies(m.in(Accepted) && m.restarts(), m.is(objects.Absent))
+			}) && implies(m.in(Accepted) && m.restarts(), m.is(objects.Absent) || m.nodeLost())
 		},
 		func(s State, observed Observed, lim Limits) Step {
 			if s.Phase == Accepted && observed.Exposure.Condition == objects.Lost {

@@ -70,7 +70,8 @@ func finish(s State, observed Observed, phase Phase, reason Reason) Step {
 
 // restart replaces a lost mover. The pod of the mover is deleted before Accepted is written: an agent of Velero on
 // any node cancels an Accepted transfer with a failed pod (velero-protocol 1.4). In Accepted the pod is therefore
-// deleted first, and the restart is counted after that. In later phases the restart is counted first (see replace).
+// deleted first, and the restart is counted after that. In later phases the restart is counted first (see replace), and
+// always after the loss of a node, whose mover may still run: so its claim is never used again, whatever is interrupted.
 func restart(s State, observed Observed, lim Limits) Step {
 	loss := Loss{Reason: observed.Exposure.Reason, Message: observed.Exposure.Message}
 	deleted := observed.Exposure.Condition == objects.Absent
@@ -86,14 +87,14 @@ func restart(s State, observed Observed, lim Limits) Step {
 		return failed(s, observed, ReasonMoverLost, loss.Message)
 	case s.Restarts >= lim.Retries:
 		return failed(s, observed, ReasonMoverLost, fmt.Sprintf("%s; given up after %d restarts", loss.Message, s.Restarts))
-	case s.Phase.NeedsMover() && !deleted:
+	case s.Phase.NeedsMover() && !deleted && loss.Reason != objects.LostNode:
 		step := deleteMover(observed, ReasonStale, remaining(s.PrepareDeadline(lim), observed))
 		step.Loss = loss
 		return step
 	}
 	s.Restarts++
 	s.Exposer, s.AcceptedAt, s.Message = cmp.Or(s.Exposer, observed.ThisNode), observed.Now, loss.Message
-	s.Restarting = !deleted && !unconfirmed(observed, lim)
+	s.Restarting = !deleted && !unconfirmed(observed, lim) && !s.Phase.NeedsMover()
 	if !s.Restarting {
 		s = requeue(s)
 	}
@@ -156,6 +157,12 @@ func prepareTimeout(observed Observed, lim Limits) string {
 func joined(messages ...string) string {
 	messages = slices.DeleteFunc(messages, func(message string) bool { return message == "" })
 	return strings.Join(messages, "; ")
+}
+
+// CompleteRebind completes a transfer whose target is bound at the deadline of the rebind. The message says what is left to do.
+func CompleteRebind(s State, observed Observed, message string) Step {
+	s.Message = joined(s.Message, message)
+	return finish(s, observed, Completed, ReasonCompleted)
 }
 
 // FailRebind fails a transfer whose data is moved but whose volume cannot be rebound. The message says where the

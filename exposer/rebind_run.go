@@ -64,28 +64,38 @@ func (e *Exposer) Rebind(ctx context.Context, move objects.MoverSpec, found Exis
 	return Rebound{}, fmt.Errorf("rebind %s/%s: too many steps", move.Namespace, move.Name)
 }
 
-// AbandonRebind gives up a rebind and keeps the restored volume for a person, who finds it by the message. The
-// volume does not go with the restore claim.
-func (e *Exposer) AbandonRebind(ctx context.Context, move objects.MoverSpec, found Existing) (message string, err error) {
+// AbandonRebind ends a rebind in the state that it observes. If the target is bound to the restored volume, it restores
+// the reclaim policy. Otherwise it keeps that volume for a person, who finds it by the message: the volume is not deleted
+// with the restore claim.
+func (e *Exposer) AbandonRebind(ctx context.Context, move objects.MoverSpec, found Existing) (bound bool, message string, err error) {
 	d := rebindRun{client: e, State: rebind.State{Move: move, Claim: restored(move, found)}}
-	err = d.findVolume(ctx)
+	if err := d.observe(ctx); err != nil {
+		return false, "", err
+	}
+	step, _ := d.Next()
 	switch {
-	case err != nil:
-		return "", err
+	case step == rebind.Done:
+		return true, "", nil
+	case step == rebind.ReleaseVolume:
+		if err := d.patch(ctx, d.Release()); err != nil {
+			return true, "", fmt.Errorf("restore reclaim policy of PersistentVolume %s: %w", d.Volume.Name, err)
+		}
+		return true, "", nil
 	case d.Volume == nil:
-		return "no restored volume to keep", nil
+		return false, "no restored volume to keep", nil
 	case d.Volume.Labels[api.LabelKept] == "":
 		if err := d.patch(ctx, d.Keep()); err != nil {
-			return "", fmt.Errorf("keep PersistentVolume %s: %w", d.Volume.Name, err)
+			return false, "", fmt.Errorf("keep PersistentVolume %s: %w", d.Volume.Name, err)
 		}
 	}
-	return "restored volume kept as PersistentVolume " + d.Volume.Name, nil
+	return false, "restored volume kept as PersistentVolume " + d.Volume.Name, nil
 }
 
-// restored returns the claim into which the mover restored; nil if it does not exist.
+// restored returns the claim into which the mover restored; nil if it does not exist, or if a stale cache has that of an
+// earlier attempt.
 func restored(move objects.MoverSpec, found Existing) *corev1.PersistentVolumeClaim {
 	for _, claim := range found.Claims {
-		if claim.Name == move.Name {
+		if claim.Name == move.Name && objects.Attempt(claim) == move.Attempt {
 			return claim
 		}
 	}

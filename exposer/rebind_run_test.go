@@ -148,8 +148,9 @@ func TestAbandonRebindKeepsTheVolume(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(test.volume)
-			message, err := exposed(client, objects.Settings{}).AbandonRebind(t.Context(), download(), Existing{})
+			bound, message, err := exposed(client, objects.Settings{}).AbandonRebind(t.Context(), download(), Existing{})
 			require.NoError(t, err)
+			require.False(t, bound)
 			require.Equal(t, "restored volume kept as PersistentVolume restored", message)
 			volume := volumeNow(t, client)
 			require.Equal(t, test.policy, volume.Spec.PersistentVolumeReclaimPolicy)

@@ -91,7 +91,7 @@ func (t *TransferReconciler[T]) expose(ctx context.Context, s *request[T]) error
 	if terminal := (*exposer.TerminalError)(nil); errors.As(err, &terminal) {
 		return t.write(ctx, s, transfer.FailExpose(s.state, s.seen, terminal.Error()))
 	}
-	t.reportCreateError(s.move, t.local.read(s.key).blocker, err)
+	t.reportRefusal(s, EventCreateFailed, err)
 	t.local.exposed(s.key, s.state.Restarts, waits, err)
 	if err == nil {
 		klog.FromContext(ctx).V(2).Info("Exposed", "waitsFor", waits)
@@ -100,28 +100,23 @@ func (t *TransferReconciler[T]) expose(ctx context.Context, s *request[T]) error
 }
 
 // rebind binds the restored volume to its target claim. It saves the mover's log before it deletes the pod. The cache
-// claim of the mover stays until the clean-up.
-//
-// Without last, rebind sends no request while an event is still due. With last, it always sends one, and abandons the
-// rebind if it is unfinished. But if only this attempt has reserved the volume for its target, it waits for another
-// grace: Kubernetes is about to bind them, and a Failed restore would be in use.
-func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T], last bool) error {
+// claim of the mover stays until the clean-up. It sends no request while an event is still due.
+func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T]) error {
 	t.local.update(s.key, func(kept *entry) { kept.rebinds = cmp.Or(kept.rebinds, s.seen.Now) })
-	if _, known := t.moverClaim(s); !known && !last {
+	if _, known := t.moverClaim(s); !known {
 		return nil // its watch enqueues this resource
 	}
 	found := t.found(s)
 	found.Claims = slices.DeleteFunc(found.Claims, func(claim *corev1.PersistentVolumeClaim) bool { return claim.Name != s.move.Name })
-	if !last && (t.local.isDeleting(s.key, found) || deleting(found) || t.binds(s)) {
-		return nil // an event reports the end of this; no request is needed before
+	if t.local.isDeleting(s.key, found) || deleting(found) || t.binds(s) {
+		return nil // an event reports the end of this
 	}
 	t.keepLog(ctx, s)
 	rebound, err := t.Exposer.Rebind(ctx, s.move, found)
 	if terminal := (*exposer.TerminalError)(nil); errors.As(err, &terminal) {
-		return t.keep(ctx, s, terminal.Error())
+		return t.abandonRebind(ctx, s, terminal.Error())
 	}
 	t.local.setBlocker(s.key, rebound.Waits, err)
-	reserves := rebound.Reserved != "" && rebound.Reserved != t.local.read(s.key).reserved
 	switch {
 	case err != nil:
 		return err
@@ -129,11 +124,6 @@ func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T], last 
 		t.local.update(s.key, func(kept *entry) { kept.rebound = true })
 		t.Enqueue(s.key)
 		return nil
-	case last && !reserves:
-		return t.keep(ctx, s, "restored volume was not rebound in time")
-	case last:
-		t.local.update(s.key, func(kept *entry) { kept.rebinds = s.seen.Now })
-		t.Enqueue(s.key)
 	}
 	t.local.rebinds(s.key, found, rebound.Reserved)
 	klog.FromContext(ctx).V(2).Info("Rebind is waiting", "waitsFor", rebound.Waits)
@@ -152,13 +142,21 @@ func (t *TransferReconciler[T]) binds(s *request[T]) bool {
 	return claim != nil && claim.UID == t.local.read(s.key).reserved && claim.DeletionTimestamp == nil && claim.Status.Phase == corev1.ClaimPending
 }
 
-// keep abandons a rebind and keeps the restored volume.
-func (t *TransferReconciler[T]) keep(ctx context.Context, s *request[T], why string) error {
-	kept, err := t.Exposer.AbandonRebind(ctx, s.move, t.found(s))
-	if err != nil {
+// abandonRebind ends a rebind: the target is bound after all, or the restored volume is kept and the transfer fails. It
+// retries a request without a final answer only.
+func (t *TransferReconciler[T]) abandonRebind(ctx context.Context, s *request[T], why string) error {
+	bound, message, err := t.Exposer.AbandonRebind(ctx, s.move, t.found(s))
+	if err != nil && (!isRejected(err) || apierrors.IsConflict(err) || apierrors.IsTooManyRequests(err)) {
 		return err
 	}
-	return t.write(ctx, s, transfer.FailRebind(s.state, s.seen, joinNonEmpty(why, t.local.read(s.key).blocker, kept)))
+	if err != nil {
+		message = err.Error()
+	}
+	if bound {
+		return t.write(ctx, s, transfer.CompleteRebind(s.state, s.seen, message))
+	}
+	t.keepLog(ctx, s)
+	return t.write(ctx, s, transfer.FailRebind(s.state, s.seen, joinNonEmpty(why, t.local.read(s.key).blocker, message)))
 }
 
 // deleteMover deletes the mover pod. It saves the log of a finished mover first.
@@ -173,6 +171,7 @@ func (t *TransferReconciler[T]) deleteMover(ctx context.Context, s *request[T], 
 	t.keepLog(ctx, s)
 	klog.FromContext(ctx).V(2).Info("Deleting mover pod", "reason", step.Reason, "force", step.Force)
 	if err := t.Exposer.DeleteMover(ctx, found); err != nil {
+		t.reportRefusal(s, EventCleanUpWaits, err)
 		return err
 	}
 	t.local.markDeleted(s.key, found, !s.late)
@@ -195,6 +194,7 @@ func (t *TransferReconciler[T]) cleanUp(ctx context.Context, s *request[T], forc
 	klog.FromContext(ctx).V(2).Info("Deleting exposed objects", "force", force, "mover", found.Pod != nil, "claims", len(found.Claims), "snapshots", snapshots)
 	waits, err := t.Exposer.CleanUp(ctx, s.move, found)
 	if err != nil {
+		t.reportRefusal(s, EventCleanUpWaits, err)
 		return 0, err
 	}
 	t.local.markDeleted(s.key, found, !s.late)

@@ -25,7 +25,7 @@ const (
 	EventMoverLog     = "MoverLog"
 	EventCreateFailed = "MoverNotMade"
 	EventForeign      = "ForeignDataMover"
-	// EventCleanUpWaits means that a terminal transfer's mover pod or snapshot is not deleted yet.
+	// EventCleanUpWaits means that the mover pod, a claim or a snapshot is not deleted yet.
 	EventCleanUpWaits = "CleanUpWaits"
 )
 
@@ -61,16 +61,17 @@ func (t *TransferReconciler[T]) reportLost(ctx context.Context, object T, after 
 	t.event(t.movement(object), corev1.EventTypeWarning, EventRestarted, fmt.Sprintf("%s; restart %d of %d", after.Message, after.Restarts, t.Limits.Retries))
 }
 
-// reportCreateError sends an Event when the API server refuses to create an object, for a quota for example. It skips
-// a repeated error. No object shows such a problem, and the prepare timeout may be hours away.
-func (t *TransferReconciler[T]) reportCreateError(about objects.MoverSpec, before string, err error) {
-	if err == nil || !isRefusal(err) || strings.TrimSpace(err.Error()) == before {
+// reportRefusal sends an Event when the API server refuses to create or delete an object, for a quota for example. It
+// skips a repeated error. No object shows such a problem, and it may last for hours.
+func (t *TransferReconciler[T]) reportRefusal(s *request[T], reason string, err error) {
+	if err == nil || !isRefusal(err) || strings.TrimSpace(err.Error()) == t.local.read(s.key).blocker {
 		return
 	}
-	t.event(about, corev1.EventTypeWarning, EventCreateFailed, err.Error())
+	t.local.setBlocker(s.key, "", err)
+	t.event(s.move, corev1.EventTypeWarning, reason, err.Error())
 }
 
-// isRefusal reports whether the API server answered that it does not create the object in the current state. It
+// isRefusal reports whether the API server answered that it does not change the object in the current state. It
 // answers an internal error if it cannot call a webhook (k8s.io/apiserver/pkg/admission/plugin/webhook).
 func isRefusal(err error) bool {
 	answered := isRejected(err) || apierrors.IsInternalError(err)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -36,7 +37,7 @@ func newLateDelivery(t *testing.T, objects ...runtime.Object) *single[*velerov2a
 	return s
 }
 
-func TestARebindPastItsDeadlineIsTriedOnceMore(t *testing.T) {
+func TestARebindPastItsDeadlineIsObservedOnceMore(t *testing.T) {
 	target := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "restored", UID: "target-uid"}}
 	bound := target.DeepCopy()
 	bound.Spec.VolumeName, bound.Status.Phase = "pv", corev1.ClaimBound
@@ -91,41 +92,40 @@ func TestARebindPastItsDeadlineIsTriedOnceMore(t *testing.T) {
 	}
 }
 
-// TestALastAttemptThatReservesTheVolumeWaitsForItsBinding lets all attempts but the last one fail, as those of an agent
-// that is cut off do. An earlier version reserved the volume and gave up: Kubernetes then bound a Failed restore.
-func TestALastAttemptThatReservesTheVolumeWaitsForItsBinding(t *testing.T) {
-	target := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "restored", UID: "target-uid"}}
-	for phase, binds := range map[velerov2alpha1.DataDownloadPhase]bool{"Completed": true, "Failed": false} {
-		t.Run(string(phase), func(t *testing.T) {
-			s := newLateDelivery(t, target, &corev1.PersistentVolume{
-				ObjectMeta: metav1.ObjectMeta{
-					Name: "pv", UID: "pv-uid", Labels: map[string]string{api.LabelRebind: "b1-uid"}, Annotations: map[string]string{api.AnnotationReclaimPolicy: "Delete"},
-				},
-				Spec: corev1.PersistentVolumeSpec{
-					PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain, ClaimRef: &corev1.ObjectReference{Namespace: "velero", Name: "b1", UID: "gone-uid"},
-				},
-			})
-			cut := true
-			s.kube.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
-				return cut, nil, errors.New("connection refused")
+// An admission policy may refuse every change. Then nothing is bound, and nothing else changes by waiting.
+func TestARebindThatTheAPIServerRefusesFailsAtItsDeadline(t *testing.T) {
+	volume := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "pv-uid"},
+		Spec:       corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: "velero", Name: "b1", UID: "b1-claim"}},
+	}
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "b1-claim", OwnerReferences: []metav1.OwnerReference{{UID: "b1-uid", Controller: new(true)}}},
+		Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "pv"},
+	}
+	for name, test := range map[string]struct {
+		answer error
+		phase  velerov2alpha1.DataDownloadPhase
+	}{
+		"refused":      {apierrors.NewForbidden(corev1.Resource("persistentvolumes"), "pv", errors.New("by policy")), "Failed"},
+		"not answered": {errors.New("connection refused"), "InProgress"},
+		"changed":      {apierrors.NewConflict(corev1.Resource("persistentvolumes"), "pv", nil), "InProgress"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			target := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "restored", UID: "target-uid"}}
+			s := newLateDelivery(t, target, volume.DeepCopy(), claim.DeepCopy())
+			s.kube.PrependReactor("patch", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return true, nil, test.answer
 			})
 			_, err := s.Reconcile(t.Context(), testKey)
-			require.ErrorContains(t, err, "connection refused")
-			cut = false
+			require.Error(t, err)
 			s.clock.Step(s.Limits.RebindGrace)
-			for range 2 {
-				s.step(t)
-				require.Equal(t, velerov2alpha1.DataDownloadPhaseInProgress, s.object.Status.Phase)
+			_, err = s.Reconcile(t.Context(), testKey)
+			require.Equal(t, test.phase == "Failed", err == nil)
+			require.Equal(t, test.phase, s.object.Status.Phase)
+			if test.phase == "Failed" {
+				require.Contains(t, s.object.Status.Message, "restored volume was not rebound in time; ")
+				require.Contains(t, s.object.Status.Message, "keep PersistentVolume pv: ")
 			}
-			if binds {
-				bound := target.DeepCopy()
-				bound.Spec.VolumeName, bound.Status.Phase = "pv", corev1.ClaimBound
-				require.NoError(t, s.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), bound, "app"))
-			}
-			s.clock.Step(s.Limits.RebindGrace)
-			s.step(t)
-			s.step(t)
-			require.Equal(t, phase, s.object.Status.Phase)
 		})
 	}
 }

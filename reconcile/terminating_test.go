@@ -1,10 +1,15 @@
 package reconcile
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/lateen-project/lateen/reconcile/capacity"
 )
@@ -28,4 +33,26 @@ func TestATerminatingMoverOnAReadyNodeIsReportedOnce(t *testing.T) {
 	event := <-s.events.Events
 	require.Contains(t, event, "Warning CleanUpWaits Mover pod b1 is being deleted, but the kubelet of node n1 has not confirmed its end within 1m0s")
 	require.Contains(t, event, "kubectl -n velero describe pod b1")
+}
+
+func TestARefusedDeletionIsReportedOnce(t *testing.T) {
+	for _, phase := range []velerov1.PodVolumeBackupPhase{velerov1.PodVolumeBackupPhaseCanceling, velerov1.PodVolumeBackupPhaseFailed} {
+		t.Run(string(phase), func(t *testing.T) {
+			s := newFixture(t, fault{})
+			s.standsIn(t, phase)
+			s.Agent.Node, s.NodeSlots = testNode, capacity.NewNodeSlots(testNode, 1, 1)
+			for len(s.events.Events) > 0 {
+				<-s.events.Events
+			}
+			s.kube.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return true, nil, apierrors.NewForbidden(corev1.Resource("pods"), "b1", errors.New("by policy"))
+			})
+			for range 3 {
+				_, err := s.Reconcile(t.Context(), testKey)
+				require.Error(t, err)
+			}
+			require.Len(t, s.events.Events, 1)
+			require.Contains(t, <-s.events.Events, "Warning CleanUpWaits delete mover pod b1: ")
+		})
+	}
 }

@@ -145,9 +145,9 @@ func (t *TransferReconciler[T]) execute(ctx context.Context, s *request[T], step
 	case transfer.Expose:
 		return step.After, t.expose(ctx, s)
 	case transfer.Rebind:
-		return step.After, t.rebind(ctx, s, false)
+		return step.After, t.rebind(ctx, s)
 	case transfer.AbandonRebind:
-		return 0, t.rebind(ctx, s, true)
+		return 0, t.abandonRebind(ctx, s, "restored volume was not rebound in time")
 	case transfer.DeleteMover:
 		return step.After, t.deleteMover(ctx, s, step)
 	case transfer.CleanUp:

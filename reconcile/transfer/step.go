@@ -11,7 +11,7 @@ const (
 	Write                       // write State to the custom resource
 	Expose                      // create the missing objects, the mover last
 	Rebind                      // bind the restored volume to the target claim
-	AbandonRebind               // try the rebind a last time; if it fails, keep the restored volume and fail
+	AbandonRebind               // end a rebind that is late: the target is bound by now, or the restored volume is kept
 	DeleteMover                 // delete the mover pod, and nothing else
 	CleanUp                     // delete everything that was exposed
 )

@@ -17,6 +17,14 @@ func (s *Simulation) checkEnd() error {
 	if err := s.checkHistory(); err != nil {
 		return err
 	}
+	for _, m := range s.running() {
+		if m.begun {
+			s.promises.write(s, m)
+		}
+	}
+	if err := s.check(); err != nil {
+		return err
+	}
 	for _, j := range s.work {
 		if j.transfer == "" {
 			continue // see abandoned
@@ -70,7 +78,9 @@ func (s *Simulation) justified(j *job) bool {
 
 // excuses returns the faults after which a transfer need not be Completed: those that are harmful, and a storage class
 // that is missing for longer than a transfer may take to be prepared.
-func excuses() []string { return append(harmful(), deleteClass, killAgents, cancelHandover) }
+func excuses() []string {
+	return append(harmful(), deleteClass, killAgents, cancelHandover, refuseWrites, silenceEver)
+}
 
 // delivered reports whether the target of a restore is bound to the volume with its data.
 func (s *Simulation) delivered(j *job) bool {

@@ -79,23 +79,26 @@ func onePerKind() map[Kind]Plan {
 
 // TestAnAgentMayDieAtAnyStep kills the agent before each choice of a schedule, so also before and after each of its writes.
 func TestAnAgentMayDieAtAnyStep(t *testing.T) {
-	everyStep(t, func(string) []string { return []string{killAgent} })
+	everyStep(t, func(string) []Fault { return []Fault{{What: killAgent}} })
 }
 
 var request = regexp.MustCompile(`node-\d+#\d+: (GET|POST|PUT|PATCH|DELETE) /`)
 
 // TestAnyRequestMayFail has each request of a schedule fail in each way.
 func TestAnyRequestMayFail(t *testing.T) {
-	everyStep(t, func(choice string) []string {
+	everyStep(t, func(choice string) (all []Fault) {
 		if !request.MatchString(choice) {
 			return nil
 		}
-		return []string{loseRequest, loseAnswer, conflict, tooMany, internal, unavailable}
+		for _, what := range []string{loseRequest, loseAnswer, conflict, tooMany, internal, unavailable} {
+			all = append(all, Fault{What: what})
+		}
+		return all
 	})
 }
 
 // everyStep plays each plan of onePerKind again with one fault at each of its steps, undisturbed and canceled.
-func everyStep(t *testing.T, faults func(choice string) []string) {
+func everyStep(t *testing.T, faults func(choice string) []Fault) {
 	t.Helper()
 	var count atomic.Int64
 	t.Cleanup(func() { t.Logf("%d schedules", count.Load()) })
@@ -119,7 +122,7 @@ func everyStep(t *testing.T, faults func(choice string) []string) {
 }
 
 // atEachStep returns the number of schedules that it played.
-func atEachStep(t *testing.T, plan Plan, without played, faults func(choice string) []string) (count int64) {
+func atEachStep(t *testing.T, plan Plan, without played, faults func(choice string) []Fault) (count int64) {
 	t.Helper()
 	given := plan.Faults
 	for _, choice := range without.lines {
@@ -128,7 +131,8 @@ func atEachStep(t *testing.T, plan Plan, without played, faults func(choice stri
 			continue // a note on the choice before
 		}
 		for _, fault := range faults(choice) {
-			plan.Faults = append(slices.Clone(given), Fault{Step: step, What: fault})
+			fault.Step = step
+			plan.Faults = append(slices.Clone(given), fault)
 			trace, broken := play(t, plan)
 			require.NoError(t, broken, "%+v\n%s", plan, trace)
 			require.NoError(t, trace.equal(without), "%+v\n%s", plan, trace)

@@ -106,6 +106,8 @@ type faults struct {
 	overlaps map[string]int     // second agents so far, by node
 	lasts    time.Time          // nothing heals before
 	since    time.Time          // of the last fault
+	refused  refusal            // by the policy in force
+	ever     string             // the node that is silent for ever
 }
 
 func newFaults(plan Plan) *faults {
@@ -164,6 +166,10 @@ func (s *Simulation) apply(fault Fault) bool {
 	case refuseJobPods:
 		s.NoPods = true
 		return true
+	case refuseWrites:
+		return s.refuse(fault.Pick)
+	case silenceEver:
+		return s.silenceEver(fault.Pick)
 	case changeClass:
 		return s.editClass()
 	case deleteClass:

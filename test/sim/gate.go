@@ -45,6 +45,7 @@ var (
 	errCut    = errors.New("connection refused")
 	errLost   = errors.New("connection reset by peer")
 	errQuota  = errors.New("exceeded quota")
+	errPolicy = errors.New("ValidatingAdmissionPolicy 'simulated' denied request")
 )
 
 // pass parks the caller until the scheduler lets it go or the context ends.

@@ -29,6 +29,9 @@ func (s *Simulation) healing() (all []choice) {
 			all = append(all, choice{p.name + " is connected again", seldom, func() { p.cut, s.faults.since = false, time.Now() }})
 		}
 	}
+	if policy := s.faults.refused; policy.Verb != "" && time.Now().After(policy.ends) {
+		all = append(all, choice{"the policy is removed", seldom, s.admit})
+	}
 	if s.NoPods {
 		all = append(all, choice{"the pods of jobs are admitted again", seldom, func() { s.NoPods = false }})
 	}

@@ -156,7 +156,7 @@ func (s *Simulation) checkRun(object *apiserver.Object) error {
 
 // losesRuns returns the faults after which nothing may know what became of a job.
 func losesRuns() []string {
-	return []string{deleteJob, deleteRepository, deleteOfNode, drainNode, silenceNode, deletePriority, refuseJobPods}
+	return []string{deleteJob, deleteRepository, deleteOfNode, drainNode, silenceNode, deletePriority, refuseJobPods, refuseWrites, silenceEver}
 }
 
 func outOfMemory(pod *corev1.Pod) bool {

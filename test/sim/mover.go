@@ -18,6 +18,7 @@ type mover struct {
 	kind     Kind
 	plural   string
 	transfer types.UID
+	handle   string // of the volume that it mounts
 	begun    bool
 	reports  int
 	result   *result           // set when it has ended
@@ -36,7 +37,7 @@ func (s *Simulation) mover(pod *corev1.Pod) {
 		}
 		return
 	}
-	s.movers[pod.UID] = &mover{pod: pod, kind: Kind(owner.Kind), plural: plural(Kind(owner.Kind)), transfer: owner.UID, events: map[string]string{}}
+	s.movers[pod.UID] = &mover{pod: pod, kind: Kind(owner.Kind), plural: plural(Kind(owner.Kind)), transfer: owner.UID, handle: s.handleOf(pod), events: map[string]string{}}
 }
 
 // running returns the movers that run, ordered by UID.
@@ -88,10 +89,13 @@ func (s *Simulation) movement(m *mover) (all []choice) {
 		if m.reports < reports {
 			act("reports", often/4, func() {
 				m.reports++
+				s.promises.write(s, m)
 				s.sendEvent(m, "Data-Path-Progress", fmt.Sprintf(`{"totalBytes":1000,"doneBytes":%d}`, 300*m.reports))
 			})
 		}
-		act("finishes", often/4, func() { s.finish(m) })
+		if m.pod.Spec.NodeName != s.faults.ever { // there it still works at the end of the schedule
+			act("finishes", often/4, func() { s.finish(m) })
+		}
 	}
 	return all
 }
@@ -118,10 +122,10 @@ func (s *Simulation) finish(m *mover) {
 	message := fmt.Sprintf(`{"snapshotID":"snapshot-of-%s","emptySnapshot":false,"source":%s,"totalBytes":1000,"incrementalBytes":500}`, m.pod.Name, volume)
 	switch m.kind {
 	case Upload:
-		s.storage.uploaded[m.transfer] = s.storage.volumes[s.handleOf(m.pod)]
+		s.storage.uploaded[m.transfer] = s.storage.volumes[m.handle]
 	case Download:
 		s.promises.write(s, m)
-		s.storage.volumes[s.handleOf(m.pod)] = string(m.transfer)
+		s.storage.volumes[m.handle] = string(m.transfer)
 	case Restore:
 		s.promises.write(s, m)
 		s.storage.restored[mountedPod(m.pod)] = true

@@ -86,7 +86,7 @@ func (s *Simulation) checkLost() error {
 func (s *Simulation) checkCanceled() error {
 	const long = 10 * time.Minute
 	cut := slices.ContainsFunc(s.processes, func(p *process) bool { return p.cut })
-	if time.Since(s.faults.since) < long || !s.calm() || cut {
+	if time.Since(s.faults.since) < long || !s.calm() || cut || s.faults.refused.stopsTransfers() {
 		return nil
 	}
 	for _, transfer := range s.transfers() {
@@ -113,6 +113,7 @@ func (s *Simulation) housekeeping() (all []choice) {
 func (s *Simulation) returning(node string) (all []choice) {
 	object := s.API.Get("nodes", "", node)
 	switch {
+	case node == s.faults.ever:
 	case object == nil:
 		return []choice{{"node " + node + " joins again", seldom / 2, func() {
 			s.createNode(node)

@@ -28,6 +28,7 @@ type Plan struct {
 	WhenUsed     bool            // volumes are provisioned for the first consumer
 	Retain       bool            // the storage class keeps volumes
 	Priority     bool            // movers have a priority class
+	Adopted      bool            // agents have the arguments of Velero's, and label their pods
 	Hurry        bool            // time passes only when nothing else can happen
 	Work         []Work
 	Faults       []Fault
@@ -108,6 +109,7 @@ func Draw(seed uint64) Plan {
 	drawTakeover(&plan)
 	drawVelero(&plan)
 	drawHandover(&plan)
+	drawPolicy(&plan)
 	return plan
 }
 
@@ -145,4 +147,5 @@ const (
 	takeoverStream    = 10
 	veleroStream      = 11
 	handoverStream    = 12
+	policyStream      = 13
 )

@@ -51,7 +51,7 @@ func (s *Simulation) start(node, pod string) *process {
 		Flags: config.Options{
 			Namespace: veleroNamespace, NodeName: node, PodUID: pod, NodeAgentConfigMap: configMapName, MoverTemplate: "daemonset",
 			ResourceTimeout: 10 * time.Minute, Workers: workers, KubeAPIQPS: 100, KubeAPIBurst: 200, StartupTimeout: 30 * time.Second,
-			MaintenanceConcurrency: s.plan.Maintenance, MaintenanceTimeout: s.plan.Timeout,
+			AsVelero: s.plan.Adopted, MaintenanceConcurrency: s.plan.Maintenance, MaintenanceTimeout: s.plan.Timeout,
 		},
 		Rest:    &rest.Config{Host: "http://simulation", Transport: p},
 		Metrics: metrics.New(p.registry, "simulation", node), Limits: transfer.DefaultLimits(), Clock: s.clock(node), Log: io.Discard,

@@ -44,17 +44,32 @@ func (p *promises) request(of *parked, reply apiserver.Reply) {
 
 // write checks the volume that a mover is about to write to.
 func (p *promises) write(s *Simulation, m *mover) {
-	if m.kind != Restore {
-		if strings.HasPrefix(s.handleOf(m.pod), "vol-app") {
-			p.fail("mover %s writes to a volume of an application", m.pod.Name)
-		}
+	switch m.kind {
+	case Backup, Upload:
 		return
+	case Download:
+		p.writeClaim(s, m)
+		return
+	case Restore:
 	}
 	object := s.API.Get(m.plural, veleroNamespace, m.pod.Name)
 	target := apiserver.As[velerov1.PodVolumeRestore](object).Spec.Pod
 	pod := s.API.Get("pods", target.Namespace, target.Name)
 	if pod != nil && pod.GetUID() == target.UID && apiserver.As[corev1.Pod](pod).Status.Phase == corev1.PodRunning && !s.faults.silent[m.pod.Spec.NodeName] {
 		p.fail("mover %s writes to the volume of pod %s, which runs", m.pod.Name, pod.Key())
+	}
+}
+
+// writeClaim checks the volume that a mover of a DataDownload is about to write to: no other claim may have it.
+func (p *promises) writeClaim(s *Simulation, m *mover) {
+	for _, object := range s.API.List("persistentvolumes") {
+		volume := apiserver.As[corev1.PersistentVolume](object).Spec
+		if volume.CSI == nil || volume.CSI.VolumeHandle != m.handle || volume.ClaimRef == nil {
+			continue
+		}
+		if claim := volume.ClaimRef; claim.Namespace != veleroNamespace || claim.Name != m.pod.Name {
+			p.fail("mover %s writes to volume %s of claim %s/%s", m.pod.Name, object.Key(), claim.Namespace, claim.Name)
+		}
 	}
 }
 
@@ -118,14 +133,21 @@ func (s *Simulation) check() error {
 
 // mostRequests bounds the requests of a schedule: those of each start, of each transfer, and of each fault.
 func (s *Simulation) mostRequests() int {
-	const start, transfer, fault, repository = 40, 150, 300, 100
-	return start*s.started + transfer*len(s.plan.Work) + fault*len(s.faults.met) + repository*s.plan.Repositories*(1+s.plan.Failing)
+	const start, transfer, fault, repository, refused = 40, 150, 300, 100, 4000
+	most := start*s.started + transfer*len(s.plan.Work) + fault*len(s.faults.met) + repository*s.plan.Repositories*(1+s.plan.Failing)
+	if slices.Contains(s.faults.met, refuseWrites) { // each key is retried after half a minute at the latest
+		most += refused
+	}
+	return most
 }
 
 // checkBound checks that each transfer ends in time. A fault may cost the time of a timeout and of another attempt.
 func (s *Simulation) checkBound() error {
 	const calm, fault = 15 * time.Minute, 45 * time.Minute
 	bound := calm + time.Duration(len(s.faults.met))*fault
+	if s.faults.refused.stopsTransfers() {
+		return nil
+	}
 	for _, j := range s.work {
 		if j.transfer == "" || j.ended {
 			continue
@@ -259,7 +281,7 @@ func (s *Simulation) leftovers() string {
 			}
 		}
 	}
-	if len(s.running()) > 0 {
+	if slices.ContainsFunc(s.running(), func(m *mover) bool { return m.pod.Spec.NodeName != s.faults.ever }) {
 		all = append(all, "running movers")
 	}
 	return strings.Join(all, "; ")

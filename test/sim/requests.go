@@ -55,7 +55,7 @@ func (f *faults) hit(s *Simulation, p *parked) (outcome, bool) {
 // handle lets the API server handle a request.
 func (s *Simulation) handle(p *parked) apiserver.Reply {
 	if p.request.Method == http.MethodDelete && strings.Contains(p.request.Path, "/jobs/") {
-		if object := s.API.Get("jobs", veleroNamespace, path.Base(p.request.Path)); object != nil {
+		if object := s.API.Get("jobs", veleroNamespace, path.Base(p.request.Path)); object != nil && s.faults.refused.Resource != "jobs/status" {
 			s.promises.jobDeleted(p.from.name, object)
 		}
 	}

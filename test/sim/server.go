@@ -183,11 +183,13 @@ func (s *Simulation) collecting() (all []choice) {
 // deploy creates the pod of an agent on a node, and starts the agent.
 func (s *Simulation) deploy(node string) {
 	template := podTemplate("node-agent", "node-agent", "server")
+	container := corev1.Container{Name: "node-agent", Image: "lateen", Command: []string{"/lateen"}, Args: []string{"node-agent"}}
+	if s.plan.Adopted {
+		container = template.Spec.Containers[0]
+	}
 	pod := s.Create("pods", veleroNamespace, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "node-agent-", Labels: map[string]string{"name": "node-agent", "role": "node-agent"}},
-		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{
-			Name: "node-agent", Image: "lateen", Command: []string{"/lateen"}, Args: []string{"node-agent"},
-		}}, ServiceAccountName: template.Spec.ServiceAccountName},
+		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{container}, ServiceAccountName: template.Spec.ServiceAccountName},
 	})
 	s.begins(pod)
 	s.start(node, string(pod.GetUID()))

@@ -79,7 +79,6 @@ var unsimulated = []string{
 	"get restores.velero.io in the agents' namespace",
 	"delete datauploads.velero.io in the agents' namespace",
 	"delete datadownloads.velero.io in the agents' namespace",
-	"patch pods in the agents' namespace",
 	"patch persistentvolumeclaims in the agents' namespace",
 	"patch volumesnapshots.snapshot.storage.k8s.io in the agents' namespace",
 	"list volumeattachments.storage.k8s.io elsewhere",

@@ -223,6 +223,10 @@ func unreached(p *parked) outcome {
 
 // answer answers a request, unless a fault hits it.
 func (s *Simulation) answer(p *parked) {
+	if end, is := s.refused(p); is {
+		s.gate.release(p, end)
+		return
+	}
 	if end, hit := s.faults.hit(s, p); hit {
 		s.gate.release(p, end)
 		return

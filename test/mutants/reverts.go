@@ -16,11 +16,13 @@ import (
 )
 
 // revert is a patch that takes a fix back. Before the diff it has a line that says what went wrong without the fix, and
-// perhaps "Rare:" with the reason why no schedule is expected to find it soon.
+// perhaps "Rare:" with the reason why no schedule is expected to find it soon, or "Test:" with the test of the simulation
+// that finds it.
 type revert struct {
 	name  string // the commit or the defect
 	title string
 	rare  bool
+	test  string
 	patch []byte
 }
 
@@ -44,7 +46,11 @@ func readReverts(dir string) ([]revert, error) {
 			return nil, fmt.Errorf("%s: want a line that says what went wrong, then the output of git diff", file)
 		}
 		title, _, _ := strings.Cut(header, "\n")
-		all = append(all, revert{strings.TrimSuffix(filepath.Base(file), ".patch"), title, strings.Contains(header, "\nRare:"), patch})
+		test := randomTest
+		if named := namedTest.FindStringSubmatch(header); named != nil {
+			test = named[1]
+		}
+		all = append(all, revert{strings.TrimSuffix(filepath.Base(file), ".patch"), title, strings.Contains(header, "\nRare:"), test, patch})
 	}
 	return all, nil
 }
@@ -109,8 +115,12 @@ func playReverts(ctx context.Context, root, dir string, selected selection, runs
 	return err
 }
 
+// randomTest is the test that plays random schedules.
+const randomTest = "TestSchedules"
+
 var (
-	failedSeed = regexp.MustCompile(`--- FAIL: TestSchedules/seed_(\d+)`)
+	namedTest  = regexp.MustCompile(`\nTest: (\w+)`)
+	failedSeed = regexp.MustCompile(`--- FAIL: ` + randomTest + `/seed_(\d+)`)
 	played     = regexp.MustCompile(`(\d+) schedules with`)
 )
 
@@ -125,7 +135,7 @@ func (r revert) play(ctx context.Context, root string, runs int) (schedules stri
 	}
 	start := time.Now()
 	const limit = 2 * time.Hour
-	passed, output, err := simulation.run(ctx, root, 0, limit, "", "-test.v", "-test.timeout", limit.String(), "-test.run", "^TestSchedules$",
+	passed, output, err := simulation.run(ctx, root, 0, limit, "", "-test.v", "-test.timeout", limit.String(), "-test.run", "^"+r.test+"$",
 		"-first", "-runs", strconv.Itoa(runs))
 	if err != nil {
 		return "", 0, "", err
@@ -136,6 +146,8 @@ func (r revert) play(ctx context.Context, root string, runs int) (schedules stri
 	}
 	if failed := failedSeed.FindStringSubmatch(output); failed != nil {
 		seed = failed[1]
+	} else if !passed && r.test != randomTest && strings.Contains(output, "--- FAIL: "+r.test) {
+		seed = r.test
 	} else if !passed {
 		return "", 0, "", fmt.Errorf("the simulation without %s failed, but no schedule did:\n%s", r.name, output)
 	}

@@ -109,7 +109,7 @@ func dataDownloads() sample[*velerov2alpha1.DataDownload] {
 		clear: func(o *velerov2alpha1.DataDownload) {
 			o.Spec.Cancel, o.Status = false, velerov2alpha1.DataDownloadStatus{}
 		},
-		unread: []string{"NodeBound", "OwnsSnapshot", "NodeOS", "Outcome", "UnsupportedReason"},
+		unread: []string{"NodeBound", "OwnsSnapshot", "NodeOS", "Outcome"},
 	}
 }
 
@@ -257,6 +257,10 @@ func TestTheBlockMoverIsUnsupportedWithARemedy(t *testing.T) {
 func TestOnlyCSISnapshotsAreSupported(t *testing.T) {
 	du := &velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{StorageClass: "fast"}}}
 	require.Empty(t, DataUpload().Get(du).UnsupportedReason)
+	dd := &velerov2alpha1.DataDownload{Spec: velerov2alpha1.DataDownloadSpec{TargetVolume: velerov2alpha1.TargetVolumeSpec{PVC: "data", Namespace: "shop"}}}
+	require.Empty(t, DataDownload().Get(dd).UnsupportedReason)
+	dd.Spec.TargetVolume.PV = "pv-1"
+	require.Contains(t, DataDownload().Get(dd).UnsupportedReason, "existing PersistentVolume pv-1 is not supported")
 	du.Spec.SnapshotType = "EBS"
 	require.Contains(t, DataUpload().Get(du).UnsupportedReason, `"EBS"`)
 	du.Spec = velerov2alpha1.DataUploadSpec{SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{}, SourceNamespace: "shop", SourcePVC: "data"}

@@ -58,6 +58,9 @@ func reconcileNew(s State, observed Observed, lim Limits) Step {
 			return requeueAfter(left)
 		}
 		return failed(s, observed, ReasonNotEligible, fmt.Sprintf("not ready to be prepared within %s: %s", lim.PrepareTimeout, observed.WaitingFor))
+	case observed.Exposes && !observed.Admitted && s.OwnsSnapshot && !s.Finalizer:
+		s.Finalizer = true // it may be deleted before its turn, and its snapshot must not stay
+		return write(s, ReasonQueued)
 	case !observed.Exposes || !observed.Admitted:
 		return waitForEvent()
 	}

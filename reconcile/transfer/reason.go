@@ -12,6 +12,7 @@ type Reason string
 // The reasons of steps. Reasons of terminal phases are values of the label reason of
 // lateen_transfers_finished_total.
 const (
+	ReasonQueued        Reason = "queued" // an upload, before it is accepted: it gets its finalizer
 	ReasonAccepted      Reason = "accepted"
 	ReasonTakenOver     Reason = "taken_over"
 	ReasonPrepared      Reason = "prepared"

@@ -71,8 +71,8 @@ func ownershipRules() []rule {
 // legal returns the phases that may be written in each phase.
 func legal() map[Phase][]Phase {
 	return map[Phase][]Phase{
-		"":         {Accepted, Failed, Canceled},
-		New:        {Accepted, Failed, Canceled},
+		"":         {New, Accepted, Failed, Canceled},
+		New:        {New, Accepted, Failed, Canceled},
 		Accepted:   {Accepted, Prepared, Failed, Canceled},
 		Prepared:   {Accepted, Prepared, InProgress, Failed, Canceled},
 		InProgress: {Accepted, InProgress, Canceling, Completed, Failed, Canceled},
@@ -130,10 +130,11 @@ func beginningRules() []rule {
 		// The age of the resource does not count as waiting time.
 		input(func(s *State, observed *Observed, _ *Limits) { observed.WaitsSince = s.CreatedAt }),
 	}, {
-		"waiting for admission has no timeout",
+		"waiting for admission has no timeout, and a snapshot gets the finalizer of its upload first",
 		func(m *situation) bool {
 			queues := m.isNew() && m.acts() && !m.stopRequested() && m.State.UnsupportedReason == "" && m.Observed.Eligible && !m.Observed.Admitted
-			return implies(queues, m.waits(0))
+			lacks := queues && m.exposes() && m.State.OwnsSnapshot && !m.State.Finalizer
+			return implies(queues && !lacks, m.waits(0)) && implies(lacks, m.changes(func(s *State) { s.Finalizer = true })) && implies(m.isNew() && m.writes(New), lacks)
 		},
 		input(func(_ *State, observed *Observed, _ *Limits) {
 			observed.Eligible = observed.Eligible && observed.Admitted

@@ -210,7 +210,7 @@ func keepsTheRest(m *situation) bool {
 	begins, restarts, requeues, ends := m.isNew() && m.writes(Accepted), m.restarts(), m.Step.Reason == ReasonRequeued, m.ends()
 	starts := m.in(Prepared) && m.writes(InProgress)
 	return w.Deleting == s.Deleting && w.UnsupportedReason == s.UnsupportedReason && w.CreatedAt.Equal(s.CreatedAt) &&
-		(w.Finalizer == s.Finalizer || begins || m.in(Completed, Failed, Canceled) || ends && s.OwnsSnapshot) &&
+		(w.Finalizer == s.Finalizer || begins || m.writes(New) || m.in(Completed, Failed, Canceled) || ends && s.OwnsSnapshot) &&
 		(w.MoverSucceededAt.Equal(s.MoverSucceededAt) || m.Step.Reason == ReasonMoved) &&
 		(w.Acceptor == s.Acceptor || begins) && (w.Exposer == s.Exposer || begins || restarts || m.Step.Reason == ReasonTakenOver || m.writes(Prepared) || m.in(Completed, Failed, Canceled)) && w.NodeBound == s.NodeBound && w.OwnsSnapshot == s.OwnsSnapshot &&
 		(w.AcceptedAt.Equal(s.AcceptedAt) || begins || restarts) &&

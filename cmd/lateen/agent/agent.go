@@ -65,7 +65,14 @@ func (p *assembly) run(ctx context.Context) error {
 	movers := informers.NewMoverEvents(ctx, p.clients.kube, p.Flags.Namespace, p.Clock)
 	p.targets, p.targetPods, p.restored = informers.NewTargets(ctx, p.clients.kube), informers.NewTargetPods(ctx, p.clients.kube), informers.NewTargets(ctx, p.clients.kube)
 	var started sync.WaitGroup
-	defer func() { stop(); started.Wait(); movers.Wait(); p.targets.Wait(); p.targetPods.Wait(); p.restored.Wait() }()
+	defer func() {
+		stop()
+		started.Wait()
+		movers.Wait()
+		p.targets.Wait()
+		p.targetPods.Wait()
+		p.restored.Wait()
+	}()
 	var kinds kindSet
 	p.snapshots = informers.NewSnapshots(p.clients.snapshots, p.clients.kube.Discovery(), func(namespace, name string) { p.enqueueUploads(kinds.uploads, namespace+"/"+name) })
 	p.exposing, p.preparing = p.exposer(), p.preparation()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/exposer/priority"
 )
 
 // cached creates a cache volume for every restore.
@@ -218,9 +219,9 @@ func TestADryRunWithAMissingClassIsNotRepeated(t *testing.T) {
 	})
 	rejected := 0
 	e := exposed(client, objects.Settings{PriorityClass: "low"})
-	e.Rejected = func(_ context.Context, pod *corev1.Pod, class string) {
+	e.Rejected = func(_ context.Context, pod *corev1.Pod, reason priority.Reason) {
 		rejected++
-		require.Equal(t, "low", class)
+		require.Equal(t, priority.NotFound, reason)
 		require.Empty(t, pod.Spec.PriorityClassName)
 	}
 	created := 0
@@ -228,10 +229,10 @@ func TestADryRunWithAMissingClassIsNotRepeated(t *testing.T) {
 	p := planner{exposer: e, spec: movement(), settings: e.current()}
 	require.NoError(t, p.dryRun(t.Context()))
 	require.Zero(t, rejected+created, "no pod is created yet")
-	require.NoError(t, e.ensurePod(t.Context(), p.plan.Pod, "low"))
+	require.NoError(t, e.ensurePod(t.Context(), p.plan.Pod, "low", p.refused))
 	require.Equal(t, 1, rejected)
 	require.Equal(t, 1, created)
-	require.Equal(t, "rehearse create pods, get priorityclasses, rehearse create pods, create pods", strings.Join(requests(client), ", "))
+	require.Equal(t, "rehearse create pods, rehearse create pods, create pods", strings.Join(requests(client), ", "))
 }
 
 func TestADryRunWithAnExistingPod(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/exposer/priority"
 )
 
 // Exposer creates and deletes movers and the volumes that they read or write.
@@ -28,9 +29,10 @@ type Exposer struct {
 	Source func(key string) *corev1.Pod
 	// StorageClass returns the cached class of that name; nil falls back to a GET. The function itself may be nil.
 	StorageClass func(name string) *storagev1.StorageClass
-	// Rejected is called for each mover created without the configured class. The class was deleted after it had
-	// been resolved, or an admission webhook or policy changed the pod.
-	Rejected func(ctx context.Context, mover *corev1.Pod, class string)
+	// Refresh is called before a mover is planned; it may set the settings. It may be nil.
+	Refresh func(ctx context.Context)
+	// Rejected is called for each mover created without the class in force, with the reason.
+	Rejected func(ctx context.Context, mover *corev1.Pod, reason priority.Reason)
 	// Created is called for each created mover; it may be nil.
 	Created func(mover *corev1.Pod)
 
@@ -39,6 +41,17 @@ type Exposer struct {
 
 // SetSettings sets the settings of the movers and volumes that are created from now on.
 func (e *Exposer) SetSettings(settings objects.Settings) { e.settings.Store(&settings) }
+
+// SetPriorityClass sets the priority class of the movers that are created from now on; empty for none.
+func (e *Exposer) SetPriorityClass(name string) {
+	for {
+		before, after := e.settings.Load(), e.current()
+		after.PriorityClass = name
+		if e.settings.CompareAndSwap(before, &after) {
+			return
+		}
+	}
+}
 
 // current returns the settings that were set last; the zero value before that.
 func (e *Exposer) current() objects.Settings {

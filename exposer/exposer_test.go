@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
-	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/exposer/priority"
 )
 
 func movement() objects.MoverSpec {
@@ -87,7 +87,7 @@ func TestAChangedPriorityClassIsReported(t *testing.T) {
 			})
 			rejected := 0
 			e := exposed(client, objects.Settings{PriorityClass: test.class})
-			e.Rejected = func(context.Context, *corev1.Pod, string) { rejected++ }
+			e.Rejected = func(context.Context, *corev1.Pod, priority.Reason) { rejected++ }
 			_, err := e.Ensure(t.Context(), movement())
 			require.NoError(t, err)
 			require.Equal(t, test.rejected, rejected)
@@ -96,18 +96,21 @@ func TestAChangedPriorityClassIsReported(t *testing.T) {
 }
 
 func TestARejectedPod(t *testing.T) {
-	low := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "low"}, Value: 10}
+	scope := apierrors.NewInternalError(errors.New("insufficient quota to match these scopes: [{PriorityClass In [low]}]"))
+	scope.ErrStatus.Reason = ""
 	tests := map[string]struct {
 		class    string
-		existing []runtime.Object
 		refusal  error
+		reason   priority.Reason
 		creates  bool // a pod exists in the end
 		rejected int
 		terminal bool
 	}{
-		"for a missing class is created without it": {class: "low", refusal: forbidden("no PriorityClass with name low was found"), creates: true, rejected: 1},
-		"for a quota while the class exists waits":  {class: "low", existing: []runtime.Object{low}, refusal: forbidden("exceeded quota")},
-		"for a quota without a class waits":         {refusal: forbidden("exceeded quota")},
+		"for a missing class is created without it":             {class: "low", refusal: forbidden("no PriorityClass with name low was found"), reason: priority.NotFound, creates: true, rejected: 1},
+		"for the scope of a quota is created without its class": {class: "low", refusal: scope, reason: priority.QuotaScope, creates: true, rejected: 1},
+		"by a webhook is created without its class":             {class: "low", refusal: forbidden("no class may preempt"), reason: priority.Rejected, creates: true, rejected: 1},
+		"for a quota waits with its class":                      {class: "low", refusal: forbidden("exceeded quota")},
+		"for a quota without a class waits":                     {refusal: forbidden("exceeded quota")},
 		"for an invalid field is terminal": {refusal: apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "b1", field.ErrorList{
 			field.Required(field.NewPath("spec", "containers"), ""),
 		}), terminal: true},
@@ -116,11 +119,14 @@ func TestARejectedPod(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			client := fake.NewClientset(test.existing...)
+			client := fake.NewClientset()
 			refuse(client, test.refusal)
 			rejected := 0
 			e := exposed(client, objects.Settings{PriorityClass: test.class})
-			e.Rejected = func(context.Context, *corev1.Pod, string) { rejected++ }
+			e.Rejected = func(_ context.Context, _ *corev1.Pod, reason priority.Reason) {
+				rejected++
+				require.Equal(t, test.reason, reason)
+			}
 			_, err := e.Ensure(t.Context(), movement())
 			pod, getErr := client.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
 			require.Equal(t, test.rejected, rejected)

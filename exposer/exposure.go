@@ -11,6 +11,9 @@ import (
 // TerminalError if the API server calls an object invalid (422), or if the source does not exist. Most other errors
 // may pass.
 func (e *Exposer) Ensure(ctx context.Context, move objects.MoverSpec) (waits string, err error) {
+	if e.Refresh != nil {
+		e.Refresh(ctx)
+	}
 	plan := planner{exposer: e, spec: move, settings: e.current()}
 	if move.Source.Snapshot != nil {
 		waits, plan.size, err = e.handOver(ctx, move, plan.dryRun)
@@ -36,7 +39,7 @@ func (e *Exposer) Ensure(ctx context.Context, move objects.MoverSpec) (waits str
 			}
 		}
 	}
-	return "", e.ensurePod(ctx, plan.plan.Pod, plan.settings.PriorityClass)
+	return "", e.ensurePod(ctx, plan.plan.Pod, plan.settings.PriorityClass, plan.refused)
 }
 
 // CleanUp deletes the found objects, and no recreated object of the same name. For a snapshot it deletes both pairs

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/exposer/priority"
 )
 
 // planner computes the plan of a mover once, when it is first needed: that costs reads.
@@ -19,6 +20,7 @@ type planner struct {
 	settings   objects.Settings
 	size       resource.Quantity // of the snapshot; zero if unknown
 	created    bool
+	refused    priority.Reason // why the plan's pod lacks its priority class
 	plan       objects.Plan
 	volumeInfo objects.VolumeInfo
 	copies     []copier // objects that a driver reads next to the claim of the volume
@@ -69,10 +71,10 @@ func (p *planner) dryRun(ctx context.Context) error {
 			return err
 		}
 	}
-	pod, _, err := p.exposer.create(ctx, p.plan.Pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	pod, _, refused, err := p.exposer.create(ctx, p.plan.Pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if apierrors.IsAlreadyExists(err) {
 		return p.exposer.adopt(ctx, p.plan.Pod)
 	}
-	p.plan.Pod = pod
+	p.plan.Pod, p.refused = pod, refused
 	return err
 }

@@ -1,31 +1,33 @@
 package exposer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
-// ensurePod creates the mover pod or adopts the existing one. class is the priority class in force.
-func (e *Exposer) ensurePod(ctx context.Context, pod *corev1.Pod, class string) error {
-	_, created, err := e.create(ctx, pod, metav1.CreateOptions{})
+// ensurePod creates the mover pod or adopts the existing one. class is the priority class in force; refused is why the
+// pod lacks it already.
+func (e *Exposer) ensurePod(ctx context.Context, pod *corev1.Pod, class string, refused priority.Reason) error {
+	_, created, reason, err := e.create(ctx, pod, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		return e.adopt(ctx, pod)
 	case err != nil:
 		return err
 	case class != "" && created.Spec.PriorityClassName != class:
-		e.Rejected(ctx, created, class)
+		e.Rejected(ctx, created, cmp.Or(reason, refused, priority.Rejected))
 	}
 	klog.FromContext(ctx).V(2).Info("Created mover", "pod", klog.KObj(created), "priorityClass", created.Spec.PriorityClassName, "priority", ptr.Deref(created.Spec.Priority, 0))
 	if e.Created != nil {
@@ -34,22 +36,37 @@ func (e *Exposer) ensurePod(ctx context.Context, pod *corev1.Pod, class string) 
 	return nil
 }
 
-// create creates a pod, without its priority class if the API server rejects the pod because the class is missing.
-// Admission returns 403 for a missing class and for a quota, so a GET of the class distinguishes them. wanted is
-// the pod of the last request; created is the pod that the API server returned.
-func (e *Exposer) create(ctx context.Context, pod *corev1.Pod, options metav1.CreateOptions) (wanted, created *corev1.Pod, err error) {
+// create creates a pod, without its priority class if the API server accepts it only without. wanted is the pod of the
+// last request; created is the pod that the API server returned; reason is why wanted has no class.
+func (e *Exposer) create(ctx context.Context, pod *corev1.Pod, options metav1.CreateOptions) (wanted, created *corev1.Pod, reason priority.Reason, err error) {
 	pods := e.Client.CoreV1().Pods(pod.Namespace)
 	created, err = pods.Create(ctx, pod, options)
-	if class := pod.Spec.PriorityClassName; apierrors.IsForbidden(err) && class != "" {
-		missing, _ := priority.MissingNow(ctx, class, func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
-			return e.Client.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
-		})
-		if missing { // it is false if the GET fails
-			pod = objects.WithoutPriorityClass(pod)
-			created, err = pods.Create(ctx, pod, options)
+	if pod.Spec.PriorityClassName != "" {
+		reason = priority.Refusal(err)
+	}
+	if reason != "" {
+		plain := objects.WithoutPriorityClass(pod)
+		if other, otherErr := pods.Create(ctx, plain, options); otherErr == nil || apierrors.IsAlreadyExists(otherErr) {
+			return plain, other, reason, wrapCreate("create mover pod "+pod.Name, otherErr)
 		}
 	}
-	return pod, created, wrapCreate("create mover pod "+pod.Name, err)
+	return pod, created, "", wrapCreate("create mover pod "+pod.Name, err)
+}
+
+// TryClass asks the API server whether it accepts a mover with a priority class. The reason is why not; it is empty if
+// the class is in force, or if the answer does not depend on it.
+func (e *Exposer) TryClass(ctx context.Context, namespace, class string) priority.Reason {
+	const name = "lateen-priority-class" // of a pod and a DataUpload that do not exist
+	move := objects.MoverSpec{GVK: api.DataUpload().GVK, Namespace: namespace, Name: name, UID: name, PodLabel: api.DataUpload().PodLabel}
+	move.Command, move.Source.Snapshot = []string{"data-mover", "backup"}, &objects.SnapshotSource{}
+	settings := e.current()
+	settings.PriorityClass = class
+	pod := objects.PlanOf(move, objects.VolumeInfo{OS: corev1.Linux}, e.Templates[corev1.Linux], settings).Pod
+	_, created, reason, err := e.create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err == nil && reason == "" && created.Spec.PriorityClassName != class {
+		return priority.Rejected
+	}
+	return reason
 }
 
 // adopt takes an existing pod. Either the response to its creation was lost, or Velero's own agent created it; the

@@ -4,7 +4,10 @@ package priority
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
+	"strings"
 
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,23 +25,22 @@ func Consumers() []string { return []string{DataMover, MaintenanceJob} }
 // Reason is a stable identifier of why a configured class is not in force.
 type Reason string
 
-// The reasons. The first three result from a GET of the class. The Config reasons come from the reader of the
-// configuration, and Rejected from the creation of a pod.
+// The reasons. The Config reasons and Forbidden come from the reader of the configuration, the others from a GET of the
+// class or from the creation of a pod.
 const (
 	NotFound      Reason = "not_found"      // the cluster has no such class
-	Forbidden     Reason = "forbidden"      // the agent has no permission to read it
-	Unavailable   Reason = "unavailable"    // the API server did not respond
+	QuotaScope    Reason = "quota_scope"    // no quota of the namespace allows the class, which the API server limits by quota
+	Forbidden     Reason = "forbidden"      // the agent has no permission to read the ConfigMap that would name it
 	ConfigMissing Reason = "config_missing" // the ConfigMap that would name it does not exist
 	ConfigEmpty   Reason = "config_empty"   // that ConfigMap is empty
 	ConfigInvalid Reason = "config_invalid" // that ConfigMap is invalid, or its class is no valid name
-	// Rejected means that a pod was created without the class. Either the class was deleted after it had been
-	// resolved, or admission changed the pod.
+	// Rejected means that admission accepts a pod only without the class, or removed it.
 	Rejected Reason = "rejected"
 )
 
 // Reasons returns all reasons, so that a metric can start at 0 for each.
 func Reasons() []Reason {
-	return []Reason{NotFound, Forbidden, Unavailable, ConfigMissing, ConfigEmpty, ConfigInvalid, Rejected}
+	return []Reason{NotFound, QuotaScope, Forbidden, ConfigMissing, ConfigEmpty, ConfigInvalid, Rejected}
 }
 
 // Resolution is the result of resolving a configured class.
@@ -46,11 +48,11 @@ type Resolution struct {
 	Configured string // as configured; empty if nothing is, or if it is not known
 	Effective  string // the class of new pods; empty for none
 	Reason     Reason // why Configured is not in force; empty if it is, or if nothing is configured
-	Message    string // explanation of Reason, with the fix; empty without a Reason
+	Message    string // explanation of Reason, with the fix, or why it is not known whether the class exists
 }
 
-// Fallback reports whether pods run without a class that is configured.
-func (r Resolution) Fallback() bool { return r.Reason != "" }
+// FallsBack reports whether pods run without a class that is configured.
+func (r Resolution) FallsBack() bool { return r.Reason != "" }
 
 // Unresolved returns the resolution for a configuration without a usable class.
 func Unresolved(configured string, reason Reason, message string) Resolution {
@@ -70,25 +72,59 @@ func Resolve(ctx context.Context, name string, get Getter) Resolution {
 	return Classify(name, err)
 }
 
-// Classify returns the resolution for the result of a GET of the class.
+// Classify returns the resolution for the result of a GET of the class. Only an answer that the class does not exist
+// changes what pods get: without an answer, or without permission, admission decides.
 func Classify(name string, err error) Resolution {
 	switch {
 	case err == nil:
 		return Resolution{Configured: name, Effective: name}
 	case apierrors.IsNotFound(err):
-		return Unresolved(name, NotFound, fmt.Sprintf(
-			"PriorityClass %q does not exist; create it and restart, or correct priorityClassName", name))
+		return Fallback(name, NotFound)
 	case apierrors.IsForbidden(err):
-		return Unresolved(name, Forbidden, fmt.Sprintf(
-			"not allowed to read PriorityClass %q; allow get on priorityclasses of scheduling.k8s.io, then restart", name))
+		return Resolution{Configured: name, Effective: name, Message: fmt.Sprintf(
+			"not allowed to read PriorityClass %q; allow get on priorityclasses of scheduling.k8s.io", name)}
 	default:
-		return Unresolved(name, Unavailable, fmt.Sprintf(
-			"cannot read PriorityClass %q (%v); restart when the API server responds", name, err))
+		return Resolution{Configured: name, Effective: name, Message: fmt.Sprintf("cannot read PriorityClass %q: %v", name, err)}
 	}
 }
 
-// MissingNow reports whether a class does not exist at this moment. The API server rejects a pod with 403 for a
-// missing class and for an exceeded quota; only a GET distinguishes the two.
+// Fallback returns the resolution for a class that pods cannot have, with what to do.
+func Fallback(name string, reason Reason) Resolution {
+	message := fmt.Sprintf("admission accepts pods only without PriorityClass %q; exempt the pods of Velero's namespace from the webhook or policy", name)
+	switch reason {
+	case NotFound:
+		message = fmt.Sprintf("PriorityClass %q does not exist; create it, or correct priorityClassName", name)
+	case QuotaScope:
+		message = fmt.Sprintf("the API server limits PriorityClass %q by quota; create a ResourceQuota in Velero's namespace whose scopeSelector has this class", name)
+	case Forbidden, ConfigMissing, ConfigEmpty, ConfigInvalid, Rejected:
+	}
+	return Unresolved(name, reason, message)
+}
+
+// Refusal returns the reason for which the API server may have refused a pod with a class, if the pod is accepted
+// without it. It is empty if the class is not the cause. The texts are those of plugin/pkg/admission/priority and of
+// apiserver/pkg/admission/plugin/resourcequota of Kubernetes; the latter is no API status, so it arrives as an internal
+// error. An exceeded quota passes by itself.
+func Refusal(err error) Reason {
+	status := apierrors.APIStatus(nil)
+	if !errors.As(err, &status) {
+		return ""
+	}
+	text := status.Status().Message
+	switch code := status.Status().Code; {
+	case strings.Contains(text, "insufficient quota to match these scopes") && strings.Contains(text, "PriorityClass"):
+		return QuotaScope
+	case code == http.StatusForbidden && strings.Contains(text, "no PriorityClass with name"):
+		return NotFound
+	case strings.Contains(text, "exceeded quota"):
+		return ""
+	case code == http.StatusForbidden || code == http.StatusBadRequest || code == http.StatusUnprocessableEntity:
+		return Rejected
+	}
+	return ""
+}
+
+// MissingNow reports whether a class does not exist at this moment.
 func MissingNow(ctx context.Context, name string, get Getter) (bool, error) {
 	if name == "" {
 		return false, nil

@@ -69,15 +69,15 @@ func TestStrictConfigRefusesToStart(t *testing.T) {
 	require.NotContains(t, r.Err().Error(), "\n")
 }
 
-func TestAPriorityClassThatIsNotInForceIsSeenAndMoversRunWithoutOnKubernetes(t *testing.T) {
+func TestAMissingPriorityClassIsReportedAndAnUnreadableOneIsUsedOnKubernetes(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		reason  string
 		prepare func(s *env, class string)
 		change  func(*agent.Options)
 	}{
-		"because it does not exist": {reason: "not_found"},
-		"because it may not be read": {reason: "forbidden", prepare: func(s *env, class string) {
+		"it does not exist": {reason: "not_found"},
+		"it may not be read": {prepare: func(s *env, class string) {
 			require.NoError(s, s.PriorityClass(s.soon(), class, 10))
 			s.refusal = true
 			role, err := s.Kube.RbacV1().ClusterRoles().Get(s.soon(), clusterRole(s), metav1.GetOptions{})
@@ -92,7 +92,7 @@ func TestAPriorityClassThatIsNotInForceIsSeenAndMoversRunWithoutOnKubernetes(t *
 			_, err = s.Kube.RbacV1().ClusterRoles().Update(s.soon(), role, metav1.UpdateOptions{})
 			require.NoError(s, err)
 		}},
-		"because only its GET fails": {reason: "unavailable", prepare: func(s *env, class string) {
+		"its GET fails": {prepare: func(s *env, class string) {
 			require.NoError(s, s.PriorityClass(s.soon(), class, 10))
 		}, change: func(options *agent.Options) {
 			options.Flags.StartupTimeout = 2 * time.Second
@@ -113,10 +113,16 @@ func TestAPriorityClassThatIsNotInForceIsSeenAndMoversRunWithoutOnKubernetes(t *
 			r := s.start(test.change)
 			name := s.transfer()
 			mover := s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
-			require.Empty(t, mover.Spec.PriorityClassName)
 			s.ends(name, testenv.Completed)
+			effective := mover.Spec.PriorityClassName
+			require.Equal(t, 1, r.metric("lateen_priority_class_info", "configured", class, "effective", effective))
+			if test.reason == "" {
+				require.Equal(t, class, effective)
+				require.Zero(t, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover"))
+				return
+			}
+			require.Empty(t, effective)
 			require.Equal(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", test.reason))
-			require.Equal(t, 1, r.metric("lateen_priority_class_info", "configured", class, "effective", ""))
 			event := s.says("PriorityClassNotInForce", test.reason)
 			require.Equal(t, corev1.EventTypeWarning, event.Type)
 			require.Equal(t, "Pod", event.InvolvedObject.Kind)
@@ -149,8 +155,8 @@ func TestAClassThatIsDeletedLaterIsLeftOutAndCountedOnKubernetes(t *testing.T) {
 	require.NoError(t, s.deleteClass(s.soon(), class))
 	name := s.transfer()
 	s.ends(name, testenv.Completed)
-	require.Equal(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "rejected"))
-	s.says("PriorityClassNotInForce", "was deleted after the agent's start")
+	require.Equal(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "not_found"))
+	s.says("PriorityClassNotInForce", "(not_found)")
 	refused := s.requests(cluster.Query{Verbs: []string{"create"}, Resources: []string{"pods"}, Name: name}).Where(func(r cluster.Record) bool { return r.Code == 403 })
 	require.Len(t, refused, 1, "admission refuses the class once")
 }

@@ -75,6 +75,7 @@ func (p *assembly) run(ctx context.Context) error {
 	}()
 	var kinds kindSet
 	p.snapshots = informers.NewSnapshots(p.clients.snapshots, p.clients.kube.Discovery(), func(namespace, name string) { p.enqueueUploads(kinds.uploads, namespace+"/"+name) })
+	p.class = &moverClass{assembly: p}
 	p.exposing, p.preparing = p.exposer(), p.preparation()
 	shared := p.shared(movers)
 	kinds = p.kinds(shared)
@@ -215,7 +216,8 @@ func (p *assembly) exposer() *exposer.Exposer {
 		Snapshots:    p.snapshots,
 		Source:       p.caches.Pod,
 		StorageClass: p.caches.StorageClass,
-		Rejected:     p.rejected,
+		Refresh:      p.class.refresh,
+		Rejected:     p.class.rejected,
 		Created:      p.caches.Created,
 	}
 	exposing.SetSettings(p.startup.Settings())

@@ -72,6 +72,7 @@ type assembly struct {
 	targetPods *informers.TargetPods
 	restored   *informers.Targets
 	exposing   *exposer.Exposer
+	class      *moverClass
 	preparing  *capacity.Preparation
 
 	coordination *metrics.Coordination

@@ -60,7 +60,7 @@ func (p *assembly) reportConfig(ctx context.Context) {
 	if p.Flags.MaintenanceConcurrency > 0 {
 		logger.Info("Found ConfigMap of maintenance jobs", "configMap", p.startup.MaintenanceConfigMap, "namedBy", p.startup.MaintenanceNamedBy)
 	}
-	p.reportMoverClass(ctx, p.startup.Priority)
+	p.class.set(ctx, p.startup.Priority)
 }
 
 func (p *assembly) exportHash(ctx context.Context, inForce *config.Startup) {
@@ -76,8 +76,8 @@ func (p *assembly) exportHash(ctx context.Context, inForce *config.Startup) {
 func (p *assembly) reportMoverClass(ctx context.Context, class priority.Resolution) {
 	logger := klog.FromContext(ctx)
 	p.Metrics.PriorityClass(priority.DataMover, class.Configured, class.Effective)
-	if !class.Fallback() {
-		logger.Info("Priority class of data movers", "configured", class.Configured, "effective", class.Effective)
+	if !class.FallsBack() {
+		logger.Info("Priority class of data movers", "configured", class.Configured, "effective", class.Effective, "message", class.Message)
 		return
 	}
 	p.Metrics.PriorityClassFallback(priority.DataMover, string(class.Reason))
@@ -115,15 +115,6 @@ func (p *assembly) reportUntested(ctx context.Context, self *corev1.ObjectRefere
 func warn(ctx context.Context, problem configmap.Problem) {
 	slog.New(logr.ToSlogHandler(klog.FromContext(ctx))).WarnContext(ctx, "Found configuration problem",
 		"section", problem.Section, "path", problem.Path, "reason", problem.Reason, "message", problem.Message)
-}
-
-// rejected reports a mover that was created without the class that was in force at the start.
-func (p *assembly) rejected(ctx context.Context, mover *corev1.Pod, class string) {
-	klog.FromContext(ctx).Error(nil, "Created mover without its priority class", "pod", klog.KObj(mover), "class", class, "actual", mover.Spec.PriorityClassName)
-	p.Metrics.PriorityClassFallback(priority.DataMover, string(priority.Rejected))
-	p.recorder.Event(p.self(), corev1.EventTypeWarning, EventPriorityClass,
-		fmt.Sprintf("Mover pod %s has priority class %q instead of %q: the class was deleted after the agent's start, or an admission webhook or policy changed the pod. Create the class and restart the agents, or exempt the pods",
-			mover.Name, mover.Spec.PriorityClassName, class))
 }
 
 // self returns the agent's own pod, or the DaemonSet if the agent does not run in a pod of it.

@@ -9,8 +9,6 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	schedulingv1 "k8s.io/api/scheduling/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -133,9 +131,7 @@ func (p jobPlanner) plan(ctx context.Context, object *velerov1.BackupRepository)
 	p.reportProblems(ctx, object, problems)
 	class := priority.Unresolved("", wanted.Unreadable, "")
 	if wanted.Unreadable == "" {
-		class = priority.Resolve(ctx, wanted.PriorityClassName, func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
-			return p.clients.kube.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
-		})
+		class = p.resolve(ctx, wanted.PriorityClassName)
 	}
 	wanted.Jobs.PriorityClass = class.Effective
 	return repository.JobPlan{
@@ -160,7 +156,7 @@ func (p jobPlanner) reportClass(ctx context.Context, repository *velerov1.Backup
 		class.Effective, class.Reason = actual, priority.Rejected
 	}
 	p.Metrics.PriorityClass(priority.MaintenanceJob, class.Configured, class.Effective)
-	if !class.Fallback() {
+	if !class.FallsBack() {
 		return
 	}
 	p.Metrics.PriorityClassFallback(priority.MaintenanceJob, string(class.Reason))

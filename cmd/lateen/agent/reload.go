@@ -85,7 +85,9 @@ func (f *configFollower) changed(ctx context.Context, found *corev1.ConfigMap) {
 func (f *configFollower) apply(next *config.Startup) {
 	f.inForce = next
 	limits := next.Config.Limits
-	f.exposing.SetSettings(next.Settings())
+	settings := next.Settings()
+	settings.PriorityClass = f.class.effective()
+	f.exposing.SetSettings(settings)
 	f.preparing.SetSlots(limits.Concurrency, limits.MaxConcurrency)
 	f.admission.SetPerNode(limits.MaxConcurrency)
 	f.slots.SetLimits(limits.Concurrency, limits.GlobalConcurrency)
@@ -120,6 +122,6 @@ func (f *configFollower) reportApplied(ctx context.Context, reload config.Reload
 	}
 	f.exportHash(ctx, f.inForce)
 	if reload.Resolved != nil {
-		f.reportMoverClass(ctx, *reload.Resolved)
+		f.class.set(ctx, *reload.Resolved)
 	}
 }

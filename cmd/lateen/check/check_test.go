@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/check"
+	"github.com/lateen-project/lateen/exposer/priority"
 )
 
 var update = flag.Bool("update", false, "write the golden reports")
@@ -84,8 +85,16 @@ func full() *check.Cluster {
 			"gold": class("gold"), "silver": class("silver"), "bronze": class("bronze"), "local": class("local"),
 		},
 		PriorityClasses: map[string]*schedulingv1.PriorityClass{"velero-low": {ObjectMeta: named("velero-low")}},
+		TryClass:        func(string) priority.Reason { return "" },
 		MoverImage:      "velero/velero:v1.18.3",
 	}
+}
+
+// limited returns the full cluster, whose API server limits the class by quota.
+func limited() *check.Cluster {
+	cluster := full()
+	cluster.TryClass = func(string) priority.Reason { return priority.QuotaScope }
+	return cluster
 }
 
 // bare returns a cluster with none of these objects.
@@ -107,6 +116,7 @@ func TestReports(t *testing.T) {
 	}{
 		"a file alone":                           {file: "good-every-field.yaml"},
 		"a cluster that has all that is named":   {file: "good-every-field.yaml", cluster: full()},
+		"a priority class that quota limits":     {file: "good-every-field.yaml", cluster: limited(), count: 1},
 		"a node":                                 {file: "good-every-field.yaml", cluster: full(), node: &big},
 		"a cluster that has nothing":             {file: "good-every-field.yaml", cluster: bare(), count: 10},
 		"a cluster that could not be read":       {file: "good-every-field.yaml", cluster: &check.Cluster{}},

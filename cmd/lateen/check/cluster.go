@@ -6,7 +6,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
@@ -19,8 +18,9 @@ type Cluster struct {
 	Nodes           []corev1.Node
 	StorageClasses  map[string]*storagev1.StorageClass
 	PriorityClasses map[string]*schedulingv1.PriorityClass
-	MoverImage      string              // empty if unknown
-	CopyProblems    []configmap.Problem // missing permissions of the agents to copy objects
+	TryClass        func(class string) priority.Reason // by a dry run, why pods cannot have the class; empty if they can; nil: not tried
+	MoverImage      string                             // empty if unknown
+	CopyProblems    []configmap.Problem                // missing permissions of the agents to copy objects
 }
 
 // invalid returns the Problems that the agent finds beyond its parser. It removes these settings from the
@@ -36,14 +36,24 @@ func (c *Cluster) invalid(of *configmap.Config) []configmap.Problem {
 	return problems
 }
 
-// invalidClass clears a priority class that does not exist in the cluster.
+// invalidClass clears a priority class that does not exist in the cluster, or that pods cannot have.
 func (c *Cluster) invalidClass(name *string, section configmap.Section, path string) []configmap.Problem {
-	if *name == "" || c.PriorityClasses == nil || c.PriorityClasses[*name] != nil {
+	if *name == "" || c.PriorityClasses == nil {
 		return nil
 	}
-	class := priority.Classify(*name, apierrors.NewNotFound(schedulingv1.Resource("priorityclasses"), *name))
-	*name = class.Effective
-	return []configmap.Problem{{Section: section, Path: path, Reason: configmap.Missing, Message: class.Message}}
+	reason, problem := priority.NotFound, configmap.Missing
+	if c.PriorityClasses[*name] != nil {
+		if c.TryClass == nil {
+			return nil
+		}
+		reason, problem = c.TryClass(*name), configmap.InvalidValue
+	}
+	if reason == "" {
+		return nil
+	}
+	class := priority.Fallback(*name, reason)
+	*name = ""
+	return []configmap.Problem{{Section: section, Path: path, Reason: problem, Message: class.Message}}
 }
 
 func (c *Cluster) invalidCache(class string) *configmap.Problem {

@@ -15,6 +15,9 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/exposer"
+	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/exposer/priority"
 )
 
 // Installation is the known state of the agents of a namespace before their ConfigMaps are read.
@@ -115,7 +118,8 @@ func (i *Installation) Documents(ctx context.Context, client kubernetes.Interfac
 
 // Observe reads the objects that a configuration may name. It omits what it cannot read, and joins these errors.
 func (i *Installation) Observe(ctx context.Context, client kubernetes.Interface) (*Cluster, error) {
-	cluster := &Cluster{MoverImage: i.MoverImage()}
+	movers := &exposer.Exposer{Client: client, Templates: map[corev1.OSName]objects.Template{corev1.Linux: {Image: i.MoverImage()}}}
+	cluster := &Cluster{MoverImage: i.MoverImage(), TryClass: func(class string) priority.Reason { return movers.TryClass(ctx, i.Namespace, class) }}
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		err = fmt.Errorf("list nodes: %w", err)

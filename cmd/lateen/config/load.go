@@ -125,7 +125,7 @@ func (l loader) enforceStrict(_ context.Context, startup *Startup) error {
 		lines = append(lines, problem.String())
 	}
 	// without a configured class, a Problem already states the reason
-	if class := startup.Priority; class.Fallback() && class.Configured != "" {
+	if class := startup.Priority; class.Message != "" && class.Configured != "" {
 		lines = append(lines, string(configmap.SectionPriorityClassName)+": "+class.Message)
 	}
 	if len(lines) == 0 {
@@ -134,24 +134,12 @@ func (l loader) enforceStrict(_ context.Context, startup *Startup) error {
 	return errors.New("not starting because of --strict-config: " + strings.Join(lines, "; "))
 }
 
-// resolvePriority never falls back because the API server does not answer at all. The agent cannot work then either,
-// and after a restart the class may be in force.
 func (l loader) resolvePriority(ctx context.Context, startup *Startup) error {
 	if reason, message := unreadableClass(startup.Problems); reason != "" {
 		startup.Priority = priority.Unresolved("", reason, message)
 		return nil
 	}
 	startup.Priority = priority.Resolve(ctx, startup.Config.PriorityClassName, l.class)
-	if startup.Priority.Reason != priority.Unavailable {
-		return nil
-	}
-	err := once(ctx, func(ctx context.Context) error {
-		_, err := l.client.CoreV1().Nodes().Get(ctx, l.options.NodeName, metav1.GetOptions{})
-		return err
-	})
-	if err != nil {
-		return l.nodeObject().explain(err, l.options.StartupTimeout)
-	}
 	return nil
 }
 

@@ -39,10 +39,10 @@ func (s *Startup) Reload(ctx context.Context, client kubernetes.Interface, optio
 	}
 	next := *s
 	reload := Reload{InForce: &next}
-	if name := edited.PriorityClassName; name != s.Priority.Configured || s.Priority.Fallback() {
+	if name := edited.PriorityClassName; name != s.Priority.Configured || s.Priority.FallsBack() {
 		l := loader{client: client, options: options, budget: newBudget(clock, options.StartupTimeout)}
 		next.Priority = priority.Resolve(ctx, name, l.class)
-		if next.Priority.Reason == priority.Unavailable || options.StrictConfig && next.Priority.Fallback() {
+		if options.StrictConfig && next.Priority.FallsBack() {
 			return s.rejected(append(problems, configmap.Problem{
 				Section: configmap.SectionPriorityClassName, Path: string(configmap.SectionPriorityClassName),
 				Reason: configmap.InvalidValue, Message: next.Priority.Message,

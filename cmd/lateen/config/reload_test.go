@@ -85,7 +85,7 @@ func TestAnUnknownFieldIsReportedOnceAndRejectsWithStrictConfigOnly(t *testing.T
 	require.Equal(t, "high", e.accepts(`{"priorityClassName": "high"}`).Resolved.Effective)
 	rejected := e.edit(map[string]string{"any": `{"priorityClassName": "none"}`})
 	require.Nil(t, rejected.InForce)
-	require.Equal(t, `priorityClassName: PriorityClass "none" does not exist; create it and restart, or correct priorityClassName`, rejected.Added[0].String())
+	require.Equal(t, `priorityClassName: PriorityClass "none" does not exist; create it, or correct priorityClassName`, rejected.Added[0].String())
 }
 
 func TestTheClassIsResolvedWhenItsNameChangesOrItWasNotInForce(t *testing.T) {

@@ -210,7 +210,7 @@ func formatClass(class PriorityClass) string {
 		description += fmt.Sprintf("; %s it, %d without", Counted(class.With, "pod")+" with", class.Without)
 	}
 	if len(class.NotInForceOn) > 0 {
-		description += fmt.Sprintf("; not in force for the agents of %s since their start: restart them when it exists", someNames(class.NotInForceOn))
+		description += fmt.Sprintf("; the agents of %s reported that they create movers without it", someNames(class.NotInForceOn))
 	}
 	return description
 }

@@ -1,0 +1,93 @@
+package agent
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/lateen-project/lateen/exposer/priority"
+)
+
+const (
+	resolveInterval = time.Minute      // between two requests for a class that was not in force
+	resolveTimeout  = 10 * time.Second // of one request: without an answer, movers keep the class
+)
+
+// moverClass is the priority class of movers. It is resolved at the start. While movers run without a configured class, it
+// is resolved again before a mover is created, at most once in resolveInterval.
+type moverClass struct {
+	*assembly
+	lock    sync.Mutex
+	class   priority.Resolution
+	checked time.Time
+}
+
+// set sets the class of the movers that are created from now on, and reports it.
+func (m *moverClass) set(ctx context.Context, class priority.Resolution) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	m.setLocked(ctx, m.tried(ctx, class))
+}
+
+func (m *moverClass) setLocked(ctx context.Context, class priority.Resolution) {
+	m.class, m.checked = class, m.Clock.Now()
+	m.exposing.SetPriorityClass(class.Effective)
+	m.reportMoverClass(ctx, class)
+}
+
+// effective returns the class of new movers; empty for none.
+func (m *moverClass) effective() string {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	return m.class.Effective
+}
+
+// refresh resolves a class again that is not in force.
+func (m *moverClass) refresh(ctx context.Context) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	if m.class.Configured == "" || !m.class.FallsBack() || m.Clock.Since(m.checked) < resolveInterval {
+		return
+	}
+	m.checked = m.Clock.Now()
+	if class := m.resolve(ctx, m.class.Configured); class.Reason != m.class.Reason {
+		m.setLocked(ctx, class)
+	}
+}
+
+// rejected records that a mover was created without the class, and reports it.
+func (m *moverClass) rejected(ctx context.Context, mover *corev1.Pod, reason priority.Reason) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	klog.FromContext(ctx).Error(nil, "Created mover without its priority class", "pod", klog.KObj(mover), "class", m.class.Configured, "actual", mover.Spec.PriorityClassName, "reason", reason)
+	if m.class.Reason != reason {
+		m.setLocked(ctx, priority.Fallback(m.class.Configured, reason))
+	}
+}
+
+// resolve reads a class once, and asks the API server whether it accepts a pod with it.
+func (p *assembly) resolve(ctx context.Context, name string) priority.Resolution {
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
+	return p.tried(ctx, priority.Resolve(ctx, name, func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
+		return p.clients.kube.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
+	}))
+}
+
+// tried returns the resolution after a dry run with the class, if it is in force so far.
+func (p *assembly) tried(ctx context.Context, class priority.Resolution) priority.Resolution {
+	if class.Effective == "" {
+		return class
+	}
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
+	if reason := p.exposing.TryClass(ctx, p.Flags.Namespace, class.Effective); reason != "" {
+		return priority.Fallback(class.Configured, reason)
+	}
+	return class
+}

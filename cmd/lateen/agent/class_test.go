@@ -1,0 +1,180 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+	ktesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/exposer"
+	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/exposer/priority"
+	"github.com/lateen-project/lateen/informers"
+	"github.com/lateen-project/lateen/metrics"
+)
+
+// classes plays the priority classes of a cluster and the admission of pods.
+type classes struct {
+	exist         bool   // the configured class does
+	readError     error  // answers a GET of it
+	refusal       error  // answers a pod with the class
+	globalDefault string // class of pods without one
+	removed       bool   // a webhook removes the class
+}
+
+func (c *classes) get() (bool, runtime.Object, error) {
+	switch {
+	case c.readError != nil:
+		return true, nil, c.readError
+	case !c.exist:
+		return true, nil, apierrors.NewNotFound(schedulingv1.Resource("priorityclasses"), "low")
+	}
+	return true, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "low"}}, nil
+}
+
+// admit returns the pod as the API server would create it.
+func (c *classes) admit(pod *corev1.Pod) (*corev1.Pod, error) {
+	pod = pod.DeepCopy()
+	switch wanted := pod.Spec.PriorityClassName != ""; {
+	case wanted && c.refusal != nil:
+		return nil, c.refusal
+	case wanted && !c.exist:
+		return nil, apierrors.NewForbidden(corev1.Resource("pods"), pod.Name, errors.New("no PriorityClass with name low was found"))
+	case wanted && c.removed, !wanted:
+		pod.Spec.PriorityClassName = c.globalDefault
+	}
+	return pod, nil
+}
+
+// agentOf returns the parts of an agent that give movers their class, and a function that creates a mover and returns its
+// class.
+func agentOf(t *testing.T, cluster *classes, registry *prometheus.Registry) (p *assembly, clock *clocktesting.FakeClock, events *record.FakeRecorder, mover func() string) {
+	t.Helper()
+	target := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "data"}}
+	client := fake.NewClientset(target)
+	client.PrependReactor("get", "priorityclasses", func(ktesting.Action) (bool, runtime.Object, error) { return cluster.get() })
+	created := ""
+	client.PrependReactor("create", "pods", func(action ktesting.Action) (bool, runtime.Object, error) {
+		create := action.(ktesting.CreateActionImpl)
+		pod, err := cluster.admit(create.GetObject().(*corev1.Pod))
+		if err == nil && len(create.CreateOptions.DryRun) == 0 {
+			created = pod.Spec.PriorityClassName
+		}
+		return true, pod, err
+	})
+	velero, err := informers.NewClientset(&rest.Config{Host: "http://127.0.0.1:1"})
+	require.NoError(t, err)
+	caches, err := informers.NewCaches(client, velero, informers.Selectors{Namespace: "velero", Node: "n1"})
+	require.NoError(t, err)
+	clock, events = clocktesting.NewFakeClock(time.Unix(0, 0)), record.NewFakeRecorder(20)
+	p = &assembly{
+		Options: Options{Flags: config.Options{Namespace: "velero"}, Clock: clock, Metrics: metrics.New(registry, "v1", "n1")},
+		clients: &clients{kube: client}, caches: caches, recorder: events,
+	}
+	p.class = &moverClass{assembly: p}
+	p.exposing = &exposer.Exposer{
+		Client: client, Templates: map[corev1.OSName]objects.Template{corev1.Linux: {Image: "velero"}}, Refresh: p.class.refresh, Rejected: p.class.rejected,
+	}
+	movers := 0
+	return p, clock, events, func() string {
+		movers++
+		name := fmt.Sprintf("dd-%d", movers)
+		_, err := p.exposing.Ensure(t.Context(), objects.MoverSpec{
+			GVK: api.DataDownload().GVK, Namespace: "velero", Name: name, UID: types.UID(name), OS: corev1.Linux, Restores: true,
+			Source: objects.Source{Target: &objects.TargetSource{Namespace: "app", Claim: "data"}},
+		})
+		require.NoError(t, err)
+		return created
+	}
+}
+
+// TestPriorityClass plays each row of docs/priority-classes.md: the class is resolved, a mover is created, something
+// changes, a mover is created at once and another one after resolveInterval.
+func TestPriorityClass(t *testing.T) {
+	scope := apierrors.NewInternalError(errors.New("insufficient quota to match these scopes: [{PriorityClass In [low]}]"))
+	policy := apierrors.NewForbidden(corev1.Resource("pods"), "dd", errors.New("no class may preempt"))
+	for name, test := range map[string]struct {
+		cluster classes
+		later   func(*classes)
+		movers  string // the classes of the three
+		reasons []priority.Reason
+	}{
+		"in force":              {cluster: classes{exist: true}, movers: "low low low"},
+		"missing":               {movers: "- - -", reasons: []priority.Reason{priority.NotFound}},
+		"missing at first":      {later: func(c *classes) { c.exist = true }, movers: "- - low", reasons: []priority.Reason{priority.NotFound}},
+		"deleted":               {cluster: classes{exist: true}, later: func(c *classes) { c.exist = false }, movers: "low - -", reasons: []priority.Reason{priority.NotFound}},
+		"forbidden to read":     {cluster: classes{exist: true, readError: apierrors.NewForbidden(schedulingv1.Resource("priorityclasses"), "low", nil)}, movers: "low low low"},
+		"forbidden and missing": {cluster: classes{readError: apierrors.NewForbidden(schedulingv1.Resource("priorityclasses"), "low", nil)}, movers: "- - -", reasons: []priority.Reason{priority.NotFound}},
+		"unanswered":            {cluster: classes{exist: true, readError: errors.New("connection refused")}, movers: "low low low"},
+		"outside the scopes of quotas": {
+			cluster: classes{exist: true, refusal: scope}, later: func(c *classes) { c.refusal = nil }, movers: "- - low", reasons: []priority.Reason{priority.QuotaScope},
+		},
+		"outside the scopes of a quota that is created later": {
+			cluster: classes{exist: true}, later: func(c *classes) { c.refusal = scope }, movers: "low - -", reasons: []priority.Reason{priority.QuotaScope},
+		},
+		"refused by a policy":                  {cluster: classes{exist: true, refusal: policy}, later: func(c *classes) { c.refusal = nil }, movers: "- - low", reasons: []priority.Reason{priority.Rejected}},
+		"removed by a webhook":                 {cluster: classes{exist: true, removed: true}, later: func(c *classes) { c.removed = false }, movers: "- - low", reasons: []priority.Reason{priority.Rejected}},
+		"missing, and another one the default": {cluster: classes{globalDefault: "standard"}, movers: "standard standard standard", reasons: []priority.Reason{priority.NotFound}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster, registry := test.cluster, prometheus.NewPedanticRegistry()
+			p, clock, events, mover := agentOf(t, &cluster, registry)
+			ctx := t.Context()
+			p.class.set(ctx, priority.Resolve(ctx, "low", func(context.Context, string) (*schedulingv1.PriorityClass, error) {
+				_, _, err := cluster.get()
+				return nil, err
+			}))
+			movers := []string{mover()}
+			if test.later != nil {
+				test.later(&cluster)
+			}
+			movers = append(movers, mover())
+			clock.Step(resolveInterval)
+			movers = append(movers, mover())
+			for i, class := range movers {
+				if class == "" {
+					movers[i] = "-"
+				}
+			}
+			require.Equal(t, test.movers, strings.Join(movers, " "))
+			var reported []string
+			for len(events.Events) > 0 {
+				reported = append(reported, <-events.Events)
+			}
+			for _, reason := range test.reasons {
+				require.NotEmpty(t, reported)
+				require.Contains(t, reported[0], "Warning PriorityClassNotInForce")
+				require.Contains(t, reported[0], string(reason))
+			}
+			require.Equal(t, len(test.reasons) == 0, len(reported) == 0)
+			counted := ""
+			if len(test.reasons) > 0 {
+				counted = "# HELP lateen_priority_class_fallbacks_total Times that a configured priority class was not used, by consumer and reason.\n" +
+					"# TYPE lateen_priority_class_fallbacks_total counter\n"
+			}
+			for _, reason := range test.reasons {
+				counted += fmt.Sprintf("lateen_priority_class_fallbacks_total{consumer=\"data-mover\",reason=%q} 1\n", reason)
+			}
+			require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(counted), "lateen_priority_class_fallbacks_total"))
+		})
+	}
+}

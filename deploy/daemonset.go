@@ -101,9 +101,9 @@ func container(o Options) corev1.Container {
 			fromField(podUID, "metadata.uid"),
 		},
 		Ports:           []corev1.ContainerPort{{Name: "metrics", ContainerPort: MetricsPort}},
-		StartupProbe:    startupProbe("metrics"),
-		LivenessProbe:   probe("/healthz", "metrics"),
-		ReadinessProbe:  probe("/readyz", "metrics"),
+		StartupProbe:    startupProbe("/healthz", intstr.FromString("metrics")),
+		LivenessProbe:   probe("/healthz", intstr.FromString("metrics")),
+		ReadinessProbe:  probe("/readyz", intstr.FromString("metrics")),
 		Resources:       resources(o),
 		VolumeMounts:    mounts(o.HostPath),
 		SecurityContext: containerSecurity(),
@@ -152,16 +152,14 @@ func fromField(name, field string) corev1.EnvVar {
 	}
 }
 
-func probe(url, port string) *corev1.Probe {
-	return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{
-		HTTPGet: &corev1.HTTPGetAction{Path: url, Port: intstr.FromString(port)},
-	}}
+func probe(url string, port intstr.IntOrString) *corev1.Probe {
+	return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: url, Port: port}}}
 }
 
 // startupProbe delays the other probes until the agent listens. Otherwise, their first request fails, which creates a
 // Warning Event at every start. An agent that does not listen within half a minute is restarted.
-func startupProbe(port string) *corev1.Probe {
-	listens := probe("/healthz", port)
+func startupProbe(url string, port intstr.IntOrString) *corev1.Probe {
+	listens := probe(url, port)
 	listens.InitialDelaySeconds, listens.PeriodSeconds, listens.FailureThreshold = 1, 1, 30
 	return listens
 }

@@ -78,7 +78,7 @@ func TestInstallation(t *testing.T) {
 		},
 		"agents of Velero that are adopted": {
 			objects: []runtime.Object{&appsv1.DaemonSet{
-				TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"}, Spec: appsv1.DaemonSetSpec{Template: adopted(t, "example.test/lateen:v1")},
+				TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"}, Spec: appsv1.DaemonSetSpec{Template: adopted(t)},
 			}},
 			golden: "adopted.yaml",
 		},

@@ -85,10 +85,10 @@ const (
 	AnnotationReleased = "lateen.dev/released"
 )
 
-// Annotations of an adopted DaemonSet. Each holds a pod template as JSON.
+// Annotations of an adopted DaemonSet, as JSON.
 const (
-	AnnotationAdopted   = "lateen.dev/adopted-from" // the original template
-	AnnotationAdoptedAs = "lateen.dev/adopted-as"   // the one that lateen adopt wrote, with the defaults of the API server
+	AnnotationAdopted     = "lateen.dev/adopted-from" // the original template
+	AnnotationAdoptedArgs = "lateen.dev/adopted-args" // the arguments that lateen adopt added to those of the agent
 )
 
 // Labels of Velero that Lateen sets or reads.

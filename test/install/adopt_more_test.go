@@ -1,12 +1,6 @@
 package install
 
 import (
-	"fmt"
-	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,36 +8,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/test/testenv"
 )
-
-// changeAgentsDuringDryRuns has lateen send its requests through a proxy, which changes the DaemonSet before each dry run of an update, as
-// a controller that writes the status may. It returns how often.
-func (s *env) changeAgentsDuringDryRuns() *atomic.Int32 {
-	changes := &atomic.Int32{}
-	transport, err := rest.TransportFor(plane.Admin())
-	require.NoError(s, err)
-	server, err := url.Parse(plane.Admin().Host)
-	require.NoError(s, err)
-	forward := &httputil.ReverseProxy{Transport: transport, Rewrite: func(request *httputil.ProxyRequest) { request.SetURL(server) }}
-	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
-		if request.Method == http.MethodPut && request.URL.Query().Get("dryRun") != "" {
-			patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"changes":"%d"}}}`, changes.Add(1))
-			_, err := s.kube.AppsV1().DaemonSets(s.namespace).Patch(request.Context(), deploy.DaemonSetName, types.MergePatchType, patch, metav1.PatchOptions{})
-			if err != nil {
-				http.Error(w, err.Error(), http.StatusInternalServerError)
-				return
-			}
-		}
-		forward.ServeHTTP(w, request)
-	}))
-	s.Cleanup(proxy.Close)
-	require.NoError(s, plane.WriteKubeconfig(&rest.Config{Host: proxy.URL, BearerToken: "not sent without TLS"}, s.kubeconfig, s.namespace))
-	return changes
-}
 
 func TestAnAdoptionRestrictsMoversUntilTheUndo(t *testing.T) {
 	s := newEnv(t)
@@ -136,17 +105,13 @@ func TestAdoptionsWarnOfTransfersWithoutAMoverAndOfRestic(t *testing.T) {
 func TestUninstallingIsRefusedWhileAgentsAreAdopted(t *testing.T) {
 	s := newEnv(t)
 	s.install("--use-node-agent=false")
-	_, err := s.kube.AppsV1().DaemonSets(s.namespace).Create(soon(t), s.helms(), metav1.CreateOptions{})
-	require.NoError(t, err)
+	require.NoError(t, testenv.Apply(soon(t), plane.Admin(), &s.chartsAgents()[0]))
 	s.succeeds("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
 	_, reported := s.fails("", "uninstall", "--force")
 	require.Contains(t, reported, "DaemonSet node-agent is adopted, and its agents would lose their RBAC rules: restore Velero's agents first: lateen adopt --undo -n "+s.namespace)
 	s.requireThere(deploy.RBAC(s.namespace)...)
 
-	s.edit(types.StrategicMergePatchType, `{"spec":{"template":{"spec":{"serviceAccountName":"velero","serviceAccount":"velero"}}}}`)
-	_, reported = s.fails("", "uninstall", "--force")
-	require.Contains(t, reported, "annotate daemonset node-agent lateen.dev/adopted-from- lateen.dev/adopted-as-")
-	s.edit(types.MergePatchType, `{"metadata":{"annotations":{"lateen.dev/adopted-from":null}}}`)
+	s.edit(types.JSONPatchType, `[{"op":"replace","path":"/spec/template/spec/containers/0/args","value":["/velero","node-agent","server"]}]`)
 	out, reported := s.fails("n\n", "uninstall")
 	require.Contains(t, reported, "nothing removed")
 	for _, part := range []string{"Secret velero-repo-credentials has the password of the repositories.", "Velero's server deletes them with\n  each deleted Restore.", "Logs and results of Restores do not"} {

@@ -3,7 +3,7 @@ package install
 import (
 	"context"
 	"encoding/json"
-	"os"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,28 +11,32 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/deploy"
-	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // installVelero is what `velero install` does with more flags than it must have.
 func (s *env) installVelero(args ...string) {
+	for _, object := range s.velerosObjects(args...) {
+		require.NoError(s, testenv.Apply(soon(s.T), plane.Admin(), &object))
+	}
+}
+
+// velerosObjects are those that `velero install` would create, without the definitions.
+func (s *env) velerosObjects(args ...string) []unstructured.Unstructured {
 	ctx, cancel := context.WithTimeout(s.Context(), testenv.Patience) // a process, and what it prints made
 	defer cancel()
 	all := append(velero(s.T), "--image=velero/velero:v1.18.3", "--dry-run", "--output=json",
 		"--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig)
 	text, err := program(ctx, s.T, "velero", append(append([]string{"install"}, all...), args...)...).Output()
 	require.NoError(s, err)
-	for _, object := range printed(s.T, string(text)) {
-		if object.GetKind() != "CustomResourceDefinition" {
-			require.NoError(s, testenv.Apply(ctx, plane.Admin(), &object))
-		}
-	}
+	return slices.DeleteFunc(printed(s.T, string(text)), func(object unstructured.Unstructured) bool {
+		return object.GetKind() == "CustomResourceDefinition"
+	})
 }
 
 func (s *env) agents() *appsv1.DaemonSet { return s.daemonSet(deploy.DaemonSetName) }
@@ -109,7 +113,7 @@ func requireAdopted(t *testing.T, before, adopted *appsv1.DaemonSet) {
 	want.Spec.ServiceAccountName, want.Spec.DeprecatedServiceAccount = "lateen", "lateen"
 	require.Equal(t, *want, adopted.Spec.Template)
 	require.Equal(t, before.Spec.Selector, adopted.Spec.Selector)
-	for probe, path := range map[*corev1.Probe]string{now.StartupProbe: "/healthz", now.LivenessProbe: "/healthz", now.ReadinessProbe: "/readyz"} {
+	for probe, path := range map[*corev1.Probe]string{now.StartupProbe: deploy.LivePath, now.LivenessProbe: deploy.LivePath, now.ReadinessProbe: deploy.ReadyPath} {
 		require.Equal(t, path, probe.HTTPGet.Path)
 	}
 }
@@ -185,45 +189,4 @@ func TestPrintedObjectsOfAnAdoptionMakeIt(t *testing.T) {
 	s.requireThere(deploy.RBAC(s.namespace)...)
 	s.adopt("--undo")
 	require.Equal(t, asJSON(t, before), asJSON(t, s.agents()))
-
-	changes := s.changeAgentsDuringDryRuns()
-	out, _ = s.succeeds("", prints...)
-	require.Positive(t, changes.Load())
-	require.NotEmpty(t, printed(t, out))
-}
-
-// helms is the DaemonSet of Helm's chart in the namespace of the environment.
-func (s *env) helms() *appsv1.DaemonSet {
-	text, err := os.ReadFile("testdata/helm-node-agent.yaml")
-	require.NoError(s, err)
-	var agents appsv1.DaemonSet
-	require.NoError(s, yaml.UnmarshalStrict(text, &agents))
-	agents.Namespace = s.namespace
-	return &agents
-}
-
-func TestAgentsOfHelmAreAdopted(t *testing.T) {
-	s := newEnv(t)
-	s.installVelero() // a second DaemonSet of one name may wait five minutes for pods of the first (expectations of its controller)
-	workloads := s.kube.AppsV1().DaemonSets(s.namespace)
-	before, err := workloads.Create(soon(t), s.helms(), metav1.CreateOptions{})
-	require.NoError(t, err)
-	adopt := func(image string) *appsv1.DaemonSet {
-		_, reported := s.succeeds("", "adopt", "--force", "--lateen-image="+image)
-		require.Contains(t, reported, "Warning: DaemonSet node-agent is managed by Helm")
-		return s.agents()
-	}
-	adopted := adopt("example.test/lateen:v1")
-	requireAdopted(t, before, adopted)
-	require.Equal(t, "http-monitoring", adopted.Spec.Template.Spec.Containers[0].LivenessProbe.HTTPGet.Port.StrVal)
-
-	adopted.Spec.Template, adopted.ResourceVersion = s.helms().Spec.Template, "" // helm upgrade writes its own template and lets alone what it does not know
-	adopted.Spec.Template.Spec.Containers[0].Image = "velero/velero:v1.18.3"
-	upgraded, err := workloads.Update(soon(t), adopted, metav1.UpdateOptions{})
-	require.NoError(t, err)
-	require.Equal(t, "example.test/lateen:v2", adopt("example.test/lateen:v2").Spec.Template.Spec.Containers[0].Image)
-	s.adopt("--undo")
-	delete(upgraded.Annotations, api.AnnotationAdopted)
-	delete(upgraded.Annotations, api.AnnotationAdoptedAs)
-	require.Equal(t, asJSON(t, upgraded), asJSON(t, s.agents()))
 }

@@ -1,8 +1,10 @@
 package process
 
 import (
+	"context"
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"runtime"
 
@@ -24,6 +26,32 @@ func StartApart(command *exec.Cmd, addresses ...string) (*Process, error) {
 		}
 		return openDoors(addresses)
 	})
+}
+
+// Dial connects to an address in the network namespace of a program that runs. The thread returns from there: if it
+// ended, the kernel would kill the programs that it has started.
+func (p *Process) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	own, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, fmt.Errorf("open network namespace: %w", err)
+	}
+	defer own.Close()
+	theirs, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", p.command.Process.Pid))
+	if err != nil {
+		return nil, fmt.Errorf("open network namespace: %w", err)
+	}
+	defer theirs.Close()
+	runtime.LockOSThread()
+	if err := unix.Setns(int(theirs.Fd()), unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		return nil, fmt.Errorf("enter network namespace: %w", err)
+	}
+	connection, err := new(net.Dialer).DialContext(ctx, network, address)
+	if left := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET); left != nil {
+		return nil, fmt.Errorf("leave network namespace: %w", left) // with the thread locked, which nothing uses any more
+	}
+	runtime.UnlockOSThread()
+	return connection, err
 }
 
 func loopbackUp() error {

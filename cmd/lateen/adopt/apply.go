@@ -134,35 +134,8 @@ func (a *adoption) write(ctx context.Context, agents *unstructured.Unstructured)
 	}
 	current.SetAnnotations(agents.GetAnnotations())
 	current.Object["spec"] = agents.Object["spec"]
-	if isAdopted(agents) {
-		completed, err := a.completed(ctx, current)
-		if err != nil {
-			return err
-		}
-		annotate(current, api.AnnotationAdoptedAs, completed)
-	}
 	_, err = client.Update(ctx, current, metav1.UpdateOptions{FieldManager: cluster.FieldManager})
 	return err
-}
-
-// completed returns the template of adopt with the defaults of the API server. Without them, the defaults would look
-// like changes of a user.
-func (a *adoption) completed(ctx context.Context, agents *unstructured.Unstructured) (map[string]any, error) {
-	created, err := keptTemplate(agents, api.AnnotationAdoptedAs)
-	if err != nil {
-		return nil, err
-	}
-	agents = agents.DeepCopy()
-	if err := unstructured.SetNestedMap(agents.Object, created, "spec", "template"); err != nil {
-		return nil, err
-	}
-	agents.SetResourceVersion("") // nothing is written: a status that has changed is no conflict
-	dryRun := metav1.UpdateOptions{FieldManager: cluster.FieldManager, DryRun: []string{metav1.DryRunAll}}
-	answer, err := a.Dynamic.Resource(cluster.DaemonSets()).Namespace(a.Namespace).Update(ctx, agents, dryRun)
-	if err != nil {
-		return nil, err
-	}
-	return readTemplate(answer)
 }
 
 // copyRights returns the RBAC objects that let agents copy, in all namespaces.

@@ -22,8 +22,8 @@ func NewCommand(userAgent string) *cobra.Command {
 		Use:   "adopt",
 		Short: "Replace Velero's node-agent with Lateen (--undo reverts)",
 		Long: "Replace Velero's node-agent with Lateen in its DaemonSets, node-agent and node-agent-windows; --undo reverts.\n" +
-			"Image, program, ServiceAccount and probes become Lateen's; everything else is kept. Changes to an adopted DaemonSet\n" +
-			"survive both. Lateen's agents use the maintenance ConfigMap that the server's Deployment names.",
+			"Image, program and ServiceAccount become Lateen's, and probes are added; everything else is kept. Changes to an\n" +
+			"adopted DaemonSet survive both. Lateen's agents use the maintenance ConfigMap that the server's Deployment names.",
 		Example: "  lateen adopt --lateen-image registry.example/lateen:v1\n" +
 			"  lateen adopt --lateen-image registry.example/lateen:v1 --dry-run -o yaml\n" +
 			"  lateen adopt --undo",
@@ -86,7 +86,7 @@ func (a *adoption) run(ctx context.Context) error {
 	}
 	a.warnOfTransfers(ctx)
 	if a.output != "" {
-		return a.print(ctx, changes)
+		return a.print(changes)
 	}
 	for _, change := range changes {
 		if err := a.show(change); err != nil {

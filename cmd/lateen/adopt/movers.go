@@ -38,11 +38,7 @@ func (a *adoption) restrict(ctx context.Context, agents *unstructured.Unstructur
 	if server == nil {
 		return nil, fmt.Errorf("find Velero's server for --pod-policy: namespace %s has no Deployment %s, and not exactly one other that runs velero server", a.Namespace, deploy.VeleroDeployment)
 	}
-	fields, err := readTemplate(agents)
-	if err != nil {
-		return nil, err
-	}
-	template, err := typedTemplate(fields)
+	template, err := readTemplate(agents)
 	if err != nil {
 		return nil, err
 	}

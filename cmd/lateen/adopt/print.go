@@ -1,7 +1,6 @@
 package adopt
 
 import (
-	"context"
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -9,17 +8,16 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 	"github.com/lateen-project/lateen/deploy"
-	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // print writes the objects that an adoption applies, for kubectl apply or a GitOps repository.
-func (a *adoption) print(ctx context.Context, changes []replacement) error {
+func (a *adoption) print(changes []replacement) error {
 	objects, err := a.rbac()
 	if err != nil {
 		return err
 	}
 	for _, change := range changes {
-		agents, err := a.manifest(ctx, change.after)
+		agents, err := manifest(change.after)
 		if err != nil {
 			return fmt.Errorf("print DaemonSet %s: %w", change.after.GetName(), err)
 		}
@@ -30,22 +28,15 @@ func (a *adoption) print(ctx context.Context, changes []replacement) error {
 
 // manifest returns an adopted DaemonSet without what the API server sets. It names the program: an apply keeps
 // Velero's command if there is none.
-func (a *adoption) manifest(ctx context.Context, agents *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	completed, err := a.completed(ctx, agents)
+func manifest(agents *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	template, err := readTemplate(agents)
 	if err != nil {
 		return nil, err
 	}
-	fields, err := readTemplate(agents)
-	if err != nil {
-		return nil, err
-	}
-	template, err := typedTemplate(fields)
-	if err != nil {
-		return nil, err
-	}
-	template.Spec.Containers[0].Command = []string{"/lateen"}
+	named := *template.DeepCopy()
+	named.Spec.Containers[0].Command = []string{"/lateen"}
 	if agents.GetName() == deploy.WindowsDaemonSetName {
-		template.Spec.Containers[0].Command = []string{"/lateen.exe"}
+		named.Spec.Containers[0].Command = []string{"/lateen.exe"}
 	}
 	manifest := &unstructured.Unstructured{Object: map[string]any{"spec": agents.DeepCopy().Object["spec"]}}
 	manifest.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("DaemonSet"))
@@ -53,7 +44,6 @@ func (a *adoption) manifest(ctx context.Context, agents *unstructured.Unstructur
 	manifest.SetNamespace(agents.GetNamespace())
 	manifest.SetLabels(agents.GetLabels())
 	manifest.SetAnnotations(agents.GetAnnotations())
-	annotate(manifest, api.AnnotationAdoptedAs, completed)
-	annotate(manifest, appsv1.DeprecatedTemplateGeneration, nil)
-	return manifest, setTemplate(manifest, template)
+	removeAnnotations(manifest, appsv1.DeprecatedTemplateGeneration)
+	return manifest, changeTemplate(manifest, template, named)
 }

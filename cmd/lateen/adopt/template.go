@@ -2,7 +2,11 @@ package adopt
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -11,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/json" // keeps integers
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
 	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
@@ -18,8 +23,8 @@ import (
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
-// Reject fails while a DaemonSet of the namespace is adopted: without the RBAC objects of Lateen, its agents would run on
-// without permissions.
+// Reject fails while a DaemonSet of the namespace runs adopted agents: without the RBAC objects of Lateen, they would
+// run on without permissions.
 func Reject(ctx context.Context, client *cluster.Client) error {
 	list, err := client.Dynamic.Resource(cluster.DaemonSets()).Namespace(client.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -27,187 +32,181 @@ func Reject(ctx context.Context, client *cluster.Client) error {
 	}
 	for index := range list.Items {
 		agents := &list.Items[index]
-		if !isAdopted(agents) {
-			continue
-		}
-		if runAs(agents) == deploy.ServiceAccountName {
+		if is, err := readState(agents); isAdopted(agents) && err == nil && !is.velero {
 			return fmt.Errorf("uninstall %s: DaemonSet %s is adopted, and its agents would lose their RBAC rules: restore Velero's agents first: lateen adopt --undo -n %s",
 				client.Namespace, agents.GetName(), client.Namespace)
 		}
-		return fmt.Errorf("uninstall %s: DaemonSet %s has annotation %s, but its agents are not Lateen's: if they are Velero's, remove the annotation: kubectl -n %s annotate daemonset %s %s- %s-",
-			client.Namespace, agents.GetName(), api.AnnotationAdopted, client.Namespace, agents.GetName(), api.AnnotationAdopted, api.AnnotationAdoptedAs)
 	}
 	return nil
 }
 
-// runAs returns the ServiceAccount of agents.
-func runAs(agents *unstructured.Unstructured) string {
-	account, _, _ := unstructured.NestedString(agents.Object, "spec", "template", "spec", "serviceAccountName")
-	return account
+// state is what a DaemonSet says about its agents. If they were never adopted, the current template is the original.
+type state struct {
+	current, original corev1.PodTemplateSpec
+	args              []string // of the agent
+	velero            bool     // it is Velero's
+	added             []string // arguments that the adoption added
 }
 
-// adopt turns Velero's agents into Lateen's. For adopted agents, it starts from the original template and keeps later
-// changes. If Velero's agents were put back, for example by Helm, it starts from these.
+func readState(agents *unstructured.Unstructured) (is state, err error) {
+	if is.current, err = readTemplate(agents); err != nil {
+		return is, err
+	}
+	if is.args, is.velero, err = deploy.AgentArgs(is.current); err != nil {
+		return is, err
+	}
+	if !isAdopted(agents) {
+		is.original = is.current
+		return is, nil
+	}
+	for annotation, into := range map[string]any{api.AnnotationAdopted: &is.original, api.AnnotationAdoptedArgs: &is.added} {
+		if err := json.Unmarshal([]byte(agents.GetAnnotations()[annotation]), into); err != nil {
+			return is, fmt.Errorf("read annotation %s: %w", annotation, err)
+		}
+	}
+	return is, nil
+}
+
+// adopt turns Velero's agents into Lateen's, and updates adopted ones. If Velero's agents were restored, for example by
+// Helm, these become the original, without what the earlier adoption added to them.
 func (a *adoption) adopt(ctx context.Context, agents *unstructured.Unstructured) error {
-	current, err := readTemplate(agents)
+	is, err := readState(agents)
 	if err != nil {
 		return err
 	}
-	original := current
-	adopted := isAdopted(agents) && runAs(agents) == deploy.ServiceAccountName
-	if adopted {
-		if original, err = keptTemplate(agents, api.AnnotationAdopted); err != nil {
-			return err
-		}
+	if !is.velero && !isAdopted(agents) {
+		return fmt.Errorf("its agents are Lateen's, but it has no annotation %s", api.AnnotationAdopted)
 	}
-	velero, err := typedTemplate(original)
+	options, err := parseArgs(is.args)
 	if err != nil {
 		return err
 	}
-	if err := validateArgs(velero); err != nil {
-		return err
+	before := is.current
+	if is.velero {
+		is.current = deploy.Strip(is.current, is.original)
+		is.original, is.added = is.current, nil
 	}
-	wanted := deploy.Adoption{Image: a.image}
-	if wanted.Args, err = a.serverArgs(ctx, velero); err != nil {
-		return err
-	}
-	template, err := deploy.Adopt(velero, wanted)
+	added, err := a.serverArgs(ctx, is.original)
 	if err != nil {
 		return err
 	}
-	created, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&template)
+	added = append(deploy.HostPathArgs(is.original), added...)
+	template, err := deploy.Adopt(is.current, deploy.Adoption{
+		Image: a.image, Args: added, EarlierArgs: is.added, MetricsPort: metricsPort(options.MetricsAddress),
+	})
 	if err != nil {
 		return err
 	}
-	if adopted {
-		if template, _, err = edited(agents, template); err != nil {
-			return err
-		}
-	}
-	annotate(agents, api.AnnotationAdopted, original)
-	annotate(agents, api.AnnotationAdoptedAs, created)
 	a.warnOf(agents)
-	return setTemplate(agents, template)
+	err = errors.Join(annotate(agents, api.AnnotationAdopted, is.original), annotate(agents, api.AnnotationAdoptedArgs, added))
+	return errors.Join(err, changeTemplate(agents, before, template))
 }
 
-// restore turns adopted agents into Velero's and keeps later changes. It drops arguments that only Lateen has.
+// restore turns adopted agents into Velero's and keeps later changes. It drops arguments that only Lateen has. If
+// Velero's agents were restored already, it removes what the adoption added to them.
 func (a *adoption) restore(_ context.Context, agents *unstructured.Unstructured) error {
 	if !isAdopted(agents) {
 		return fmt.Errorf("annotation %s is missing, so lateen adopt did not change it", api.AnnotationAdopted)
 	}
-	if account := runAs(agents); account != deploy.ServiceAccountName {
-		return fmt.Errorf("it changed after it was adopted: its agents run as ServiceAccount %q; if they are Velero's, remove annotation %s", account, api.AnnotationAdopted)
-	}
-	original, err := keptTemplate(agents, api.AnnotationAdopted)
+	is, err := readState(agents)
 	if err != nil {
 		return err
 	}
-	velero, err := typedTemplate(original)
-	if err != nil {
-		return err
+	removeAnnotations(agents, api.AnnotationAdopted, api.AnnotationAdoptedArgs)
+	if is.velero {
+		return changeTemplate(agents, is.current, deploy.Strip(is.current, is.original))
 	}
-	template, changed, err := edited(agents, velero)
-	if err != nil {
-		return err
-	}
-	annotate(agents, api.AnnotationAdopted, nil)
-	annotate(agents, api.AnnotationAdoptedAs, nil)
-	if !changed {
-		return unstructured.SetNestedMap(agents.Object, original, "spec", "template") // byte for byte
-	}
-	for index := range template.Spec.Containers {
-		container := &template.Spec.Containers[index]
+	args := deploy.Without(is.args, is.added)
+	if had, _, err := deploy.AgentArgs(is.original); err != nil || !slices.Equal(args, had) {
 		var foreign []string
-		if container.Args, foreign = config.VeleroArgs(container.Args); len(foreign) > 0 {
+		if args, foreign = config.VeleroArgs(args); len(foreign) > 0 {
 			fmt.Fprintf(a.warnings, "Warning: DaemonSet %s loses arguments that Velero's agents do not support: %s\n", agents.GetName(), strings.Join(foreign, " "))
 		}
 	}
-	return setTemplate(agents, template)
-}
-
-// edited applies the changes since the adoption to a template. Without the annotation of the adopted template, there
-// are none.
-func edited(agents *unstructured.Unstructured, template corev1.PodTemplateSpec) (_ corev1.PodTemplateSpec, changed bool, err error) {
-	if agents.GetAnnotations()[api.AnnotationAdoptedAs] == "" {
-		return template, false, nil
-	}
-	then, err := keptTemplate(agents, api.AnnotationAdoptedAs)
-	if err != nil {
-		return template, false, err
-	}
-	before, err := typedTemplate(then)
-	if err != nil {
-		return template, false, err
-	}
-	now, err := readTemplate(agents)
-	if err != nil {
-		return template, false, err
-	}
-	after, err := typedTemplate(now)
-	if err != nil {
-		return template, false, err
-	}
-	return deploy.Rebase(template, before, after)
-}
-
-// readTemplate returns the current pod template of agents.
-func readTemplate(agents *unstructured.Unstructured) (map[string]any, error) {
-	template, _, err := unstructured.NestedMap(agents.Object, "spec", "template")
-	return template, err
-}
-
-// keptTemplate returns the pod template of an annotation.
-func keptTemplate(agents *unstructured.Unstructured, annotation string) (map[string]any, error) {
-	var template map[string]any
-	if err := json.Unmarshal([]byte(agents.GetAnnotations()[annotation]), &template); err != nil {
-		return nil, fmt.Errorf("read annotation %s: %w", annotation, err)
-	}
-	return template, nil
-}
-
-func typedTemplate(fields map[string]any) (template corev1.PodTemplateSpec, err error) {
-	err = runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &template)
-	return template, err
-}
-
-func setTemplate(agents *unstructured.Unstructured, template corev1.PodTemplateSpec) error {
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&template)
+	template, err := deploy.Restore(is.current, is.original, args)
 	if err != nil {
 		return err
+	}
+	return changeTemplate(agents, is.current, template)
+}
+
+// readTemplate returns the pod template of agents.
+func readTemplate(agents *unstructured.Unstructured) (template corev1.PodTemplateSpec, err error) {
+	fields, _, err := unstructured.NestedMap(agents.Object, "spec", "template")
+	if err == nil {
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &template)
+	}
+	return template, err
+}
+
+// changeTemplate applies the difference of two templates to agents. Fields that this program does not know stay.
+func changeTemplate(agents *unstructured.Unstructured, before, after corev1.PodTemplateSpec) error {
+	fields, _, err := unstructured.NestedMap(agents.Object, "spec", "template")
+	if err != nil {
+		return err
+	}
+	var texts [3][]byte
+	for index, each := range []any{fields, before, after} {
+		if texts[index], err = json.Marshal(each); err != nil {
+			return fmt.Errorf("compare templates: %w", err)
+		}
+	}
+	patch, err := strategicpatch.CreateTwoWayMergePatch(texts[1], texts[2], before)
+	if err != nil {
+		return fmt.Errorf("compare templates: %w", err)
+	}
+	changed, err := strategicpatch.StrategicMergePatch(texts[0], patch, before)
+	if err == nil {
+		fields = nil
+		err = json.Unmarshal(changed, &fields)
+	}
+	if err != nil {
+		return fmt.Errorf("change template: %w", err)
 	}
 	return unstructured.SetNestedMap(agents.Object, fields, "spec", "template")
 }
 
-// annotate stores a template in an annotation; nil removes the annotation.
-func annotate(agents *unstructured.Unstructured, name string, template map[string]any) {
+// annotate stores a value in an annotation as JSON.
+func annotate(agents *unstructured.Unstructured, name string, value any) error {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("write annotation %s: %w", name, err)
+	}
 	annotations := agents.GetAnnotations()
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	if template == nil {
+	annotations[name] = string(text)
+	agents.SetAnnotations(annotations)
+	return nil
+}
+
+// removeAnnotations removes annotations that agents may have.
+func removeAnnotations(agents *unstructured.Unstructured, names ...string) {
+	annotations := agents.GetAnnotations()
+	for _, name := range names {
 		delete(annotations, name)
-	} else {
-		text, _ := json.Marshal(template) // it was decoded from JSON
-		annotations[name] = string(text)
 	}
 	agents.SetAnnotations(annotations)
 }
 
-// validateArgs rejects arguments that Lateen does not have, before its agents would.
-func validateArgs(template corev1.PodTemplateSpec) error {
-	if len(template.Spec.Containers) != 1 {
-		return nil // package deploy returns this error
-	}
-	args, err := deploy.AgentArgs(template.Spec.Containers[0])
-	if err != nil {
-		return err
-	}
-	var options config.Options
+// parseArgs rejects arguments that Lateen does not have, before its agents would.
+func parseArgs(args []string) (options config.Options, err error) {
 	flags := pflag.NewFlagSet("node-agent", pflag.ContinueOnError)
 	flags.Usage = func() {}
 	options.AddFlags(flags)
 	if err := flags.Parse(args); err != nil {
-		return fmt.Errorf("parse its arguments: %w; remove the argument first, lateen node-agent --help lists all arguments", err)
+		return options, fmt.Errorf("parse its arguments: %w; remove the argument first, lateen node-agent --help lists all arguments", err)
 	}
-	return nil
+	return options, nil
+}
+
+// metricsPort returns the port of --metrics-address; 0 if the kubelet cannot reach it.
+func metricsPort(address string) int32 {
+	host, port, err := net.SplitHostPort(address)
+	number, parseErr := strconv.ParseInt(port, 10, 32)
+	if err != nil || parseErr != nil || host == "localhost" || net.ParseIP(host).IsLoopback() {
+		return 0
+	}
+	return int32(number)
 }

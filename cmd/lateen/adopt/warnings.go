@@ -16,7 +16,7 @@ import (
 // warnOf prints the consequences of an adoption for the user.
 func (a *adoption) warnOf(agents *unstructured.Unstructured) {
 	if agents.GetLabels()["app.kubernetes.io/managed-by"] == "Helm" {
-		fmt.Fprintf(a.warnings, "Warning: DaemonSet %s is managed by Helm: the next helm upgrade restores Velero's agents; run lateen adopt again after it\n", agents.GetName())
+		fmt.Fprintf(a.warnings, "Warning: DaemonSet %s is managed by Helm: the next helm upgrade restores Velero's agents, with server-side apply only by --force-conflicts; run lateen adopt again after it\n", agents.GetName())
 	}
 	if agents.GetName() == deploy.WindowsDaemonSetName {
 		fmt.Fprintf(a.warnings, "Warning: DaemonSet %s is adopted too: --lateen-image must also support Windows nodes\n", agents.GetName())

@@ -11,6 +11,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/lateen-project/lateen/deploy"
 )
 
 // Server serves metrics, health and, if enabled, profiles on one address.
@@ -34,8 +36,18 @@ func Listen(address string, gatherer prometheus.Gatherer, profiling bool) (*Serv
 	}
 	server := &Server{listener: listener}
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}))
-	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok") })
+	metrics := promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{})
+	mux.HandleFunc("/metrics", func(w http.ResponseWriter, request *http.Request) {
+		switch request.URL.RequestURI() {
+		case deploy.LivePath:
+			healthz(w, request)
+		case deploy.ReadyPath:
+			server.readyz(w, request)
+		default:
+			metrics.ServeHTTP(w, request)
+		}
+	})
+	mux.HandleFunc("/healthz", healthz)
 	mux.HandleFunc("/readyz", server.readyz)
 	if profiling {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
@@ -81,6 +93,8 @@ func (s *Server) isReady() bool {
 		return false
 	}
 }
+
+func healthz(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok") }
 
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 	if !s.isReady() {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lateen-project/lateen/deploy"
 )
 
 func serve(t *testing.T, profiling bool) *Server {
@@ -37,17 +39,19 @@ func fetch(t *testing.T, server *Server, path string) (int, string) {
 }
 
 func TestReadyzSucceedsOnceEveryTransferWasReconciled(t *testing.T) {
-	server := serve(t, false)
-	code, _ := fetch(t, server, "/readyz")
-	require.Equal(t, http.StatusServiceUnavailable, code, "before the caches are filled")
-	ready := make(chan struct{})
-	server.readyWhen(ready)
-	code, text := fetch(t, server, "/readyz")
-	require.Equal(t, http.StatusServiceUnavailable, code)
-	require.Contains(t, text, "not every transfer")
-	close(ready)
-	code, _ = fetch(t, server, "/readyz")
-	require.Equal(t, http.StatusOK, code)
+	for _, path := range []string{"/readyz", deploy.ReadyPath} {
+		server := serve(t, false)
+		code, _ := fetch(t, server, path)
+		require.Equal(t, http.StatusServiceUnavailable, code, "before the caches are filled")
+		ready := make(chan struct{})
+		server.readyWhen(ready)
+		code, text := fetch(t, server, path)
+		require.Equal(t, http.StatusServiceUnavailable, code)
+		require.Contains(t, text, "not every transfer")
+		close(ready)
+		code, _ = fetch(t, server, path)
+		require.Equal(t, http.StatusOK, code)
+	}
 }
 
 func TestOneAddressServesMetricsHealthAndProfilesOnRequest(t *testing.T) {
@@ -55,8 +59,11 @@ func TestOneAddressServesMetricsHealthAndProfilesOnRequest(t *testing.T) {
 	code, text := fetch(t, plain, "/metrics")
 	require.Equal(t, http.StatusOK, code)
 	require.Contains(t, text, "a_gauge 0")
-	code, _ = fetch(t, plain, "/healthz")
-	require.Equal(t, http.StatusOK, code)
+	for _, path := range []string{"/healthz", deploy.LivePath} {
+		code, text = fetch(t, plain, path)
+		require.Equal(t, http.StatusOK, code)
+		require.Equal(t, "ok\n", text)
+	}
 	code, _ = fetch(t, plain, "/debug/pprof/")
 	require.Equal(t, http.StatusNotFound, code)
 	for _, profile := range []string{"", "heap", "symbol", "trace?seconds=0.01"} {

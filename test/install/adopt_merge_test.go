@@ -150,7 +150,7 @@ func (s *env) merged(agents func(*env) []unstructured.Unstructured, tool tool, v
 		requireAnswers(s.T, lateen, adopted)
 	}
 	s.requireSame(second, adopt("--undo"))
-	s.requireSame(first, update("v1", true))
+	s.requireSame(first, update("v1", false)) // without a conflict
 	adopt(v1)
 	update("v2", true)
 	s.requireSame(second, adopt("--undo")) // of agents that are Velero's already

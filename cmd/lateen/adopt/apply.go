@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -30,15 +31,17 @@ func (a *adoption) apply(ctx context.Context, changes []replacement) error {
 			return err
 		}
 	}
-	if err := a.update(ctx, changes); err != nil {
-		return err
-	}
+	var failed error
 	for _, change := range changes {
+		if err := a.update(ctx, change); err != nil {
+			failed = errors.Join(failed, err)
+			continue
+		}
 		if err := a.stopVelerosAgents(ctx, change.before.GetUID()); err != nil {
-			return fmt.Errorf("stop Velero's agents: %w; until they are replaced, their new movers fail: delete their pods", err)
+			failed = errors.Join(failed, fmt.Errorf("stop Velero's agents: %w; until they are replaced, their new movers fail: delete their pods", err))
 		}
 	}
-	return nil
+	return failed
 }
 
 // stopVelerosAgents deletes the pods of Velero's agents without waiting for the roll-out. Each would give its next movers
@@ -61,18 +64,36 @@ func (a *adoption) stopVelerosAgents(ctx context.Context, owner types.UID) error
 	return nil
 }
 
-// revert restores Velero's agents. It removes Lateen's RBAC objects after the last agent of Lateen has stopped.
+// revert restores Velero's agents. It removes Lateen's RBAC objects after the last agent of Lateen has stopped, and the
+// annotations at last: until then, the command can be repeated.
 func (a *adoption) revert(ctx context.Context, changes []replacement) error {
-	if err := a.update(ctx, changes); err != nil {
-		return err
+	var failed error
+	for _, change := range changes {
+		failed = errors.Join(failed, a.update(ctx, change))
 	}
 	waiting, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	for _, change := range changes {
-		if err := a.DaemonSetRollout(waiting, change.before.GetName()); err != nil {
-			return errors.Join(err, errors.New("the RBAC objects of Lateen's agents were not removed: remove them with lateen uninstall"))
+		if failed == nil {
+			failed = a.DaemonSetRollout(waiting, change.before.GetName())
 		}
 	}
+	if failed != nil {
+		return errors.Join(failed, errors.New("the RBAC objects of Lateen's agents are left"))
+	}
+	if err := a.removeRights(ctx); err != nil {
+		return err
+	}
+	for _, change := range changes {
+		if err := a.release(ctx, change.before.GetName()); err != nil {
+			return fmt.Errorf("remove annotations of DaemonSet %s: %w", change.before.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// removeRights removes Lateen's RBAC objects. Its error names those that are left.
+func (a *adoption) removeRights(ctx context.Context) error {
 	rights, err := a.rbac()
 	if err != nil {
 		return err
@@ -85,6 +106,7 @@ func (a *adoption) revert(ctx context.Context, changes []replacement) error {
 	if err != nil {
 		return err
 	}
+	var failed error
 	for _, each := range append(rights, copies...) {
 		if remain && each.GetName() == deploy.MoverAccountName {
 			continue
@@ -97,28 +119,47 @@ func (a *adoption) revert(ctx context.Context, changes []replacement) error {
 			err = a.Resource(each).Delete(ctx, each.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: new(found.GetUID())}})
 		}
 		if err != nil {
-			return fmt.Errorf("remove %s %s: %w", each.GetKind(), each.GetName(), err)
+			failed = errors.Join(failed, fmt.Errorf("remove %s %s: %w", each.GetKind(), each.GetName(), err))
+			continue
 		}
 		fmt.Fprintf(a.Out, "%s %s removed\n", each.GetKind(), each.GetName())
 	}
-	return nil
+	return failed
+}
+
+// release removes the annotations of restored agents, and Lateen as manager of their fields. With it, a server-side
+// apply of Velero's manifest would find a conflict.
+func (a *adoption) release(ctx context.Context, name string) error {
+	client := a.Dynamic.Resource(cluster.DaemonSets()).Namespace(a.Namespace)
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		agents, err := client.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		removeAnnotations(agents, api.AnnotationAdopted, api.AnnotationAdoptedArgs)
+		agents.SetManagedFields(slices.DeleteFunc(agents.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
+			return entry.Manager == cluster.FieldManager
+		}))
+		_, err = client.Update(ctx, agents, metav1.UpdateOptions{FieldManager: cluster.FieldManager})
+		return err
+	})
 }
 
 func (a *adoption) rbac() ([]*unstructured.Unstructured, error) {
 	return cluster.Manifests(a.Namespace, slices.Concat(deploy.RBAC(a.Namespace), deploy.CopyAccess(a.Namespace, a.copies), a.restricts))
 }
 
-func (a *adoption) update(ctx context.Context, changes []replacement) error {
-	for _, change := range changes {
-		name := change.before.GetName()
+// update changes a DaemonSet, unless it has been changed by an earlier command.
+func (a *adoption) update(ctx context.Context, change replacement) error {
+	name, did := change.before.GetName(), "unchanged"
+	if !apiequality.Semantic.DeepEqual(change.before.Object, change.after.Object) {
 		if err := retry.RetryOnConflict(retry.DefaultBackoff, func() error { return a.write(ctx, change.after) }); err != nil {
 			return fmt.Errorf("update DaemonSet %s: %w", name, err)
 		}
-		if _, err := fmt.Fprintf(a.Out, "DaemonSet %s changed\n", name); err != nil {
-			return err
-		}
+		did = "changed"
 	}
-	return nil
+	_, err := fmt.Fprintf(a.Out, "DaemonSet %s %s\n", name, did)
+	return err
 }
 
 // write fails if the specification has changed since it was displayed. A changed status is no conflict, because
@@ -130,7 +171,7 @@ func (a *adoption) write(ctx context.Context, agents *unstructured.Unstructured)
 		return err
 	}
 	if current.GetUID() != agents.GetUID() || current.GetGeneration() != agents.GetGeneration() {
-		return errors.New("it changed after the diff was printed; run lateen adopt again")
+		return errors.New("it changed after the diff was printed")
 	}
 	current.SetAnnotations(agents.GetAnnotations())
 	current.Object["spec"] = agents.Object["spec"]

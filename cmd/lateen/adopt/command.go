@@ -107,10 +107,14 @@ func (a *adoption) run(ctx context.Context) error {
 	if err := a.prompt.Confirm(ctx, "Apply this change? Running movers are not interrupted."); err != nil {
 		return fmt.Errorf("adopt agents of namespace %s: %w, nothing changed", a.Namespace, err)
 	}
+	act := a.apply
 	if a.undo {
-		return a.revert(ctx, changes)
+		act = a.revert
 	}
-	return a.apply(ctx, changes)
+	if err := act(ctx, changes); err != nil {
+		return fmt.Errorf("%w\nrun the same command again: it does what is left", err)
+	}
+	return nil
 }
 
 // plan computes the changes of the agents' DaemonSets for Linux and Windows nodes.

@@ -112,7 +112,6 @@ func (a *adoption) restore(_ context.Context, agents *unstructured.Unstructured)
 	if err != nil {
 		return err
 	}
-	removeAnnotations(agents, api.AnnotationAdopted, api.AnnotationAdoptedArgs)
 	if is.velero {
 		return changeTemplate(agents, is.current, deploy.Strip(is.current, is.original))
 	}

@@ -30,6 +30,9 @@ func (s *Simulation) checkEnd() error {
 			continue // see abandoned
 		}
 		object := s.API.Find(j.transfer)
+		if err := s.checkSnapshot(j); err != nil {
+			return err
+		}
 		if object == nil {
 			if !slices.Contains(s.faults.met, deleteIt) {
 				return fmt.Errorf("%s of work %d is gone", j.Kind, j.number)
@@ -57,6 +60,14 @@ func (s *Simulation) checkEnd() error {
 		return err
 	}
 	return s.checkMemory()
+}
+
+// checkSnapshot checks that the snapshot of an upload that has ended, or was deleted, does not exist any more.
+func (s *Simulation) checkSnapshot(j *job) error {
+	if j.Kind != Upload || j.byVelero || s.faults.unprotected[j.transfer] || s.API.Get("volumesnapshots", appNamespace, j.snapshot) == nil {
+		return nil
+	}
+	return fmt.Errorf("the upload of work %d has ended, and its snapshot %s is left", j.number, j.snapshot)
 }
 
 // justified reports whether a fault was met that may fail or cancel a transfer. A restore to a pod that loses its mover

@@ -97,6 +97,15 @@ func TestAnyRequestMayFail(t *testing.T) {
 	})
 }
 
+// TestATransferMayBeDeletedAtAnyStep deletes a transfer before each choice of a schedule, and one that waits for its turn.
+func TestATransferMayBeDeletedAtAnyStep(t *testing.T) {
+	everyStep(t, func(string) []Fault { return []Fault{{What: deleteIt}} })
+	plan := Plan{Nodes: 1, Slots: 1, Queue: 1, Hurry: true, Work: []Work{{Kind: Upload}, {Kind: Upload}}}
+	undisturbed, broken := play(t, plan)
+	require.NoError(t, broken, "%s", undisturbed)
+	atEachStep(t, plan, undisturbed, func(string) []Fault { return []Fault{{What: deleteIt, Pick: 1}} })
+}
+
 // everyStep plays each plan of onePerKind again with one fault at each of its steps, undisturbed and canceled.
 func everyStep(t *testing.T, faults func(choice string) []Fault) {
 	t.Helper()

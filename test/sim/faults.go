@@ -102,16 +102,18 @@ type faults struct {
 	driver   int                // 1 while the driver fails
 	met      []string
 	deleted  map[types.UID]bool // by people
-	slots    int                // the highest limit so far
-	overlaps map[string]int     // second agents so far, by node
-	lasts    time.Time          // nothing heals before
-	since    time.Time          // of the last fault
-	refused  refusal            // by the policy in force
-	ever     string             // the node that is silent for ever
+	// unprotected transfers were deleted before an agent could give them a finalizer: nothing cleans up after them.
+	unprotected map[types.UID]bool
+	slots       int            // the highest limit so far
+	overlaps    map[string]int // second agents so far, by node
+	lasts       time.Time      // nothing heals before
+	since       time.Time      // of the last fault
+	refused     refusal        // by the policy in force
+	ever        string         // the node that is silent for ever
 }
 
 func newFaults(plan Plan) *faults {
-	return &faults{due: slices.Clone(plan.Faults), silent: map[string]bool{}, hung: map[types.UID]bool{}, deleted: map[types.UID]bool{}, slots: plan.Slots, overlaps: map[string]int{}}
+	return &faults{due: slices.Clone(plan.Faults), silent: map[string]bool{}, hung: map[types.UID]bool{}, deleted: map[types.UID]bool{}, unprotected: map[types.UID]bool{}, slots: plan.Slots, overlaps: map[string]int{}}
 }
 
 // strike applies the faults that are due. One without a victim waits for it, until every transfer has ended.
@@ -266,6 +268,7 @@ func (s *Simulation) harmTransfer(fault Fault) bool {
 	if fault.What == cancel {
 		s.Patch(victim.Plural, victim.Object, map[string]any{"spec": map[string]any{"cancel": true}})
 	} else {
+		s.faults.unprotected[victim.GetUID()] = len(victim.GetFinalizers()) == 0
 		s.Delete(victim.Plural, victim.Object)
 	}
 	return true

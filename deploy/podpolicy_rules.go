@@ -13,11 +13,13 @@ const (
 	// repository matches an image without its tag and digest. A tag may differ: agents keep the image of their start
 	// while Velero is upgraded.
 	repository = `^[^:@]+(:[0-9]+/[^:@]+)?`
-	// volumeDir matches the directory of one volume below the kubelet's pods directory, as objects.PodVolume has it.
-	volumeDir = `^[0-9a-f-]+/volume(s|Devices)/[^/]+/[^/]+(/mount)?$`
+	// volumeDir matches the directory of one volume below the kubelet's pods directory, as objects.PodVolume has it. Only
+	// CSI drivers mount volumes in a directory mount: in other volumes, the workload could have a link of this name. The
+	// names of plugins cannot be those of Windows that end in a tilde and digits.
+	volumeDir = `^[0-9a-f-]+/volume(s|Devices)/([a-z0-9.-]+~[a-z0-9.-]*[a-z][a-z0-9.-]*/[a-z0-9][^/]*|kubernetes\.io~csi/[a-z0-9][^/]*/mount)$`
 	// identities matches the directories of volumes with tokens, Secrets and configuration of another pod. Nobody backs
 	// them up.
-	identities = `/kubernetes\.io~(projected|secret|configmap|downward-api)/|\.\.`
+	identities = `/kubernetes\.io~(projected|secret|configmap|downward-api)|\.\.`
 )
 
 // variables of a pod or job, whose pod spec is given as CEL.
@@ -89,8 +91,9 @@ func podValidations() []admissionv1.Validation {
 			"variables.spec.containers.all(c, !has(c.securityContext) || ((!has(c.securityContext.privileged) || !c.securityContext.privileged || "+
 				"(variables.privileged && variables.podVolume)) && (!has(c.securityContext.capabilities) || !has(c.securityContext.capabilities.add))))"),
 		invalid("a host path of agents' pods is a volume of a pod, below the kubelet's pods directory, and only for pod volumes",
-			fmt.Sprintf("variables.volumes.all(v, !has(v.hostPath) || (variables.podVolume && v.hostPath.path.startsWith(variables.podsDir) && "+
-				"v.hostPath.path.substring(variables.podsDir.size()).matches(r'%s') && !v.hostPath.path.matches(r'%s')))", volumeDir, identities)),
+			"variables.volumes.all(v, !has(v.hostPath) || (variables.podVolume && has(v.hostPath.type) && v.hostPath.type in ['Directory', 'BlockDevice'] && "+
+				`[v.hostPath.path.replace('\\', '/')].all(path, path.startsWith(variables.podsDir) && `+
+				fmt.Sprintf("path.substring(variables.podsDir.size()).matches(r'%s') && !path.matches(r'%s'))))", volumeDir, identities)),
 		invalid("volumes of agents' pods are claims, directories of the pod, ConfigMaps, tokens, and those Secrets and CSI volumes that Velero's pods have; if these have changed, apply this policy again",
 			"variables.volumes.all(v, has(v.hostPath) || has(v.persistentVolumeClaim) || has(v.emptyDir) || has(v.configMap) || has(v.downwardAPI) || "+
 				"(has(v.secret) && v.secret.secretName in variables.secrets) || (has(v.csi) && v.csi.driver in variables.drivers) || "+

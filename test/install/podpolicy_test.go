@@ -2,6 +2,7 @@ package install
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,8 +21,11 @@ import (
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// volumePath is the directory of a volume of another pod, on the host.
-const volumePath = "/var/lib/kubelet/pods/7d1c3d2e-0000-4000-8000-000000000000/volumes/kubernetes.io~csi/data/mount"
+// volumes are the directory on the host of the volumes of another pod, and volumePath is that of one of them.
+const (
+	volumes    = "/var/lib/kubelet/pods/7d1c3d2e-0000-4000-8000-000000000000/volumes/"
+	volumePath = volumes + "kubernetes.io~csi/data/mount"
+)
 
 // dryRun asks the API server without changing anything.
 var dryRun = metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
@@ -51,7 +55,9 @@ func moverOf(kind api.Kind, command string, volume corev1.VolumeSource) *corev1.
 }
 
 func podVolumeMover() *corev1.Pod {
-	return moverOf(api.PodVolumeBackup(), "pod-volume", corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: volumePath}})
+	return moverOf(api.PodVolumeBackup(), "pod-volume", corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{
+		Path: volumePath, Type: new(corev1.HostPathDirectory),
+	}})
 }
 
 func snapshotMover() *corev1.Pod {
@@ -134,6 +140,9 @@ func TestThePodPolicyOfAgents(t *testing.T) {
 func (p *policies) admits(t *testing.T) {
 	t.Helper()
 	require.NoError(t, p.create(soon(t), podVolumeMover()))
+	onWindows := podVolumeMover()
+	onWindows.Spec.Volumes[0].HostPath.Path = strings.ReplaceAll(volumePath, "/", `\`)
+	require.NoError(t, p.create(soon(t), onWindows))
 	require.NoError(t, p.create(soon(t), snapshotMover()))
 	require.NoError(t, p.createJob(soon(t), maintenanceJob()))
 	identity := podVolumeMover()
@@ -189,9 +198,13 @@ func (p *policies) refuses(t *testing.T) {
 		}), "add no capabilities"},
 		"the root of the host":            {hostPath("/"), "host path"},
 		"the kubelet's directory":         {hostPath("/var/lib/kubelet/pki"), "host path"},
-		"all volumes of a pod":            {hostPath("/var/lib/kubelet/pods/7d1c3d2e-0000-4000-8000-000000000000/volumes"), "host path"},
-		"the token of another pod":        {hostPath("/var/lib/kubelet/pods/7d1c3d2e-0000-4000-8000-000000000000/volumes/kubernetes.io~projected/kube-api-access"), "host path"},
-		"a Secret of another pod":         {hostPath("/var/lib/kubelet/pods/7d1c3d2e-0000-4000-8000-000000000000/volumes/kubernetes.io~secret/key"), "host path"},
+		"all volumes of a pod":            {hostPath(volumes[:len(volumes)-1]), "host path"},
+		"the token of another pod":        {hostPath(volumes + "kubernetes.io~projected/kube-api-access"), "host path"},
+		"a Secret of another pod":         {hostPath(volumes + "kubernetes.io~secret/key"), "host path"},
+		"all tokens of another pod":       {hostPath(volumes + "./kubernetes.io~projected"), "host path"},
+		"the token of a Windows pod":      {hostPath(volumes + "KUBERN~1/kube-api-access"), "host path"},
+		"a link of another pod":           {hostPath(volumes + "kubernetes.io~empty-dir/data/mount"), "host path"},
+		"a directory that is created":     {func(pod *corev1.Pod) { pod.Spec.Volumes[0].HostPath.Type = new(corev1.HostPathDirectoryOrCreate) }, "host path"},
 		"a host path of a data mover":     {func(pod *corev1.Pod) { pod.OwnerReferences = snapshotMover().OwnerReferences }, "host path"},
 		"the network of the host":         {func(pod *corev1.Pod) { pod.Spec.HostNetwork = true }, "namespaces of the host"},
 		"the processes of the host":       {func(pod *corev1.Pod) { pod.Spec.HostPID = true }, "namespaces of the host"},

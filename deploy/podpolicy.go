@@ -63,6 +63,9 @@ func (i *Inherited) addVolumes(volumes []corev1.Volume) {
 			i.Secrets = append(i.Secrets, volume.Secret.SecretName)
 		case volume.CSI != nil:
 			i.CSIDrivers = append(i.CSIDrivers, volume.CSI.Driver)
+			if secret := volume.CSI.NodePublishSecretRef; secret != nil {
+				i.Secrets = append(i.Secrets, secret.Name)
+			}
 		case volume.Projected != nil:
 			for _, source := range volume.Projected.Sources {
 				if source.Secret != nil {
@@ -121,19 +124,19 @@ func podPolicy(o Options) []runtime.Object {
 // They have no parameter. If the last policy with a parameter of a built-in kind is deleted, an API server stops to watch
 // this kind, and policies that are created later use what it has seen last (kubernetes/kubernetes#130887).
 func PodPolicies(p PodPolicy) []runtime.Object {
+	place := []admissionv1.Validation{p.placeValidation("pods and jobs")}
 	movers := admissionv1.ValidatingAdmissionPolicySpec{
-		MatchConstraints: matching(admissionv1.Create, "", "pods"),
-		Variables: p.variables("object.spec",
-			"has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, o.kind.startsWith('PodVolume'))"),
-		Validations: slices.Concat(p.placeValidations(), moverValidations(), podValidations()),
+		MatchConstraints: matching("", []string{"pods"}, admissionv1.Create),
+		Variables:        p.variables("object.metadata", "object.spec", owned("PodVolume"), owned("DataUpload")),
+		Validations:      slices.Concat(place, moverValidations(), podValidations()),
 	}
 	jobs := admissionv1.ValidatingAdmissionPolicySpec{
-		MatchConstraints: matching(admissionv1.Create, "batch", "jobs"),
-		Variables:        p.variables("object.spec.template.spec", "false"),
-		Validations:      slices.Concat(p.placeValidations(), jobValidations(), podValidations()),
+		MatchConstraints: matching("batch", []string{"jobs"}, admissionv1.Create),
+		Variables:        p.variables("object.spec.template.metadata", "object.spec.template.spec", "false", "false"),
+		Validations:      slices.Concat(place, jobValidations(), podValidations()),
 	}
 	patches := admissionv1.ValidatingAdmissionPolicySpec{
-		MatchConstraints: matching(admissionv1.Update, "", "pods"), Validations: patchValidations(),
+		MatchConstraints: matching("", []string{"pods"}, admissionv1.Update), Validations: patchValidations(),
 	}
 	return slices.Concat(p.policy("-movers", movers), p.policy("-jobs", jobs), p.policy("-patches", patches))
 }
@@ -162,11 +165,11 @@ func (p PodPolicy) policy(suffix string, spec admissionv1.ValidatingAdmissionPol
 	}
 }
 
-func matching(operation admissionv1.OperationType, group, resource string) *admissionv1.MatchResources {
+func matching(group string, resources []string, operations ...admissionv1.OperationType) *admissionv1.MatchResources {
 	return &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
 		RuleWithOperations: admissionv1.RuleWithOperations{
-			Operations: []admissionv1.OperationType{operation},
-			Rule:       admissionv1.Rule{APIGroups: []string{group}, APIVersions: []string{"v1"}, Resources: []string{resource}},
+			Operations: operations,
+			Rule:       admissionv1.Rule{APIGroups: []string{group}, APIVersions: []string{"v1"}, Resources: resources},
 		},
 	}}}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lateen-project/lateen/exposer/api"
 )
@@ -20,15 +21,22 @@ const (
 	// identities matches the directories of volumes with tokens, Secrets and configuration of another pod. Nobody backs
 	// them up.
 	identities = `/kubernetes\.io~(projected|secret|configmap|downward-api)|\.\.`
+	// program matches mount paths that could replace /velero, also by a detour.
+	program = `(?i)^/velero(\.exe)?/?$|^[^/]|^/$|//|/\.\.?(/|$)|\\`
 )
 
-// variables of a pod or job, whose pod spec is given as CEL.
-//
-// podVolume is CEL for whether it moves a pod volume, and so has a hostPath.
-func (p PodPolicy) variables(spec, podVolume string) []admissionv1.Variable {
-	return []admissionv1.Variable{
-		{Name: "spec", Expression: spec},
-		{Name: "volumes", Expression: "has(variables.spec.volumes) ? variables.spec.volumes : []"},
+// variables of a pod or job, whose metadata and pod spec are given as CEL, and what it does: whether it moves a pod
+// volume, and so has a hostPath, and whether it reads a snapshot.
+func (p PodPolicy) variables(metadata, spec, podVolume, snapshot string) []admissionv1.Variable {
+	return append([]admissionv1.Variable{
+		{Name: "metadata", Expression: metadata},
+		{Name: "spec", Expression: "dyn(" + spec + ")"},
+		{Name: "container", Expression: "variables.spec.containers[0]"},
+		{Name: "security", Expression: "[?variables.spec.?securityContext, ?variables.container.?securityContext]"},
+		{Name: "volumes", Expression: "variables.spec.?volumes.orValue([])"},
+		{Name: "mounts", Expression: "variables.container.?volumeMounts.orValue([])"},
+		{Name: "env", Expression: "variables.container.?env.orValue([])"},
+		{Name: "envFrom", Expression: "variables.container.?envFrom.orValue([])"},
 		{Name: "image", Expression: "'" + p.Image + "'"},
 		{Name: "account", Expression: "'" + p.Account + "'"},
 		{Name: "secrets", Expression: p.Secrets},
@@ -36,7 +44,13 @@ func (p PodPolicy) variables(spec, podVolume string) []admissionv1.Variable {
 		{Name: "podsDir", Expression: "'" + p.PodsDir + "/'"},
 		{Name: "privileged", Expression: p.Privileged},
 		{Name: "podVolume", Expression: podVolume},
-	}
+		{Name: "snapshot", Expression: snapshot},
+	}, fieldVariables(PodFields())...)
+}
+
+// owned is CEL for whether a transfer of a kind with that prefix owns a pod.
+func owned(prefix string) string {
+	return "has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, o.kind.startsWith('" + prefix + "'))"
 }
 
 // moverValidations are those of pods. What a mover does is named by its owner.
@@ -49,23 +63,23 @@ func moverValidations() []admissionv1.Validation {
 		invalid("agents may create only pods that a DataUpload, DataDownload, PodVolumeBackup or PodVolumeRestore owns",
 			"has(object.metadata.ownerReferences) && object.metadata.ownerReferences.size() == 1 && object.metadata.ownerReferences.all(o, "+
 				"("+strings.Join(owners, ") || (")+"))"),
-		invalid("agents may create only pods that run /velero data-mover or /velero pod-volume",
-			`variables.spec.containers.all(c, has(c.command) && c.command == ['/velero'] && has(c.args) && c.args.size() > 0 && c.args[0] in ['data-mover', 'pod-volume'])`),
+		runs("pods that run /velero data-mover or /velero pod-volume", "data-mover", "pod-volume"),
 	}
 }
 
 func jobValidations() []admissionv1.Validation {
-	return []admissionv1.Validation{
-		invalid("agents may create only jobs that run /velero repo-maintenance",
-			`variables.spec.containers.all(c, has(c.command) && c.command == ['/velero'] && has(c.args) && c.args.size() > 0 && c.args[0] == 'repo-maintenance')`),
-	}
+	return []admissionv1.Validation{runs("jobs that run /velero repo-maintenance", "repo-maintenance")}
 }
 
-// placeValidations are those of every pod and job.
-func (p PodPolicy) placeValidations() []admissionv1.Validation {
-	return []admissionv1.Validation{
-		invalid("agents may create pods and jobs only in Velero's namespace", "request.namespace == '"+p.Namespace+"'"),
-	}
+// runs allows these commands of Velero.
+func runs(what string, commands ...string) admissionv1.Validation {
+	return invalid("agents may create only "+what, "has(variables.container.command) && variables.container.command == ['/velero'] && "+
+		"has(variables.container.args) && variables.container.args.size() > 0 && variables.container.args[0] in "+celList(commands))
+}
+
+// placeValidation is that of everything that agents create.
+func (p PodPolicy) placeValidation(what string) admissionv1.Validation {
+	return invalid("agents may create "+what+" only in Velero's namespace", "request.namespace == '"+p.Namespace+"'")
 }
 
 // patchValidations let agents label a mover of Velero's agents. A container's image can be changed by a patch too.
@@ -78,30 +92,44 @@ func patchValidations() []admissionv1.Validation {
 // podValidations are those of a pod and of the pods of a job.
 func podValidations() []admissionv1.Validation {
 	return []admissionv1.Validation{
+		fieldValidation("pods of agents have only fields that movers and jobs need; exclude Velero's namespace from webhooks that add others"),
 		invalid("pods of agents have one container; exclude Velero's namespace from webhooks that add others",
-			"variables.spec.containers.size() == 1 && !has(variables.spec.initContainers) && !has(variables.spec.ephemeralContainers)"),
+			"variables.spec.containers.size() == 1"),
 		invalid("pods of agents have the image of Velero's server, with any tag; if its name has changed, apply this policy again",
-			fmt.Sprintf("variables.spec.containers.all(c, variables.image.find(r'%[1]s') == c.image.find(r'%[1]s'))", repository)),
+			fmt.Sprintf("variables.image.find(r'%[1]s') == variables.container.image.find(r'%[1]s')", repository)),
 		invalid("pods of agents have the ServiceAccount of movers and no other",
 			"(has(variables.spec.serviceAccountName) ? variables.spec.serviceAccountName : 'default') == variables.account"),
-		invalid("pods of agents do not share namespaces of the host",
-			"[has(variables.spec.hostNetwork) && variables.spec.hostNetwork, has(variables.spec.hostPID) && variables.spec.hostPID, "+
-				"has(variables.spec.hostIPC) && variables.spec.hostIPC].all(shared, !shared)"),
-		invalid("pods of agents are not privileged and add no capabilities; movers of pod volumes may be privileged only with the policy "+PodPolicyPrivileged,
-			"variables.spec.containers.all(c, !has(c.securityContext) || ((!has(c.securityContext.privileged) || !c.securityContext.privileged || "+
-				"(variables.privileged && variables.podVolume)) && (!has(c.securityContext.capabilities) || !has(c.securityContext.capabilities.add))))"),
+		invalid("pods of agents are not privileged; movers of pod volumes may be privileged only with the policy "+PodPolicyPrivileged,
+			"!has(variables.container.securityContext) || !has(variables.container.securityContext.privileged) || "+
+				"!variables.container.securityContext.privileged || (variables.privileged && variables.podVolume)"),
+		invalid("pods of agents have no other SELinux type than spc_t, and only to read a snapshot through a read-only volume",
+			"variables.security.all(s, !has(s.seLinuxOptions) || !has(s.seLinuxOptions.type) || (s.seLinuxOptions.type == 'spc_t' && "+
+				"variables.snapshot && variables.volumes.exists(v, v.?persistentVolumeClaim.?readOnly.orValue(false))))"),
+		invalid("pods of agents are not without the profiles of seccomp and AppArmor",
+			"variables.security.all(s, s.?seccompProfile.?type.orValue('') != 'Unconfined' && "+
+				"s.?appArmorProfile.?type.orValue('') != 'Unconfined') && "+
+				"(!has(variables.metadata.annotations) || variables.metadata.annotations.all(a, "+
+				"!a.startsWith('"+corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+"') || "+
+				"variables.metadata.annotations[a] != 'unconfined'))"),
+		invalid("pods of agents have no resources but CPU, memory and ephemeral storage",
+			"[?variables.spec.?resources, ?variables.container.?resources].all(r, [?r.?limits, ?r.?requests].all(all, "+
+				"all.all(name, name in ['cpu', 'memory', 'ephemeral-storage'])))"),
 		invalid("a host path of agents' pods is a volume of a pod, below the kubelet's pods directory, and only for pod volumes",
-			"variables.volumes.all(v, !has(v.hostPath) || (variables.podVolume && has(v.hostPath.type) && v.hostPath.type in ['Directory', 'BlockDevice'] && "+
+			"variables.volumes.all(v, !has(v.hostPath) || (variables.podVolume && "+
+				"v.hostPath.?type.orValue('') in ['Directory', 'BlockDevice'] && "+
 				`[v.hostPath.path.replace('\\', '/')].all(path, path.startsWith(variables.podsDir) && `+
 				fmt.Sprintf("path.substring(variables.podsDir.size()).matches(r'%s') && !path.matches(r'%s'))))", volumeDir, identities)),
-		invalid("volumes of agents' pods are claims, directories of the pod, ConfigMaps, tokens, and those Secrets and CSI volumes that Velero's pods have; if these have changed, apply this policy again",
-			"variables.volumes.all(v, has(v.hostPath) || has(v.persistentVolumeClaim) || has(v.emptyDir) || has(v.configMap) || has(v.downwardAPI) || "+
-				"(has(v.secret) && v.secret.secretName in variables.secrets) || (has(v.csi) && v.csi.driver in variables.drivers) || "+
-				"(has(v.projected) && (!has(v.projected.sources) || v.projected.sources.all(p, !has(p.secret) || p.secret.name in variables.secrets))))"),
+		invalid("volumes of agents' pods have those Secrets and CSI drivers of Velero's pods; if these have changed, apply this policy again",
+			"variables.volumes.all(v, (!has(v.secret) || v.secret.secretName in variables.secrets) && "+
+				"(!has(v.csi) || (v.csi.driver in variables.drivers && "+
+				"(!has(v.csi.nodePublishSecretRef) || v.csi.nodePublishSecretRef.name in variables.secrets))) && "+
+				"(!has(v.projected) || !has(v.projected.sources) || v.projected.sources.all(p, "+
+				"!has(p.secret) || p.secret.name in variables.secrets)))"),
 		invalid("variables of agents' pods are from those Secrets that Velero's pods have; if these have changed, apply this policy again",
-			"variables.spec.containers.all(c, (!has(c.env) || c.env.all(e, !has(e.valueFrom) || !has(e.valueFrom.secretKeyRef) || "+
-				"e.valueFrom.secretKeyRef.name in variables.secrets)) && (!has(c.envFrom) || c.envFrom.all(e, !has(e.secretRef) || "+
-				"e.secretRef.name in variables.secrets)))"),
+			"variables.env.all(e, !has(e.valueFrom) || !has(e.valueFrom.secretKeyRef) || e.valueFrom.secretKeyRef.name in variables.secrets) && "+
+				"variables.envFrom.all(e, !has(e.secretRef) || e.secretRef.name in variables.secrets)"),
+		invalid("mounts of agents' pods do not hide /velero, and do not reach the host",
+			fmt.Sprintf("variables.mounts.all(m, !m.mountPath.matches(r'%s') && m.?mountPropagation.orValue('') != 'Bidirectional')", program)),
 	}
 }
 

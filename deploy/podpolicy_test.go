@@ -22,7 +22,9 @@ func TestThePoliciesAllowWhatVeleroHas(t *testing.T) {
 		},
 		Volumes: []corev1.Volume{
 			{Name: "cloud", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "cloud-credentials"}}},
-			{Name: "vault", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "secrets-store.csi.k8s.io"}}},
+			{Name: "vault", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{
+				Driver: "secrets-store.csi.k8s.io", NodePublishSecretRef: &corev1.LocalObjectReference{Name: "vault"},
+			}}},
 			{Name: "all", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
 				{Secret: &corev1.SecretProjection{LocalObjectReference: secret("projected")}},
 			}}}},
@@ -34,7 +36,7 @@ func TestThePoliciesAllowWhatVeleroHas(t *testing.T) {
 	}}
 	require.Equal(t, deploy.Inherited{
 		Image: "mirror.test:5000/velero", Account: "velero-server",
-		Secrets: []string{"agents", "cloud-credentials", "key", "projected", "proxy"}, CSIDrivers: []string{"secrets-store.csi.k8s.io"},
+		Secrets: []string{"agents", "cloud-credentials", "key", "projected", "proxy", "vault"}, CSIDrivers: []string{"secrets-store.csi.k8s.io"},
 	}, deploy.InheritedFrom(server, agents))
 	require.Equal(t, deploy.Inherited{Account: "default"}, deploy.InheritedFrom(corev1.PodSpec{}, corev1.PodSpec{}))
 }

@@ -2,6 +2,8 @@ package install
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -10,11 +12,15 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
@@ -26,6 +32,9 @@ const (
 	volumes    = "/var/lib/kubelet/pods/7d1c3d2e-0000-4000-8000-000000000000/volumes/"
 	volumePath = volumes + "kubernetes.io~csi/data/mount"
 )
+
+// runtimeClass is one that movers do not have.
+const runtimeClass = "not-of-movers"
 
 // dryRun asks the API server without changing anything.
 var dryRun = metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
@@ -40,7 +49,7 @@ func moverOf(kind api.Kind, command string, volume corev1.VolumeSource) *corev1.
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: version, Kind: name, Name: "nightly-1", UID: "uid", Controller: new(true)}},
 		},
 		Spec: corev1.PodSpec{
-			ServiceAccountName: deploy.MoverAccountName,
+			ServiceAccountName: deploy.MoverAccountName, AutomountServiceAccountToken: new(false),
 			Containers: []corev1.Container{{
 				Name: "mover", Image: "velero/velero:v1.17.0", Command: []string{"/velero"}, Args: []string{command, "backup"},
 				Env:          []corev1.EnvVar{{Name: "AWS_SHARED_CREDENTIALS_FILE", Value: "/credentials/cloud"}},
@@ -81,6 +90,15 @@ type policies struct {
 	agent kubernetes.Interface // with the agents' token
 }
 
+// act gets the agents' token.
+func (p *policies) act() {
+	own, err := plane.ServiceAccount(soon(p.T), p.namespace, deploy.ServiceAccountName)
+	require.NoError(p, err)
+	own.WarningHandler = rest.NoWarnings{}
+	p.agent, err = kubernetes.NewForConfig(own)
+	require.NoError(p, err)
+}
+
 // eventually waits until admission knows the policies. No watch shows when it does.
 func (p *policies) eventually(known func(context.Context) bool) {
 	err := wait.PollUntilContextCancel(soon(p.T), 100*time.Millisecond, true, func(ctx context.Context) (bool, error) { return known(ctx), nil }) //nolint:forbidigo // see above
@@ -93,6 +111,14 @@ func (p *policies) create(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
+// created returns the mover of a pod volume that has been changed, as the agents would create it.
+func (p *policies) created(t *testing.T, change func(*corev1.Pod)) (*corev1.Pod, error) {
+	t.Helper()
+	pod := podVolumeMover()
+	change(pod)
+	return p.agent.CoreV1().Pods(p.namespace).Create(soon(t), pod, dryRun)
+}
+
 func (p *policies) createJob(ctx context.Context, job *batchv1.Job) error {
 	_, err := p.agent.BatchV1().Jobs(p.namespace).Create(ctx, job, dryRun)
 	return err
@@ -101,15 +127,12 @@ func (p *policies) createJob(ctx context.Context, job *batchv1.Job) error {
 func TestThePodPolicyOfAgents(t *testing.T) {
 	p := &policies{env: newEnv(t)}
 	p.install("--restrict-movers", "--pod-policy="+deploy.PodPolicyRestricted)
-	own, err := plane.ServiceAccount(soon(t), p.namespace, deploy.ServiceAccountName)
-	require.NoError(t, err)
-	p.agent, err = kubernetes.NewForConfig(own)
-	require.NoError(t, err)
+	p.act()
 	server := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "server"},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "velero", Image: "velero/velero:v1.18.3"}}},
 	}
-	_, err = p.kube.CoreV1().Pods(p.namespace).Create(soon(t), server, metav1.CreateOptions{})
+	_, err := p.kube.CoreV1().Pods(p.namespace).Create(soon(t), server, metav1.CreateOptions{})
 	require.NoError(t, err, "the policy is for agents only")
 	// A patch could give Velero's server another image, and so its rights to somebody else.
 	patch := func(ctx context.Context, text string) error {
@@ -123,35 +146,86 @@ func TestThePodPolicyOfAgents(t *testing.T) {
 			apierrors.IsInvalid(patch(ctx, `{"spec":{"containers":[{"name":"velero","image":"evil.test/velero:v1"}]}}`))
 	})
 	require.NoError(t, patch(soon(t), `{"metadata":{"labels":{"lateen.dev/owner":"uid"}}}`), "agents label movers of Velero's agents")
-	t.Run("admits what they create", func(t *testing.T) { p.admits(t) })
+	t.Run("admits what they create", func(t *testing.T) { p.admits(t, false) })
 	t.Run("refuses all else", func(t *testing.T) { p.refuses(t) })
+	_, err = p.kube.NodeV1().RuntimeClasses().Create(soon(t), &nodev1.RuntimeClass{
+		ObjectMeta: metav1.ObjectMeta{Name: runtimeClass}, Handler: "other",
+		Overhead: &nodev1.Overhead{PodFixed: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	t.Run("refuses fields", func(t *testing.T) { p.refusesFields(t) })
 	t.Run("has no warnings", func(t *testing.T) { p.hasNoWarnings(t) })
 
+	p.install("--apply", "--restrict-movers", "--pod-policy="+deploy.PodPolicyPrivileged)
 	privileged := func(pod *corev1.Pod) *corev1.Pod {
 		pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)}
 		return pod
 	}
-	require.True(t, apierrors.IsInvalid(p.create(soon(t), privileged(podVolumeMover()))))
-	p.install("--apply", "--restrict-movers", "--pod-policy="+deploy.PodPolicyPrivileged)
 	p.eventually(func(ctx context.Context) bool { return p.create(ctx, privileged(podVolumeMover())) == nil })
+	t.Run("admits privileged movers", func(t *testing.T) { p.admits(t, true) })
 	require.True(t, apierrors.IsInvalid(p.create(soon(t), privileged(snapshotMover()))), "movers of snapshots need no privileges")
+	bidirectional := privileged(podVolumeMover())
+	bidirectional.Spec.Containers[0].VolumeMounts[0].MountPropagation = new(corev1.MountPropagationBidirectional)
+	require.ErrorContains(t, p.create(soon(t), bidirectional), "do not reach the host")
 }
 
-func (p *policies) admits(t *testing.T) {
+// admits tries all that agents create, as the tests of package objects have it.
+func (p *policies) admits(t *testing.T, privileged bool) {
 	t.Helper()
-	require.NoError(t, p.create(soon(t), podVolumeMover()))
-	onWindows := podVolumeMover()
-	onWindows.Spec.Volumes[0].HostPath.Path = strings.ReplaceAll(volumePath, "/", `\`)
-	require.NoError(t, p.create(soon(t), onWindows))
-	require.NoError(t, p.create(soon(t), snapshotMover()))
-	require.NoError(t, p.createJob(soon(t), maintenanceJob()))
-	identity := podVolumeMover()
-	identity.Spec.Volumes = append(identity.Spec.Volumes, corev1.Volume{Name: "identity", VolumeSource: corev1.VolumeSource{
-		Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
-			Audience: "sts.amazonaws.com", Path: "token",
-		}}}},
-	}})
-	require.NoError(t, p.create(soon(t), identity), "webhooks of clouds add a token")
+	files, err := filepath.Glob("../../exposer/objects/testdata/*.yaml")
+	require.NoError(t, err)
+	seen := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for document := range strings.SplitSeq(string(text), "\n---\n") {
+			var kind metav1.TypeMeta
+			require.NoError(t, yaml.Unmarshal([]byte(document), &kind))
+			switch kind.Kind {
+			case "Pod":
+				var pod corev1.Pod
+				require.NoError(t, yaml.Unmarshal([]byte(document), &pod))
+				pod.Namespace = p.namespace
+				p.installed(&pod.Spec)
+				err = p.create(soon(t), &pod)
+				if security := pod.Spec.Containers[0].SecurityContext; !privileged && security != nil && *security.Privileged {
+					require.ErrorContains(t, err, "pods of agents are not privileged", file)
+					continue
+				}
+			case "Job":
+				var job batchv1.Job
+				require.NoError(t, yaml.Unmarshal([]byte(document), &job))
+				job.Namespace = p.namespace
+				p.installed(&job.Spec.Template.Spec)
+				err = p.createJob(soon(t), &job)
+			default:
+				continue
+			}
+			require.NoError(t, err, file)
+			seen++
+		}
+	}
+	require.NotZero(t, seen)
+	_, err = p.created(t, func(pod *corev1.Pod) {
+		pod.Spec.AutomountServiceAccountToken = nil
+		volume(corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Audience: "sts.amazonaws.com", Path: "token"}},
+		}}})(pod)
+	})
+	require.NoError(t, err, "webhooks of clouds add a token")
+}
+
+// installed gives a pod what this installation has: its ServiceAccount, Secrets, priority classes, and paths without a drive.
+func (p *policies) installed(spec *corev1.PodSpec) {
+	spec.ServiceAccountName, spec.Containers[0].EnvFrom = deploy.MoverAccountName, nil
+	if spec.PriorityClassName != "" {
+		spec.PriorityClassName = "system-node-critical"
+	}
+	for _, volume := range spec.Volumes {
+		if volume.HostPath != nil {
+			volume.HostPath.Path = strings.TrimPrefix(volume.HostPath.Path, "C:")
+		}
+	}
 }
 
 func (p *policies) hasNoWarnings(t *testing.T) {
@@ -165,95 +239,5 @@ func (p *policies) hasNoWarnings(t *testing.T) {
 			func(p *admissionv1.ValidatingAdmissionPolicy) bool { return p.Status.TypeChecking != nil })
 		require.NoError(t, err)
 		require.Empty(t, policy.Status.TypeChecking.ExpressionWarnings, policy.Name)
-	}
-}
-
-// refuses tries what somebody with the token of an agent may not do.
-func (p *policies) refuses(t *testing.T) {
-	t.Helper()
-	hostPath := func(path string) func(*corev1.Pod) {
-		return func(pod *corev1.Pod) { pod.Spec.Volumes[0].HostPath.Path = path }
-	}
-	secret := corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "other"}, Key: "key"}
-	container := func(change func(*corev1.Container)) func(*corev1.Pod) {
-		return func(pod *corev1.Pod) { change(&pod.Spec.Containers[0]) }
-	}
-	volume := func(source corev1.VolumeSource) func(*corev1.Pod) {
-		return func(pod *corev1.Pod) {
-			pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "other", VolumeSource: source})
-		}
-	}
-	tests := map[string]struct {
-		change func(*corev1.Pod)
-		says   string
-	}{
-		"the rights of Velero's server": {func(pod *corev1.Pod) { pod.Spec.ServiceAccountName = "velero" }, "ServiceAccount of movers"},
-		"another image":                 {container(func(c *corev1.Container) { c.Image = "velero/velero-tools:v1" }), "image of Velero's server"},
-		"another registry":              {container(func(c *corev1.Container) { c.Image = "evil.test:5000/velero/velero:v1.18.3" }), "image of Velero's server"},
-		"a shell":                       {container(func(c *corev1.Container) { c.Command = []string{"/bin/sh"} }), "/velero data-mover"},
-		"another command of Velero":     {container(func(c *corev1.Container) { c.Args = []string{"server"} }), "/velero data-mover"},
-		"a privileged container":        {container(func(c *corev1.Container) { c.SecurityContext = &corev1.SecurityContext{Privileged: new(true)} }), "are not privileged"},
-		"a capability": {container(func(c *corev1.Container) {
-			c.SecurityContext = &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"SYS_ADMIN"}}}
-		}), "add no capabilities"},
-		"the root of the host":            {hostPath("/"), "host path"},
-		"the kubelet's directory":         {hostPath("/var/lib/kubelet/pki"), "host path"},
-		"all volumes of a pod":            {hostPath(volumes[:len(volumes)-1]), "host path"},
-		"the token of another pod":        {hostPath(volumes + "kubernetes.io~projected/kube-api-access"), "host path"},
-		"a Secret of another pod":         {hostPath(volumes + "kubernetes.io~secret/key"), "host path"},
-		"all tokens of another pod":       {hostPath(volumes + "./kubernetes.io~projected"), "host path"},
-		"the token of a Windows pod":      {hostPath(volumes + "KUBERN~1/kube-api-access"), "host path"},
-		"a link of another pod":           {hostPath(volumes + "kubernetes.io~empty-dir/data/mount"), "host path"},
-		"a directory that is created":     {func(pod *corev1.Pod) { pod.Spec.Volumes[0].HostPath.Type = new(corev1.HostPathDirectoryOrCreate) }, "host path"},
-		"a host path of a data mover":     {func(pod *corev1.Pod) { pod.OwnerReferences = snapshotMover().OwnerReferences }, "host path"},
-		"the network of the host":         {func(pod *corev1.Pod) { pod.Spec.HostNetwork = true }, "namespaces of the host"},
-		"the processes of the host":       {func(pod *corev1.Pod) { pod.Spec.HostPID = true }, "namespaces of the host"},
-		"the IPC of the host":             {func(pod *corev1.Pod) { pod.Spec.HostIPC = true }, "namespaces of the host"},
-		"no owner":                        {func(pod *corev1.Pod) { pod.OwnerReferences = nil }, "DataUpload"},
-		"an owner that is not a transfer": {func(pod *corev1.Pod) { pod.OwnerReferences[0].Kind = "Backup" }, "DataUpload"},
-		"a second container": {func(pod *corev1.Pod) {
-			second := pod.Spec.Containers[0]
-			second.Name = "second"
-			pod.Spec.Containers = append(pod.Spec.Containers, second)
-		}, "one container"},
-		"an init container": {func(pod *corev1.Pod) {
-			pod.Spec.InitContainers = []corev1.Container{{Name: "b", Image: "velero/velero:v1"}}
-		}, "one container"},
-		"a Secret as a volume":             {volume(corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "other"}}), "those Secrets"},
-		"a Secret in a projected volume":   {volume(corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{Secret: &corev1.SecretProjection{LocalObjectReference: secret.LocalObjectReference}}}}}), "those Secrets"},
-		"a share of the network":           {volume(corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{Server: "nfs.test", Path: "/"}}), "those Secrets"},
-		"an inline volume of a CSI driver": {volume(corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "other.test"}}), "those Secrets"},
-		"a Secret in a variable": {container(func(c *corev1.Container) {
-			c.Env = append(c.Env, corev1.EnvVar{Name: "KEY", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &secret}})
-		}), "variables of agents' pods"},
-		"a Secret as variables": {container(func(c *corev1.Container) {
-			c.EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: secret.LocalObjectReference}}}
-		}), "variables of agents' pods"},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			pod := podVolumeMover()
-			test.change(pod)
-			err := p.create(soon(t), pod)
-			require.True(t, apierrors.IsInvalid(err), "%v", err)
-			require.ErrorContains(t, err, test.says)
-		})
-	}
-	jobs := map[string]struct {
-		change func(*batchv1.Job)
-		says   string
-	}{
-		"the rights of Velero's server": {func(job *batchv1.Job) { job.Spec.Template.Spec.ServiceAccountName = "velero" }, "ServiceAccount of movers"},
-		"a shell":                       {func(job *batchv1.Job) { job.Spec.Template.Spec.Containers[0].Command = []string{"/bin/sh"} }, "/velero repo-maintenance"},
-		"a volume of a pod":             {func(job *batchv1.Job) { job.Spec.Template.Spec.Volumes = podVolumeMover().Spec.Volumes }, "host path"},
-	}
-	for name, test := range jobs {
-		t.Run("a job with "+name, func(t *testing.T) {
-			job := maintenanceJob()
-			test.change(job)
-			err := p.createJob(soon(t), job)
-			require.True(t, apierrors.IsInvalid(err), "%v", err)
-			require.ErrorContains(t, err, test.says)
-		})
 	}
 }

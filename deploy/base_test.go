@@ -29,7 +29,8 @@ func TestTheComponentsMatchThePackage(t *testing.T) {
 	})
 	requireFiles(t, "components/movers", movers)
 	server := deploy.Velero{Image: deploy.VeleroImage, Credentials: []byte("of the bucket")}
-	policies := deploy.PodPolicies(deploy.PodPolicyOf("velero", "/var/lib/kubelet/pods", deploy.PodPolicyRestricted, deploy.Movers{Account: true}, server.Inherited()))
+	policies := deploy.PodPolicies(deploy.PodPolicyOf("velero", "/var/lib/kubelet/pods", deploy.PodPolicyRestricted,
+		deploy.Movers{Account: true}, deploy.Copies{}, server.Inherited()))
 	policy := map[string]string{"policies.yaml": string(render(t, policies))}
 	policy["kustomization.yaml"] = kustomization(t, "v1alpha1", "Component", policy)
 	requireFiles(t, "components/pod-policy", policy)
@@ -45,11 +46,13 @@ func TestTheFilesOfTheChartMatchThePackage(t *testing.T) {
 		"mover-role.yaml":  document(t, deploy.MoverRules()),
 		"podpolicies.yaml": string(render(t, deploy.PodPolicies(deploy.PodPolicy{
 			Namespace: "{{ .Release.Namespace }}", PodsDir: "{{ .Values.nodeAgent.podVolumePath }}",
-			Privileged: `{{ eq .Values.podPolicy "` + deploy.PodPolicyPrivileged + `" }}`,
-			Account:    `{{ include "lateen.policyAccount" . }}`,
-			Image:      `{{ include "lateen.policyImage" . }}`,
-			Secrets:    "{{ toJson .Values.podPolicyAllows.secrets }}",
-			Drivers:    "{{ toJson .Values.podPolicyAllows.csiDrivers }}",
+			Privileged:     `{{ eq .Values.podPolicy "` + deploy.PodPolicyPrivileged + `" }}`,
+			Account:        `{{ include "lateen.policyAccount" . }}`,
+			Image:          `{{ include "lateen.policyImage" . }}`,
+			Secrets:        "{{ toJson .Values.podPolicyAllows.secrets }}",
+			Drivers:        "{{ toJson .Values.podPolicyAllows.csiDrivers }}",
+			CopySecrets:    "{{ toJson .Values.podPolicyAllows.copySecrets }}",
+			CopyConfigMaps: "{{ toJson .Values.podPolicyAllows.copyConfigMaps }}",
 		}))),
 		"podmonitor.yaml":     document(t, spec(t, "monitoring/podmonitor.yaml")),
 		"prometheusrule.yaml": document(t, spec(t, "monitoring/prometheusrule.yaml")),

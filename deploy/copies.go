@@ -45,7 +45,7 @@ func CopyAccessNames(namespace string) []string {
 
 // targetRules are the rules for Velero's namespace. A patch lets transfers share a copy. With the admission plugin
 // OwnerReferencesPermissionEnforcement, a change of owners also needs the delete verb. RBAC cannot restrict create to
-// a name. Agents may create pods there, so they can read every Secret there anyway.
+// a name: PodPolicies do. Without these, agents can read every Secret there anyway, in a pod that they create.
 func (c Copies) targetRules() []rbacv1.PolicyRule {
 	var rules []rbacv1.PolicyRule
 	if len(c.Secrets) > 0 {

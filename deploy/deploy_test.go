@@ -55,8 +55,10 @@ func TestInstallation(t *testing.T) {
 			golden: "movers.yaml",
 		},
 		"with a policy on pods, agents may create only what movers and jobs are": {
-			options: deploy.Options{Namespace: "velero", Image: "example.test/lateen:v1", HostPath: true, PodPolicy: deploy.PodPolicyPrivileged, Inherited: deploy.Velero{Image: deploy.VeleroImage, Account: "backup"}.Inherited()},
-			golden:  "podpolicy.yaml",
+			options: deploy.Options{Namespace: "velero", Image: "example.test/lateen:v1", HostPath: true, PodPolicy: deploy.PodPolicyPrivileged,
+				Copies:    deploy.Copies{Secrets: []string{"kms-key"}, From: []string{"shop"}},
+				Inherited: deploy.Velero{Image: deploy.VeleroImage, Account: "backup"}.Inherited()},
+			golden: "podpolicy.yaml",
 		},
 		"with agents on Windows nodes, these have a DaemonSet of their own, without what only Linux has": {
 			options: deploy.Options{Namespace: "velero", Image: "example.test/lateen:v1", Windows: true},

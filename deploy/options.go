@@ -26,6 +26,7 @@ type Options struct {
 	Movers              Movers
 	PodPolicy           string    // restricts what agents create: empty (not), PodPolicyRestricted or PodPolicyPrivileged
 	Inherited           Inherited // what PodPolicy allows of Velero's own pods
+	Copies              Copies    // what PodPolicy allows agents to copy; CopyAccess has the rights to
 }
 
 // Values of Options.PodPolicy.

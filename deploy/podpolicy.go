@@ -25,6 +25,8 @@ type PodPolicy struct {
 	Image      string // of Velero's server; its tag and digest do not matter
 	Secrets    string // CEL: the list of the Secrets that pods may have
 	Drivers    string // CEL: the list of the CSI drivers whose inline volumes pods may have
+	// CEL: the lists of the Secrets and ConfigMaps that agents may copy
+	CopySecrets, CopyConfigMaps string
 }
 
 // Inherited is what movers and jobs inherit from the workloads of Velero, and the policies allow.
@@ -90,10 +92,11 @@ func (i *Inherited) addVariables(container corev1.Container) {
 }
 
 // PodPolicyOf returns the parts for an installation whose policies have that mode.
-func PodPolicyOf(namespace, podsDir, mode string, movers Movers, from Inherited) PodPolicy {
+func PodPolicyOf(namespace, podsDir, mode string, movers Movers, copies Copies, from Inherited) PodPolicy {
 	p := PodPolicy{
 		Namespace: namespace, PodsDir: podsDir, Privileged: fmt.Sprint(mode == PodPolicyPrivileged), Account: from.Account,
 		Image: from.Image, Secrets: celList(from.Secrets), Drivers: celList(from.CSIDrivers),
+		CopySecrets: celList(copies.Secrets), CopyConfigMaps: celList(copies.ConfigMaps),
 	}
 	if movers.Account {
 		p.Account = MoverAccountName
@@ -115,11 +118,12 @@ func podPolicy(o Options) []runtime.Object {
 	if o.PodPolicy == "" {
 		return nil
 	}
-	return PodPolicies(PodPolicyOf(o.Namespace, path.Join(o.kubeletRoot(), "pods"), o.PodPolicy, o.Movers, o.Inherited))
+	return PodPolicies(PodPolicyOf(o.Namespace, path.Join(o.kubeletRoot(), "pods"), o.PodPolicy, o.Movers, o.Copies, o.Inherited))
 }
 
 // PodPolicies returns ValidatingAdmissionPolicies with their bindings. They refuse the agents' ServiceAccount every
-// pod and job that agents do not create, and changes of existing pods. Kubernetes has them from 1.30.
+// pod and job that agents do not create, changes of existing pods, and every Secret and ConfigMap that is not a copy
+// with a name that the agents may copy. Kubernetes has them from 1.30.
 //
 // They have no parameter. If the last policy with a parameter of a built-in kind is deleted, an API server stops to watch
 // this kind, and policies that are created later use what it has seen last (kubernetes/kubernetes#130887).
@@ -138,7 +142,12 @@ func PodPolicies(p PodPolicy) []runtime.Object {
 	patches := admissionv1.ValidatingAdmissionPolicySpec{
 		MatchConstraints: matching("", []string{"pods"}, admissionv1.Update), Validations: patchValidations(),
 	}
-	return slices.Concat(p.policy("-movers", movers), p.policy("-jobs", jobs), p.policy("-patches", patches))
+	copies := admissionv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: matching("", []string{"secrets", "configmaps"}, admissionv1.Create, admissionv1.Update),
+		Variables:        p.copyVariables(),
+		Validations:      append([]admissionv1.Validation{p.placeValidation("Secrets and ConfigMaps")}, copyValidations()...),
+	}
+	return slices.Concat(p.policy("-movers", movers), p.policy("-jobs", jobs), p.policy("-patches", patches), p.policy("-copies", copies))
 }
 
 // policy returns a policy for requests of the agents, and its binding.

@@ -9,6 +9,7 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Fields are the fields that objects of one API type may have. The policies refuse every other field, also one that
@@ -65,6 +66,18 @@ func PodFields() []Fields {
 		fields(corev1.ProjectedVolumeSource{}, volumes("projected"), "sources defaultMode"),
 		fields(corev1.VolumeProjection{}, "variables.volumes.map(v, has(v.projected) && has(v.projected.sources), v.projected.sources)",
 			"serviceAccountToken secret configMap downwardAPI clusterTrustBundle"),
+	}
+}
+
+// CopyFields are the fields of copies of Secrets and ConfigMaps. The API server moves stringData into data. Kubernetes
+// fills in Secrets of a certain type, and other controllers act on annotations and labels of Secrets.
+func CopyFields() []Fields {
+	return []Fields{
+		fields(corev1.Secret{}, "[request.resource.resource == 'secrets' ? [variables.copy] : []]", "apiVersion kind metadata data type"),
+		fields(corev1.ConfigMap{}, "[request.resource.resource == 'configmaps' ? [variables.copy] : []]",
+			"apiVersion kind metadata data binaryData"),
+		fields(metav1.ObjectMeta{}, "[[variables.copy.metadata]]",
+			"name namespace labels annotations ownerReferences uid resourceVersion creationTimestamp managedFields"),
 	}
 }
 

@@ -133,6 +133,37 @@ func podValidations() []admissionv1.Validation {
 	}
 }
 
+// copyVariables are those of a Secret or ConfigMap that agents write.
+func (p PodPolicy) copyVariables() []admissionv1.Variable {
+	return append([]admissionv1.Variable{
+		{Name: "copy", Expression: "dyn(object)"},
+		{Name: "names", Expression: "request.resource.resource == 'secrets' ? " + p.CopySecrets + " : " + p.CopyConfigMaps},
+	}, fieldVariables(CopyFields())...)
+}
+
+// copyValidations let agents create copies for claims, and share them: an update adds a claim to the owners, also to those
+// of a copy that Velero's agent has created. The token controller would fill in a Secret of type
+// service-account-token for any ServiceAccount, and agents may read it.
+func copyValidations() []admissionv1.Validation {
+	return []admissionv1.Validation{
+		fieldValidation("agents may create only copies with fields that copies have"),
+		invalid("agents may create only copies of the Secrets and ConfigMaps that --copy-secrets and --copy-configmaps name",
+			"variables.copy.metadata.name in variables.names"),
+		invalid("agents may not create tokens of ServiceAccounts or of nodes",
+			"!(variables.copy.?type.orValue('') in ['kubernetes.io/service-account-token', 'bootstrap.kubernetes.io/token'])"),
+		invalid("copies have the labels and the annotation of copies and no other; exclude Velero's namespace from webhooks that add others",
+			fmt.Sprintf("request.operation != 'CREATE' || (variables.copy.metadata.?labels.orValue({}) == {'%s': 'true', '%s': 'true'} && "+
+				"variables.copy.metadata.?annotations.orValue({}).all(a, a == '%s'))", api.LabelCopy, api.LabelExclude, api.AnnotationCopyOf)),
+		invalid("agents may change only the owners of copies",
+			fmt.Sprintf("request.operation != 'UPDATE' || (oldObject.metadata.?labels.orValue({}).exists(l, l in ['%s', '%s']) && "+
+				"variables.copy.all(f, f == 'metadata' || (f in dyn(oldObject) && variables.copy[f] == dyn(oldObject)[f])) && "+
+				"oldObject.metadata.?labels == object.metadata.?labels && oldObject.metadata.?annotations == object.metadata.?annotations)",
+				api.LabelCopy, api.LabelCopiedByVelero)),
+		invalid("claims own copies, and nothing else",
+			"variables.copy.metadata.?ownerReferences.orValue([]).all(o, o.apiVersion == 'v1' && o.kind == 'PersistentVolumeClaim')"),
+	}
+}
+
 func invalid(message, expression string) admissionv1.Validation {
 	return admissionv1.Validation{Expression: expression, Message: message}
 }

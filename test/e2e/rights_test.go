@@ -27,7 +27,7 @@ func (s *served) restrict(t *testing.T) {
 	server, err := s.Kube.AppsV1().Deployments(s.Namespace).Get(s.ctx, deploy.VeleroDeployment, metav1.GetOptions{})
 	require.NoError(t, err)
 	require.NoError(t, testenv.Apply(s.ctx, s.Plane.Admin(), deploy.PodPolicies(deploy.PodPolicyOf(s.Namespace, filepath.Join(s.Dir, "kubelet", "pods"),
-		deploy.PodPolicyRestricted, movers, deploy.InheritedFrom(server.Spec.Template.Spec, corev1.PodSpec{})))...))
+		deploy.PodPolicyRestricted, movers, deploy.Copies{}, deploy.InheritedFrom(server.Spec.Template.Spec, corev1.PodSpec{})))...))
 	s.policiesAreInForce(t)
 	s.flags = append(s.flags, deploy.MoverAccountFlag+"="+deploy.MoverAccountName)
 }

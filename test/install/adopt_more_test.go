@@ -25,8 +25,9 @@ func TestAnAdoptionRestrictsMoversUntilTheUndo(t *testing.T) {
 	}
 	account := deploy.MoverAccess(s.namespace, deploy.Movers{Account: true, Secrets: []string{"bucket"}})
 	velero := deploy.Inherited{Image: "velero/velero", Account: "velero", Secrets: []string{"cloud-credentials"}}
-	others := deploy.PodPolicies(deploy.PodPolicyOf(s.namespace, "/data/kubelet/pods", deploy.PodPolicyPrivileged, deploy.Movers{Account: true}, velero))
-	others = append(others, deploy.CopyAccess(s.namespace, deploy.Copies{Secrets: []string{"key"}, ConfigMaps: []string{"kms"}, From: []string{volumes}})...)
+	copies := deploy.Copies{Secrets: []string{"key"}, ConfigMaps: []string{"kms"}, From: []string{volumes}}
+	others := deploy.PodPolicies(deploy.PodPolicyOf(s.namespace, "/data/kubelet/pods", deploy.PodPolicyPrivileged, deploy.Movers{Account: true}, copies, velero))
+	others = append(others, deploy.CopyAccess(s.namespace, copies)...)
 	wanted := append(append([]runtime.Object{}, account...), others...)
 	before := s.agents()
 

@@ -106,9 +106,11 @@ nodeAgent:
 		},
 		"with a policy on pods": {
 			values: "{image: {repository: example.test/lateen, tag: v1}, podPolicy: privileged, podPolicyAllows: " +
-				"{image: velero/velero, serviceAccount: server, secrets: [bucket, proxy], csiDrivers: [secrets-store.csi.k8s.io]}}",
+				"{image: velero/velero, serviceAccount: server, secrets: [bucket, proxy], csiDrivers: [secrets-store.csi.k8s.io], " +
+				"copySecrets: [kms-key], copyConfigMaps: [kms]}}",
 			options: deploy.Options{
 				Namespace: "backups", Image: "example.test/lateen:v1", PodPolicy: deploy.PodPolicyPrivileged,
+				Copies: deploy.Copies{Secrets: []string{"kms-key"}, ConfigMaps: []string{"kms"}},
 				Inherited: deploy.Inherited{
 					Image: "velero/velero", Account: "server", Secrets: []string{"bucket", "proxy"}, CSIDrivers: []string{"secrets-store.csi.k8s.io"},
 				},

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/deploy"
 )
@@ -29,6 +30,8 @@ var free = []any{
 	corev1.ClusterTrustBundleProjection{},
 	// These change nothing outside of the container.
 	corev1.PodDNSConfig{}, corev1.ContainerResizePolicy{}, corev1.VolumeDevice{}, resource.Quantity{},
+	// A rule limits the owners. The API server sets the others.
+	metav1.OwnerReference{}, metav1.ManagedFieldsEntry{}, metav1.Time{},
 }
 
 // undecided returns the fields of an API type, and of the types of its fields, that have no decision: a policy allows
@@ -70,13 +73,16 @@ func inJSON(kind reflect.Type) (all []reflect.StructField) {
 	return all
 }
 
-// Every field that Kubernetes has in pods is allowed or tried. One that a later version of k8s.io/api adds is not, until
-// somebody decides about it.
+// Every field that Kubernetes has in pods and copies is allowed or tried. One that a later version of k8s.io/api adds
+// is not, until somebody decides about it.
 func TestThePoliciesDecideAboutEveryField(t *testing.T) {
 	tried := func(field string) bool {
-		return fieldAttempts()[field] != nil || field == "PodSpec.ephemeralContainers" // new pods cannot have it
+		elsewhere := []string{"ConfigMap.immutable", "PodSpec.ephemeralContainers"} // copiesOfConfigMaps; new pods cannot have the other
+		return fieldAttempts()[field] != nil || copyAttempts()[field] != nil || slices.Contains(elsewhere, field)
 	}
 	require.Empty(t, undecided(reflect.TypeFor[corev1.PodSpec](), deploy.PodFields(), tried))
+	require.Empty(t, undecided(reflect.TypeFor[corev1.Secret](), deploy.CopyFields(), tried))
+	require.Empty(t, undecided(reflect.TypeFor[corev1.ConfigMap](), deploy.CopyFields(), tried))
 }
 
 // fieldAttempts are pods with fields that are not allowed.

@@ -146,7 +146,7 @@ func (a *adoption) release(ctx context.Context, name string) error {
 }
 
 func (a *adoption) rbac() ([]*unstructured.Unstructured, error) {
-	return cluster.Manifests(a.Namespace, slices.Concat(deploy.RBAC(a.Namespace), deploy.CopyAccess(a.Namespace, a.copies), a.restricts))
+	return cluster.Manifests(a.Namespace, slices.Concat(deploy.RBAC(a.Namespace), a.restricts, deploy.CopyAccess(a.Namespace, a.copies)))
 }
 
 // update changes a DaemonSet, unless it has been changed by an earlier command.

@@ -43,7 +43,8 @@ func (a *adoption) restrict(ctx context.Context, agents *unstructured.Unstructur
 		return nil, err
 	}
 	inherited := deploy.InheritedFrom(server.Spec.Template.Spec, template.Spec)
-	return append(wanted, deploy.PodPolicies(deploy.PodPolicyOf(a.Namespace, deploy.PodsDir(template), a.podPolicy, a.movers, inherited))...), nil
+	policy := deploy.PodPolicyOf(a.Namespace, deploy.PodsDir(template), a.podPolicy, a.movers, a.copies, inherited)
+	return append(wanted, deploy.PodPolicies(policy)...), nil
 }
 
 // moversRemain reports whether pods run with the ServiceAccount of movers. Without it, they could not write their results.

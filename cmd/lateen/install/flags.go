@@ -21,7 +21,6 @@ type options struct {
 	cluster cluster.Flags
 	server  deploy.Velero
 	agent   deploy.Options
-	copies  deploy.Copies
 
 	secretFile, caCertFile  string
 	noSecret, snapshots     bool
@@ -101,7 +100,7 @@ func (o *options) addServerFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.agent.NodeAgentConfigMap, "node-agent-configmap", "", "ConfigMap with the node-agent configuration")
 	flags.StringVar(&o.agent.BackupRepositoryConfigMap, "backup-repository-configmap", "", "ConfigMap with the configuration of backup repositories")
 	flags.StringVar(&o.agent.MaintenanceConfigMap, "repo-maintenance-job-configmap", "", "ConfigMap with the configuration of maintenance jobs")
-	cluster.AddCopyFlags(flags, &o.copies)
+	cluster.AddCopyFlags(flags, &o.agent.Copies)
 }
 
 // validate rejects contradicting flags, as `velero install` does.
@@ -123,9 +122,9 @@ func (o *options) validate() error {
 		return errors.New("--pod-policy requires agents: remove --use-node-agent=false")
 	case o.agent.Windows && !o.useNodeAgent:
 		return errors.New("--use-node-agent-windows requires agents on Linux nodes: remove --use-node-agent=false")
-	case cluster.ValidateCopies(o.copies) != nil:
-		return cluster.ValidateCopies(o.copies)
-	case len(o.copies.From) > 0 && !o.useNodeAgent:
+	case cluster.ValidateCopies(o.agent.Copies) != nil:
+		return cluster.ValidateCopies(o.agent.Copies)
+	case len(o.agent.Copies.From) > 0 && !o.useNodeAgent:
 		return errors.New("--copy-from requires agents: remove --use-node-agent=false")
 	case o.fsBackup && !o.useNodeAgent:
 		return errors.New("--default-volumes-to-fs-backup requires agents: remove --use-node-agent=false")

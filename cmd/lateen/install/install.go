@@ -116,7 +116,7 @@ func (o *options) manifests() (definitions, rest []*unstructured.Unstructured, e
 	if o.useNodeAgent {
 		o.agent.Inherited = o.server.Inherited()
 		objects = append(objects, deploy.Objects(o.agent)...)
-		objects = append(objects, deploy.CopyAccess(o.cluster.Namespace, o.copies)...)
+		objects = append(objects, deploy.CopyAccess(o.cluster.Namespace, o.agent.Copies)...)
 	}
 	rest, err = cluster.Manifests(o.cluster.Namespace, objects)
 	return definitions, rest, err

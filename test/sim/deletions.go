@@ -128,3 +128,24 @@ func (s *Simulation) editConfig() {
 }
 
 func podUID(p *process) types.UID { return types.UID(p.pod) }
+
+// harmTransfer cancels or deletes a transfer.
+func (s *Simulation) harmTransfer(fault Fault) bool {
+	var open []apiserver.Reference
+	for _, transfer := range s.transfers() {
+		if !viewOf(transfer.Object).ended() && transfer.GetDeletionTimestamp() == nil {
+			open = append(open, transfer)
+		}
+	}
+	if len(open) == 0 {
+		return false
+	}
+	victim := open[fault.Pick%len(open)]
+	if fault.What == cancel {
+		s.Patch(victim.Plural, victim.Object, map[string]any{"spec": map[string]any{"cancel": true}})
+	} else {
+		s.faults.unprotected[victim.GetUID()] = len(victim.GetFinalizers()) == 0
+		s.Delete(victim.Plural, victim.Object)
+	}
+	return true
+}

@@ -8,8 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/lateen-project/lateen/test/sim/apiserver"
 )
 
 // Fault is one thing that goes wrong at a step of the schedule.
@@ -250,26 +248,6 @@ func (s *Simulation) harmAgent(fault Fault) bool {
 	p.cut = true
 	for _, w := range s.watchesOf(p) {
 		w.Close()
-	}
-	return true
-}
-
-func (s *Simulation) harmTransfer(fault Fault) bool {
-	var open []apiserver.Reference
-	for _, transfer := range s.transfers() {
-		if !viewOf(transfer.Object).ended() && transfer.GetDeletionTimestamp() == nil {
-			open = append(open, transfer)
-		}
-	}
-	if len(open) == 0 {
-		return false
-	}
-	victim := open[fault.Pick%len(open)]
-	if fault.What == cancel {
-		s.Patch(victim.Plural, victim.Object, map[string]any{"spec": map[string]any{"cancel": true}})
-	} else {
-		s.faults.unprotected[victim.GetUID()] = len(victim.GetFinalizers()) == 0
-		s.Delete(victim.Plural, victim.Object)
 	}
 	return true
 }

@@ -45,7 +45,7 @@ func newCheck() *cobra.Command {
 		Short: "Validate the ConfigMaps of the agents and show the effective configuration",
 		Long: "Validate the ConfigMaps of the agents and show the effective configuration. The ConfigMaps are those that the agents\n" +
 			"in a cluster name, or those in a file. Objects that they name are looked up in the cluster; for a file, only\n" +
-			"with --node, --namespace, --kubeconfig or --context.\n\n" +
+			"with --node, --namespace, --kubeconfig or --context. Whether pods can have a priority class is tried with a dry run.\n\n" +
 			"Exits with 0 if there is no problem, with 1 if there are problems, and with 2 if the check failed.",
 		Example: "  lateen check -o json\n" +
 			"  lateen check -f node-agent.yaml --node worker-1",

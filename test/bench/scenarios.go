@@ -38,7 +38,7 @@ func (s *env) uploads(ctx context.Context, show *record.Scenario) (err error) {
 		kind: testenv.DataUpload, transfers: 50, nodes: 3, takes: time.Second, prepare: prepareUploads,
 	}, expectations{
 		completed: expected{"50", ""}, makespan: expected{"<= 10 (2 x 5)", "102"}, busy: expected{"", "4"},
-		writes: expected{"<= 16", "19"}, reads: expected{"<= 6", "25"}, floor: expected{"<= 1.06", ""},
+		writes: expected{"<= 17", "19"}, reads: expected{"<= 6", "25"}, floor: expected{"<= 1.06", ""},
 	})
 }
 

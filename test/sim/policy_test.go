@@ -26,7 +26,7 @@ func TestAnAdmissionPolicyMayRefuseEachWrite(t *testing.T) {
 	}
 }
 
-// TestANodeMayBeSilentForEver silences each node at each step of a restore, for ever. Its mover works on.
+// TestANodeMayBeSilentForEver silences each node before each write of a restore, for ever. Its mover works on.
 func TestANodeMayBeSilentForEver(t *testing.T) {
 	var count atomic.Int64
 	t.Cleanup(func() { t.Logf("%d schedules", count.Load()) })
@@ -37,7 +37,7 @@ func TestANodeMayBeSilentForEver(t *testing.T) {
 		for node := range plan.Nodes {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				count.Add(atEachStep(t, plan, without, func(string) []Fault { return []Fault{{What: silenceEver, Pick: node}} }))
+				count.Add(atEachStep(t, plan, without, atWrites(Fault{What: silenceEver, Pick: node})))
 			})
 		}
 	}

@@ -66,7 +66,8 @@ func (e *Exposer) Rebind(ctx context.Context, move objects.MoverSpec, found Exis
 
 // AbandonRebind ends a rebind in the state that it observes. If the target is bound to the restored volume, it restores
 // the reclaim policy. Otherwise it keeps that volume for a person, who finds it by the message: the volume is not deleted
-// with the restore claim.
+// with the restore claim. If the API server refuses this change, as an admission policy does, the message says so: another
+// attempt gets the same answer.
 func (e *Exposer) AbandonRebind(ctx context.Context, move objects.MoverSpec, found Existing) (bound bool, message string, err error) {
 	d := rebindRun{client: e, State: rebind.State{Move: move, Claim: restored(move, found)}}
 	if err := d.observe(ctx); err != nil {
@@ -77,18 +78,28 @@ func (e *Exposer) AbandonRebind(ctx context.Context, move objects.MoverSpec, fou
 	case step == rebind.Done:
 		return true, "", nil
 	case step == rebind.ReleaseVolume:
-		if err := d.patch(ctx, d.Release()); err != nil {
-			return true, "", fmt.Errorf("restore reclaim policy of PersistentVolume %s: %w", d.Volume.Name, err)
+		err := d.patch(ctx, d.Release())
+		if isRefused(err) {
+			return true, fmt.Sprintf("reclaim policy of PersistentVolume %s was not restored: %v", d.Volume.Name, err), nil
 		}
-		return true, "", nil
+		return true, "", err
 	case d.Volume == nil:
 		return false, "no restored volume to keep", nil
 	case d.Volume.Labels[api.LabelKept] == "":
-		if err := d.patch(ctx, d.Keep()); err != nil {
+		err := d.patch(ctx, d.Keep())
+		if isRefused(err) {
+			return false, fmt.Sprintf("restored PersistentVolume %s cannot be kept, and is deleted with its claim unless its reclaim policy is Retain: %v", d.Volume.Name, err), nil
+		}
+		if err != nil {
 			return false, "", fmt.Errorf("keep PersistentVolume %s: %w", d.Volume.Name, err)
 		}
 	}
 	return false, "restored volume kept as PersistentVolume " + d.Volume.Name, nil
+}
+
+// isRefused reports whether the API server refused a change, for which it needs another state of the cluster.
+func isRefused(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }
 
 // restored returns the claim into which the mover restored; nil if it does not exist, or if a stale cache has that of an

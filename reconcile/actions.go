@@ -142,15 +142,11 @@ func (t *TransferReconciler[T]) binds(s *request[T]) bool {
 	return claim != nil && claim.UID == t.local.read(s.key).reserved && claim.DeletionTimestamp == nil && claim.Status.Phase == corev1.ClaimPending
 }
 
-// abandonRebind ends a rebind: the target is bound after all, or the restored volume is kept and the transfer fails. It
-// retries a request without a final answer only.
+// abandonRebind ends a rebind: the target is bound after all, or the transfer fails.
 func (t *TransferReconciler[T]) abandonRebind(ctx context.Context, s *request[T], why string) error {
 	bound, message, err := t.Exposer.AbandonRebind(ctx, s.move, t.found(s))
-	if err != nil && (!isRejected(err) || apierrors.IsConflict(err) || apierrors.IsTooManyRequests(err)) {
-		return err
-	}
 	if err != nil {
-		message = err.Error()
+		return err
 	}
 	if bound {
 		return t.write(ctx, s, transfer.CompleteRebind(s.state, s.seen, message))

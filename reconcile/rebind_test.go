@@ -108,6 +108,7 @@ func TestARebindThatTheAPIServerRefusesFailsAtItsDeadline(t *testing.T) {
 	}{
 		"refused":      {apierrors.NewForbidden(corev1.Resource("persistentvolumes"), "pv", errors.New("by policy")), "Failed"},
 		"not answered": {errors.New("connection refused"), "InProgress"},
+		"unauthorized": {apierrors.NewUnauthorized("expired token"), "InProgress"},
 		"changed":      {apierrors.NewConflict(corev1.Resource("persistentvolumes"), "pv", nil), "InProgress"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -124,7 +125,7 @@ func TestARebindThatTheAPIServerRefusesFailsAtItsDeadline(t *testing.T) {
 			require.Equal(t, test.phase, s.object.Status.Phase)
 			if test.phase == "Failed" {
 				require.Contains(t, s.object.Status.Message, "restored volume was not rebound in time; ")
-				require.Contains(t, s.object.Status.Message, "keep PersistentVolume pv: ")
+				require.Contains(t, s.object.Status.Message, "restored PersistentVolume pv cannot be kept, and is deleted with its claim unless its reclaim policy is Retain: ")
 			}
 		})
 	}

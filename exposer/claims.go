@@ -2,6 +2,7 @@ package exposer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,8 +35,13 @@ func (e *Exposer) ensureClaim(ctx context.Context, want *corev1.PersistentVolume
 		}
 		claim.DeletionTimestamp = &metav1.Time{} // the time is irrelevant
 	}
-	if claim.DeletionTimestamp != nil {
-		return nil, fmt.Sprintf("claim %s/%s is being deleted", claim.Namespace, claim.Name), nil
+	waits = fmt.Sprintf("claim %s/%s is being deleted", claim.Namespace, claim.Name)
+	switch {
+	case claim.DeletionTimestamp == nil:
+	case patch != nil: // of Velero's agent: no cache selects it, so no event reports its end
+		return nil, "", errors.New(waits)
+	default:
+		return nil, waits, nil
 	}
 	if patch != nil {
 		if _, err := claims.Patch(ctx, want.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {

@@ -219,8 +219,9 @@ func TestADryRunWithAMissingClassIsNotRepeated(t *testing.T) {
 	})
 	rejected := 0
 	e := exposed(client, objects.Settings{PriorityClass: "low"})
-	e.Rejected = func(_ context.Context, pod *corev1.Pod, reason priority.Reason) {
+	e.Rejected = func(_ context.Context, pod *corev1.Pod, class string, reason priority.Reason) {
 		rejected++
+		require.Equal(t, "low", class)
 		require.Equal(t, priority.NotFound, reason)
 		require.Empty(t, pod.Spec.PriorityClassName)
 	}
@@ -257,6 +258,11 @@ func TestEnsureAnExistingClaim(t *testing.T) {
 		"of an earlier attempt is deleted": {
 			change: func(claim *corev1.PersistentVolumeClaim) { claim.Annotations[api.AnnotationAttempt] = "0" },
 			want:   []string{"create persistentvolumeclaims", "get persistentvolumeclaims", "delete persistentvolumeclaims"}, waits: "claim velero/b1 is being deleted",
+		},
+		"of an earlier attempt of Velero's agent is deleted and looked up again": {
+			change:  func(claim *corev1.PersistentVolumeClaim) { claim.Annotations, claim.Labels = nil, nil },
+			want:    []string{"create persistentvolumeclaims", "get persistentvolumeclaims", "delete persistentvolumeclaims"},
+			message: "claim velero/b1 is being deleted",
 		},
 		"with this owner is used unchanged": {
 			change: func(*corev1.PersistentVolumeClaim) {}, want: []string{"create persistentvolumeclaims", "get persistentvolumeclaims"},

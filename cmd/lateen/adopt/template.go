@@ -32,7 +32,7 @@ func Reject(ctx context.Context, client *cluster.Client) error {
 	}
 	for index := range list.Items {
 		agents := &list.Items[index]
-		if is, err := readState(agents); isAdopted(agents) && err == nil && !is.velero {
+		if is, err := readState(agents); isAdopted(agents) && (err != nil || !is.velero) {
 			return fmt.Errorf("uninstall %s: DaemonSet %s is adopted, and its agents would lose their RBAC rules: restore Velero's agents first: lateen adopt --undo -n %s",
 				client.Namespace, agents.GetName(), client.Namespace)
 		}

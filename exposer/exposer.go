@@ -32,7 +32,7 @@ type Exposer struct {
 	// Refresh is called before a mover is planned; it may set the settings. It may be nil.
 	Refresh func(ctx context.Context)
 	// Rejected is called for each mover created without the class in force, with the reason.
-	Rejected func(ctx context.Context, mover *corev1.Pod, reason priority.Reason)
+	Rejected func(ctx context.Context, mover *corev1.Pod, class string, reason priority.Reason)
 	// Created is called for each created mover; it may be nil.
 	Created func(mover *corev1.Pod)
 

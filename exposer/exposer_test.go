@@ -87,7 +87,7 @@ func TestAChangedPriorityClassIsReported(t *testing.T) {
 			})
 			rejected := 0
 			e := exposed(client, objects.Settings{PriorityClass: test.class})
-			e.Rejected = func(context.Context, *corev1.Pod, priority.Reason) { rejected++ }
+			e.Rejected = func(context.Context, *corev1.Pod, string, priority.Reason) { rejected++ }
 			_, err := e.Ensure(t.Context(), movement())
 			require.NoError(t, err)
 			require.Equal(t, test.rejected, rejected)
@@ -123,7 +123,7 @@ func TestARejectedPod(t *testing.T) {
 			refuse(client, test.refusal)
 			rejected := 0
 			e := exposed(client, objects.Settings{PriorityClass: test.class})
-			e.Rejected = func(_ context.Context, _ *corev1.Pod, reason priority.Reason) {
+			e.Rejected = func(_ context.Context, _ *corev1.Pod, _ string, reason priority.Reason) {
 				rejected++
 				require.Equal(t, test.reason, reason)
 			}

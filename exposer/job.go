@@ -177,7 +177,7 @@ func (j Jobs) pods(ctx context.Context, namespace string, job objects.JobStatus)
 }
 
 // ClassGone reports whether the priority class of a job does not exist at this moment. Without permission to read
-// classes it returns false. Lateen's own jobs have no class then, but jobs of Velero's server may have one.
+// classes it returns false.
 func (j Jobs) ClassGone(ctx context.Context, job objects.JobStatus) (bool, error) {
 	deleted, err := priority.MissingNow(ctx, job.Class, func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
 		return j.Client.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})

@@ -27,7 +27,7 @@ func (e *Exposer) ensurePod(ctx context.Context, pod *corev1.Pod, class string, 
 	case err != nil:
 		return err
 	case class != "" && created.Spec.PriorityClassName != class:
-		e.Rejected(ctx, created, cmp.Or(reason, refused, priority.Rejected))
+		e.Rejected(ctx, created, class, cmp.Or(reason, refused, priority.Rejected))
 	}
 	klog.FromContext(ctx).V(2).Info("Created mover", "pod", klog.KObj(created), "priorityClass", created.Spec.PriorityClassName, "priority", ptr.Deref(created.Spec.Priority, 0))
 	if e.Created != nil {

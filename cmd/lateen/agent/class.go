@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
@@ -40,11 +41,12 @@ func (m *moverClass) setLocked(ctx context.Context, class priority.Resolution) {
 	m.reportMoverClass(ctx, class)
 }
 
-// effective returns the class of new movers; empty for none.
-func (m *moverClass) effective() string {
+// setSettings sets the settings of movers, but for the class.
+func (m *moverClass) setSettings(settings objects.Settings) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	return m.class.Effective
+	settings.PriorityClass = m.class.Effective
+	m.exposing.SetSettings(settings)
 }
 
 // refresh resolves a class again that is not in force.
@@ -55,18 +57,20 @@ func (m *moverClass) refresh(ctx context.Context) {
 		return
 	}
 	m.checked = m.Clock.Now()
-	if class := m.resolve(ctx, m.class.Configured); class.Reason != m.class.Reason {
+	class := m.resolve(ctx, m.class.Configured)
+	if answered := class.Reason != "" || class.Message == ""; answered && class.Reason != m.class.Reason {
 		m.setLocked(ctx, class)
 	}
 }
 
-// rejected records that a mover was created without the class, and reports it.
-func (m *moverClass) rejected(ctx context.Context, mover *corev1.Pod, reason priority.Reason) {
+// rejected records that a mover was created without the class, and reports it. The class in force may be another one by
+// now.
+func (m *moverClass) rejected(ctx context.Context, mover *corev1.Pod, class string, reason priority.Reason) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	klog.FromContext(ctx).Error(nil, "Created mover without its priority class", "pod", klog.KObj(mover), "class", m.class.Configured, "actual", mover.Spec.PriorityClassName, "reason", reason)
-	if m.class.Reason != reason {
-		m.setLocked(ctx, priority.Fallback(m.class.Configured, reason))
+	klog.FromContext(ctx).Error(nil, "Created mover without its priority class", "pod", klog.KObj(mover), "class", class, "actual", mover.Spec.PriorityClassName, "reason", reason)
+	if class == m.class.Effective {
+		m.setLocked(ctx, priority.Fallback(class, reason))
 	}
 }
 

@@ -85,9 +85,7 @@ func (f *configFollower) changed(ctx context.Context, found *corev1.ConfigMap) {
 func (f *configFollower) apply(next *config.Startup) {
 	f.inForce = next
 	limits := next.Config.Limits
-	settings := next.Settings()
-	settings.PriorityClass = f.class.effective()
-	f.exposing.SetSettings(settings)
+	f.class.setSettings(next.Settings())
 	f.preparing.SetSlots(limits.Concurrency, limits.MaxConcurrency)
 	f.admission.SetPerNode(limits.MaxConcurrency)
 	f.slots.SetLimits(limits.Concurrency, limits.GlobalConcurrency)

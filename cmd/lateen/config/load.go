@@ -125,7 +125,7 @@ func (l loader) enforceStrict(_ context.Context, startup *Startup) error {
 		lines = append(lines, problem.String())
 	}
 	// without a configured class, a Problem already states the reason
-	if class := startup.Priority; class.Message != "" && class.Configured != "" {
+	if class := startup.Priority; class.FallsBack() && class.Configured != "" {
 		lines = append(lines, string(configmap.SectionPriorityClassName)+": "+class.Message)
 	}
 	if len(lines) == 0 {

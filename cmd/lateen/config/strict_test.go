@@ -1,7 +1,6 @@
 package config_test
 
 import (
-	"errors"
 	"os"
 	"testing"
 
@@ -40,18 +39,13 @@ func TestLoadOfAStrictConfiguration(t *testing.T) {
 func TestStrictConfigurationIncludesThePriorityClass(t *testing.T) {
 	for name, test := range map[string]struct {
 		text    string
-		fault   error
 		message []string
 	}{
 		"that does not exist":    {text: `{"priorityClassName": "velero-lo"}`, message: []string{`PriorityClass "velero-lo" does not exist`}},
-		"that cannot be read":    {text: `{"priorityClassName": "velero-low"}`, fault: errors.New("connection refused"), message: []string{"velero-low", "connection refused"}},
 		"that is no name at all": {text: `{"priorityClassName": "Velero"}`, message: []string{"not a valid object name"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := installation(test.text)
-			if test.fault != nil {
-				fault(client, "priorityclasses", 0, test.fault)
-			}
 			_, err := config.Load(t.Context(), client, options(t), newHasty())
 			require.NoError(t, err)
 			_, err = config.Load(t.Context(), client, options(t, "--strict-config"), newHasty())

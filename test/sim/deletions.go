@@ -1,6 +1,9 @@
 package sim
 
 import (
+	"slices"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -129,6 +132,16 @@ func (s *Simulation) editConfig() {
 
 func podUID(p *process) types.UID { return types.UID(p.pod) }
 
+// considered reports whether the coordinator has reconciled a transfer, undisturbed, and waits for no answer about it.
+func (s *Simulation) considered(transfer apiserver.Reference) bool {
+	leader := s.coordinator()
+	if leader == nil || len(s.faults.met) > 0 || s.plan.Velero {
+		return false
+	}
+	asks := slices.ContainsFunc(s.gate.waiting(), func(p *parked) bool { return strings.HasSuffix(p.request.Path, "/"+transfer.GetName()) })
+	return !asks && leader.began[strings.TrimSuffix(transfer.Plural, "s")+" "+transfer.Key()] > 0
+}
+
 // harmTransfer cancels or deletes a transfer.
 func (s *Simulation) harmTransfer(fault Fault) bool {
 	var open []apiserver.Reference
@@ -144,7 +157,7 @@ func (s *Simulation) harmTransfer(fault Fault) bool {
 	if fault.What == cancel {
 		s.Patch(victim.Plural, victim.Object, map[string]any{"spec": map[string]any{"cancel": true}})
 	} else {
-		s.faults.unprotected[victim.GetUID()] = len(victim.GetFinalizers()) == 0
+		s.faults.unprotected[victim.GetUID()] = len(victim.GetFinalizers()) == 0 && !s.considered(victim)
 		s.Delete(victim.Plural, victim.Object)
 	}
 	return true

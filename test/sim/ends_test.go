@@ -116,7 +116,9 @@ func TestATransferMayBeDeletedBeforeAnyWrite(t *testing.T) {
 	plan := Plan{Nodes: 1, Slots: 1, Queue: 1, Hurry: true, Work: []Work{{Kind: Upload}, {Kind: Upload}}}
 	undisturbed, broken := play(t, plan)
 	require.NoError(t, broken, "%s", undisturbed)
-	atEachStep(t, plan, undisturbed, atWrites(Fault{What: deleteIt, Pick: 1}))
+	for pick := range plan.Work {
+		atEachStep(t, plan, undisturbed, atWrites(Fault{What: deleteIt, Pick: pick}))
+	}
 }
 
 // everyStep plays each plan of onePerKind again with one fault at each of its steps, undisturbed and canceled.

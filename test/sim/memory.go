@@ -80,7 +80,7 @@ func (s *Simulation) quiesce() {
 		all := append(append(s.requests(), s.late()...), s.deliveries()...)
 		for _, p := range s.processes {
 			if p.alive() {
-				all = append(all, p.reconciles()...)
+				all = append(all, s.reconciles(p)...)
 			}
 		}
 		if len(all) == 0 {

@@ -40,13 +40,14 @@ type process struct {
 
 	lock   sync.Mutex
 	queues map[string]*queue // by the name of the controller
+	began  map[string]int    // reconciles as the coordinator, by controller and key
 }
 
 // start starts an agent as the command node-agent assembles it.
 func (s *Simulation) start(node, pod string) *process {
 	s.started++
 	s.faults.since = time.Now() // it has to learn what happened before
-	p := &process{name: fmt.Sprintf("%s#%d", node, s.started), node: node, pod: pod, gate: s.gate, ended: make(chan struct{}), registry: prometheus.NewRegistry(), queues: map[string]*queue{}}
+	p := &process{name: fmt.Sprintf("%s#%d", node, s.started), node: node, pod: pod, gate: s.gate, ended: make(chan struct{}), registry: prometheus.NewRegistry(), queues: map[string]*queue{}, began: map[string]int{}}
 	options := agent.Options{
 		Flags: config.Options{
 			Namespace: veleroNamespace, NodeName: node, PodUID: pod, NodeAgentConfigMap: configMapName, MoverTemplate: "daemonset",
@@ -109,12 +110,17 @@ func (p *process) alive() bool {
 }
 
 // reconciles returns the keys that the controllers of a process can reconcile next.
-func (p *process) reconciles() (all []choice) {
+func (s *Simulation) reconciles(p *process) (all []choice) {
 	p.lock.Lock()
 	defer p.lock.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(p.queues)) {
 		for _, key := range p.queues[name].ready() {
-			all = append(all, choice{p.name + ": reconcile " + name + " " + key, often, func() { p.queues[name].grant(key) }})
+			all = append(all, choice{p.name + ": reconcile " + name + " " + key, often, func() {
+				if s.coordinator() == p {
+					p.began[name+" "+key]++
+				}
+				p.queues[name].grant(key)
+			}})
 		}
 	}
 	return all

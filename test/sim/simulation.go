@@ -169,7 +169,7 @@ func (s *Simulation) choices() []choice {
 	all := append(s.requests(), s.late()...)
 	for _, p := range s.processes {
 		if p.alive() {
-			all = append(all, p.reconciles()...)
+			all = append(all, s.reconciles(p)...)
 		}
 	}
 	all = append(all, s.deliveries()...)

@@ -59,6 +59,9 @@ func (s *Simulation) refuse(pick int) bool {
 		lasts += beyond * time.Minute
 	}
 	s.faults.refused = refusal{all[pick%len(all)], time.Now().Add(lasts)}
+	if s.plan.Adopted { // an agent that cannot label its pod ends, and would be restarted until then
+		s.faults.lasts = s.faults.refused.ends
+	}
 	s.trace.note("      ! " + s.faults.refused.String())
 	return true
 }
@@ -92,10 +95,10 @@ func (s *Simulation) refused(p *parked) (outcome, bool) {
 	return outcome{response: apiserver.Failure(err).Response(p.http)}, true
 }
 
-// stopsTransfers reports whether no transfer can end under the policy: agents cannot write it, elect a coordinator, or
-// end its mover.
+// stopsTransfers reports whether no transfer can end under the policy: agents cannot write it, elect a coordinator, start,
+// or end its mover.
 func (r refusal) stopsTransfers() bool {
-	return r.Resource == "leases" || r.Group == "velero.io" || r.Resource == "pods" && r.Verb == "delete"
+	return r.Resource == "leases" || r.Group == "velero.io" || r.Resource == "pods" && (r.Verb == "delete" || r.Verb == "patch")
 }
 
 // silenceEver takes a node off for ever, of which no pod has a volume that is backed up or restored on it.

@@ -30,9 +30,10 @@ type moverClass struct {
 
 // set sets the class of the movers that are created from now on, and reports it.
 func (m *moverClass) set(ctx context.Context, class priority.Resolution) {
+	class = m.tried(ctx, class)
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	m.setLocked(ctx, m.tried(ctx, class))
+	m.setLocked(ctx, class)
 }
 
 func (m *moverClass) setLocked(ctx context.Context, class priority.Resolution) {
@@ -49,18 +50,32 @@ func (m *moverClass) setSettings(settings objects.Settings) {
 	m.exposing.SetSettings(settings)
 }
 
-// refresh resolves a class again that is not in force.
+// refresh resolves a class again that is not in force. Movers that are created meanwhile do not wait for the answer.
 func (m *moverClass) refresh(ctx context.Context) {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	if m.class.Configured == "" || !m.class.FallsBack() || m.Clock.Since(m.checked) < resolveInterval {
+	name := m.due()
+	if name == "" {
 		return
 	}
-	m.checked = m.Clock.Now()
-	class := m.resolve(ctx, m.class.Configured)
-	if answered := class.Reason != "" || class.Message == ""; answered && class.Reason != m.class.Reason {
+	class := m.resolve(ctx, name)
+	if class.Reason == "" && class.Message != "" {
+		return // without an answer
+	}
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	if m.class.Configured == name && m.class.FallsBack() && m.class.Reason != class.Reason {
 		m.setLocked(ctx, class)
 	}
+}
+
+// due returns the class that is to be resolved again now, or nothing.
+func (m *moverClass) due() string {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	if !m.class.FallsBack() || m.Clock.Since(m.checked) < resolveInterval {
+		return ""
+	}
+	m.checked = m.Clock.Now()
+	return m.class.Configured
 }
 
 // rejected records that a mover was created without the class, and reports it. The class in force may be another one by

@@ -1,10 +1,12 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/test/sim/apiserver"
 	"github.com/lateen-project/lateen/test/sim/controllers"
@@ -13,6 +15,11 @@ import (
 // healing returns what ends a fault, or recovers from it.
 func (s *Simulation) healing() (all []choice) {
 	all = s.leaving()
+	for _, node := range s.nodes {
+		if p := s.last(node); !p.alive() && !p.stopping && !s.faults.silent[node] && s.isReady(p) {
+			all = append(all, choice{node + ": reports the end of " + p.name, often, func() { s.setAgent(p, corev1.ConditionFalse) }})
+		}
+	}
 	if time.Now().Before(s.faults.lasts) {
 		return all
 	}
@@ -48,6 +55,14 @@ func (s *Simulation) healing() (all []choice) {
 		all = append(all, choice{"the driver works again", seldom, func() { s.faults.driver = 0 }})
 	}
 	return all
+}
+
+// isReady reports whether the pod of an agent is Ready.
+func (s *Simulation) isReady(p *process) bool {
+	pod := s.API.Find(types.UID(p.pod))
+	return pod != nil && slices.ContainsFunc(apiserver.As[corev1.Pod](pod).Status.Conditions, func(condition corev1.PodCondition) bool {
+		return condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue
+	})
 }
 
 // last returns the newest process of a node.

@@ -16,7 +16,7 @@ import (
 )
 
 // differs is what two schedules of a plan need not have in common: UIDs, times, and what API server and scheduler choose.
-var differs = regexp.MustCompile(`[0-9a-f]{8}-0000-4000-8000-[0-9a-f]{12}|\d{4}-\d\d-\d\dT[0-9:.]+Z|(-)[bcdfghjklmnpqrstvwxz2456789]{5}\b|node-\d`)
+var differs = regexp.MustCompile(`[0-9a-f]{8}-0000-4000-8000-[0-9a-f]{12}|\d{4}-\d\d-\d\dT[0-9:.]+Z|(-)[bcdfghjklmnpqrstvwxz2456789]{5}\b|node-(\d|velero)`)
 
 // ends returns each Completed transfer by the number of its work, as Velero's server sees it at the end. One that was canceled
 // too late says so in its spec, and is left out.

@@ -145,6 +145,9 @@ func (s *Simulation) mostRequests() int {
 func (s *Simulation) checkBound() error {
 	const calm, fault = 15 * time.Minute, 45 * time.Minute
 	bound := calm + time.Duration(len(s.faults.met))*fault
+	if slices.Contains(s.faults.met, refuseWrites) { // one transfer after the other may wait for its timeout
+		bound += time.Duration(len(s.plan.Work)) * fault
+	}
 	if s.faults.refused.stopsTransfers() {
 		return nil
 	}

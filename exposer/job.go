@@ -10,7 +10,6 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
-	"github.com/lateen-project/lateen/exposer/priority"
 )
 
 // Jobs creates and deletes maintenance jobs, and reads their results.
@@ -179,11 +177,15 @@ func (j Jobs) pods(ctx context.Context, namespace string, job objects.JobStatus)
 // ClassGone reports whether the priority class of a job does not exist at this moment. Without permission to read
 // classes it returns false.
 func (j Jobs) ClassGone(ctx context.Context, job objects.JobStatus) (bool, error) {
-	deleted, err := priority.MissingNow(ctx, job.Class, func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
-		return j.Client.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
-	})
-	if apierrors.IsForbidden(err) {
+	if job.Class == "" {
 		return false, nil
 	}
-	return deleted, err
+	_, err := j.Client.SchedulingV1().PriorityClasses().Get(ctx, job.Class, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return true, nil
+	case err == nil || apierrors.IsForbidden(err):
+		return false, nil
+	}
+	return false, fmt.Errorf("get priority class %s: %w", job.Class, err)
 }

@@ -1,12 +1,14 @@
 package exposer
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -79,4 +81,29 @@ func TestReleaseDeletesTheJobIfPatchIsForbidden(t *testing.T) {
 	require.NoError(t, err)
 	_, err = client.BatchV1().Jobs("velero").Get(t.Context(), "j1", metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err), "or its repository would not be maintained any more")
+}
+
+func TestAClassIsGoneOnlyIfTheAPIServerSaysSo(t *testing.T) {
+	for name, test := range map[string]struct {
+		class  string
+		answer error
+		gone   bool
+		fails  bool
+	}{
+		"it exists":          {class: "low"},
+		"it is deleted":      {class: "low", answer: apierrors.NewNotFound(schedulingv1.Resource("priorityclasses"), "low"), gone: true},
+		"it may not be read": {class: "low", answer: apierrors.NewForbidden(schedulingv1.Resource("priorityclasses"), "low", nil)},
+		"no answer":          {class: "low", answer: apierrors.NewInternalError(errors.New("etcd")), fails: true},
+		"no class":           {answer: errors.New("unexpected")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset()
+			client.PrependReactor("get", "priorityclasses", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return true, &schedulingv1.PriorityClass{}, test.answer
+			})
+			gone, err := Jobs{Client: client}.ClassGone(t.Context(), objects.JobStatus{Class: test.class})
+			require.Equal(t, test.gone, gone)
+			require.Equal(t, test.fails, err != nil)
+		})
+	}
 }

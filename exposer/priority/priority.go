@@ -62,19 +62,14 @@ func Unresolved(configured string, reason Reason, message string) Resolution {
 // Getter reads a class from the API server. It decides itself how long it retries before it returns an error.
 type Getter func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error)
 
-// Resolve reads a class. It never fails: pods are created anyway, without a class that is not in force. An empty
-// name needs no request.
+// Resolve reads a class. It never fails: pods are created anyway, without a class that is not in force. Only the answer
+// that the class does not exist changes what they get: without an answer, or without permission, admission decides. An
+// empty name needs no request.
 func Resolve(ctx context.Context, name string, get Getter) Resolution {
 	if name == "" {
 		return Resolution{}
 	}
 	_, err := get(ctx, name)
-	return Classify(name, err)
-}
-
-// Classify returns the resolution for the result of a GET of the class. Only an answer that the class does not exist
-// changes what pods get: without an answer, or without permission, admission decides.
-func Classify(name string, err error) Resolution {
 	switch {
 	case err == nil:
 		return Resolution{Configured: name, Effective: name}
@@ -122,19 +117,4 @@ func Refusal(err error) Reason {
 		return Rejected
 	}
 	return ""
-}
-
-// MissingNow reports whether a class does not exist at this moment.
-func MissingNow(ctx context.Context, name string, get Getter) (bool, error) {
-	if name == "" {
-		return false, nil
-	}
-	_, err := get(ctx, name)
-	if apierrors.IsNotFound(err) {
-		return true, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("get priority class %s: %w", name, err)
-	}
-	return false, nil
 }

@@ -80,33 +80,6 @@ func TestResolveOfNoNameMakesNoRequestAndIsNoFallback(t *testing.T) {
 	require.Zero(t, *requests)
 }
 
-func TestMissingNow(t *testing.T) {
-	for name, test := range map[string]struct {
-		class   string
-		err     error
-		missing bool
-		fails   bool
-	}{
-		"a class that is there is not missing":           {class: "low"},
-		"a deleted class is missing":                     {class: "low", err: apierrors.NewNotFound(classes(), "low"), missing: true},
-		"a class that may not be read may be there":      {class: "low", err: apierrors.NewForbidden(classes(), "low", errors.New("RBAC")), fails: true},
-		"without an answer nothing is known":             {class: "low", err: apierrors.NewInternalError(errors.New("etcd")), fails: true},
-		"without a class there is nothing to be missing": {err: errors.New("unexpected")},
-	} {
-		t.Run(name, func(t *testing.T) {
-			get, _ := answering(test.err)
-			missing, err := priority.MissingNow(t.Context(), test.class, get)
-			require.Equal(t, test.missing, missing)
-			if test.fails {
-				require.ErrorIs(t, err, test.err)
-				require.ErrorContains(t, err, "get priority class low")
-				return
-			}
-			require.NoError(t, err)
-		})
-	}
-}
-
 func TestReasonsAndConsumersAreDistinct(t *testing.T) {
 	observed := map[string]bool{}
 	for _, reason := range priority.Reasons() {

@@ -362,7 +362,7 @@ cluster-sample cluster-test:
 	trap 'bin/realcluster stop --bin=$(BIN) --dir='$$dir EXIT; \
 	(cd test/realcluster && LATEEN_CLUSTER=$$dir $(TEST) -timeout 90m -v -run '$(RUN)' -skip '$(SKIP)' ./stories)
 
-manifests: ## Write deploy/base, the files of the chart and the golden files of deploy, as package deploy makes them now
+manifests: ## Copy what the chart shares with deploy/base, and write the golden files of deploy
 	go test ./deploy -update
 
 # These modules wrap a whole program in a few lines. Some linters need facts of all dependencies, or build them in SSA form: in an

@@ -40,15 +40,16 @@ func Adopt(agents corev1.PodTemplateSpec, adoption Adoption) (corev1.PodTemplate
 	args = Without(args, Without(adoption.EarlierArgs, adoption.Args))
 	container.Image, container.Command = adoption.Image, nil
 	container.Args = slices.Concat([]string{"node-agent"}, args, Without(adoption.Args, adoption.EarlierArgs))
+	base := baseContainer()
 	if !slices.ContainsFunc(container.Env, isPodUID) {
-		container.Env = append(container.Env, fromField(podUID, "metadata.uid"))
+		container.Env = append(container.Env, base.Env[slices.IndexFunc(base.Env, isPodUID)])
 	}
-	if port := intstr.FromInt32(adoption.MetricsPort); port.IntVal == 0 {
+	if adoption.MetricsPort == 0 {
 		removeProbes(container)
 	} else {
-		addProbe(&container.StartupProbe, startupProbe(LivePath, port))
-		addProbe(&container.LivenessProbe, probe(LivePath, port))
-		addProbe(&container.ReadinessProbe, probe(ReadyPath, port))
+		addProbe(&container.StartupProbe, base.StartupProbe, LivePath, adoption.MetricsPort)
+		addProbe(&container.LivenessProbe, base.LivenessProbe, LivePath, adoption.MetricsPort)
+		addProbe(&container.ReadinessProbe, base.ReadinessProbe, ReadyPath, adoption.MetricsPort)
 	}
 	template.Spec.ServiceAccountName, template.Spec.DeprecatedServiceAccount = ServiceAccountName, ""
 	return template, nil
@@ -91,13 +92,15 @@ func Restore(adopted, original corev1.PodTemplateSpec, args []string) (corev1.Po
 	return template, nil
 }
 
-// addProbe adds a probe. Of a probe that an earlier adoption added, it only sets the port.
-func addProbe(have **corev1.Probe, probe *corev1.Probe) {
+// addProbe adds a probe of another path and port. Of a probe that an earlier adoption added, it only sets the port.
+func addProbe(have **corev1.Probe, probe *corev1.Probe, path string, port int32) {
 	if *have == nil {
 		*have = probe
-	} else if isAdded(*have) {
-		(*have).HTTPGet.Port = probe.HTTPGet.Port
+		probe.HTTPGet.Path = path
+	} else if !isAdded(*have) {
+		return
 	}
+	(*have).HTTPGet.Port = intstr.FromInt32(port)
 }
 
 func removeProbes(container *corev1.Container) {
@@ -113,7 +116,8 @@ func isAdded(probe *corev1.Probe) bool {
 	return probe != nil && probe.HTTPGet != nil && (probe.HTTPGet.Path == LivePath || probe.HTTPGet.Path == ReadyPath)
 }
 
-func isPodUID(variable corev1.EnvVar) bool { return variable.Name == podUID }
+// isPodUID reports whether a variable has the UID of the agent's pod.
+func isPodUID(variable corev1.EnvVar) bool { return variable.Name == "POD_UID" }
 
 // Without returns the words that are not in others, in their order.
 func Without(words, others []string) []string {

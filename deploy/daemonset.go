@@ -3,15 +3,11 @@ package deploy
 import (
 	"cmp"
 	"path"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
-
-	"github.com/lateen-project/lateen/exposer/api"
 )
 
 const (
@@ -29,50 +25,65 @@ const (
 	DefaultKubeletRoot = "/var/lib/kubelet"
 )
 
-// podUID is the variable with the UID of the agent's pod. With it, a restarted container releases the coordinator's
-// Lease of its predecessor in the pod at once.
-const podUID = "POD_UID"
-
-// nonroot is the uid and gid of the image's user.
-const nonroot int64 = 65532
-
-// DefaultResources returns the requests and the memory limit of an agent. Its memory grows with the movers of its
-// node, and in the coordinator with the active transfers.
-func DefaultResources() corev1.ResourceRequirements {
-	return corev1.ResourceRequirements{
-		Requests: corev1.ResourceList{
-			corev1.ResourceCPU: resource.MustParse("20m"), corev1.ResourceMemory: resource.MustParse("64Mi"),
-		},
-		Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("512Mi")},
-	}
+// Options configure an installation of Lateen's agent.
+type Options struct {
+	Namespace          string // Velero's namespace, which Lateen shares
+	Image              string // the image of this repository's Dockerfile
+	NodeAgentConfigMap string // name of Velero's node-agent ConfigMap; empty: Velero's defaults
+	// name of the ConfigMap that Velero's server uses too; empty: Velero's defaults
+	BackupRepositoryConfigMap string
+	MaintenanceConfigMap      string        // name of the ConfigMap of maintenance jobs; empty: defaults
+	MaintenanceFrequency      time.Duration // of every repository; 0: each repository's own
+	KubeletRoot               string        // the kubelet's --root-dir; empty: /var/lib/kubelet
+	HostPath                  bool          // find volumes under the kubelet's pods directory, as uid 0
+	// agents on Windows nodes too, with an image for both systems
+	Windows             bool
+	PriorityClass       string                       // of the agent's pods; empty: the cluster's default
+	Features            string                       // Velero's feature flags, separated by commas
+	Labels, Annotations map[string]string            // of the agent's pods, besides the required ones
+	Resources           *corev1.ResourceRequirements // of the agent's container; nil: DefaultResources
+	Movers              Movers
+	PodPolicy           string    // restricts what agents create: empty (not), PodPolicyRestricted or PodPolicyPrivileged
+	Inherited           Inherited // what PodPolicy allows of Velero's own pods
+	Copies              Copies    // what PodPolicy allows agents to copy; CopyAccess has the rights to
 }
 
+// kubeletRoot returns the root directory of the kubelet.
+func (o Options) kubeletRoot() string { return cmp.Or(o.KubeletRoot, DefaultKubeletRoot) }
+
+// baseDaemonSet returns the DaemonSet without options.
+func baseDaemonSet(namespace string) *appsv1.DaemonSet {
+	return first[*appsv1.DaemonSet](read("base/daemonset.yaml", namespace))
+}
+
+// baseContainer returns the container of the agent without options.
+func baseContainer() corev1.Container {
+	return baseDaemonSet(DefaultNamespace).Spec.Template.Spec.Containers[0]
+}
+
+// DefaultResources returns the requests and the memory limit of an agent.
+func DefaultResources() corev1.ResourceRequirements { return baseContainer().Resources }
+
+// daemonSet returns the DaemonSet of an installation. It runs as uid 0 only to read the kubelet's pods directory, which has
+// mode 0750 and owner root. Even then, it drops all capabilities: the owner needs none.
 func daemonSet(o Options) *appsv1.DaemonSet {
-	labels := map[string]string{"component": "velero", "name": DaemonSetName, api.LabelRole: DaemonSetName}
-	return &appsv1.DaemonSet{
-		TypeMeta:   metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "DaemonSet"},
-		ObjectMeta: meta(o.Namespace, DaemonSetName),
-		Spec: appsv1.DaemonSetSpec{
-			// This is the selector of Velero's DaemonSet. A selector is immutable, and Lateen replaces that
-			// DaemonSet.
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": DaemonSetName}},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: with(o.Labels, labels), Annotations: with(scraped(), o.Annotations)},
-				Spec:       podSpec(o),
-			},
-		},
+	agents := baseDaemonSet(o.Namespace)
+	template := &agents.Spec.Template
+	template.Labels, template.Annotations = with(o.Labels, template.Labels), with(template.Annotations, o.Annotations)
+	pod := &template.Spec
+	pod.PriorityClassName, pod.Volumes = o.PriorityClass, volumes(o)
+	container := &pod.Containers[0]
+	container.Image, container.Args = o.Image, append(container.Args, args(o)...)
+	if o.Resources != nil {
+		container.Resources = *o.Resources
 	}
-}
-
-func podSpec(o Options) corev1.PodSpec {
-	return corev1.PodSpec{
-		ServiceAccountName: ServiceAccountName,
-		PriorityClassName:  o.PriorityClass,
-		NodeSelector:       map[string]string{corev1.LabelOSStable: string(corev1.Linux)},
-		SecurityContext:    podSecurity(o.HostPath),
-		Containers:         []corev1.Container{container(o)},
-		Volumes:            volumes(o),
+	if o.HostPath {
+		pod.SecurityContext.RunAsNonRoot, pod.SecurityContext.RunAsUser, pod.SecurityContext.RunAsGroup = new(false), new(int64(0)), new(int64(0))
+		container.VolumeMounts = []corev1.VolumeMount{{ // it propagates later mounts of the kubelet
+			Name: HostPodsVolume, MountPath: HostPodsMount, ReadOnly: true, MountPropagation: new(corev1.MountPropagationHostToContainer),
+		}}
 	}
+	return agents
 }
 
 // volumes returns no volume if the agent derives every path from the default root. The Pod Security levels
@@ -82,46 +93,21 @@ func volumes(o Options) []corev1.Volume {
 	if root == DefaultKubeletRoot && !o.HostPath {
 		return nil
 	}
-	return []corev1.Volume{{
-		Name: HostPodsVolume,
-		VolumeSource: corev1.VolumeSource{
-			HostPath: &corev1.HostPathVolumeSource{Path: path.Join(root, "pods")},
-		},
-	}}
+	source := corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path.Join(root, "pods")}}
+	return []corev1.Volume{{Name: HostPodsVolume, VolumeSource: source}}
 }
 
-func container(o Options) corev1.Container {
-	return corev1.Container{
-		Name:  DaemonSetName,
-		Image: o.Image,
-		Args:  args(o),
-		Env: []corev1.EnvVar{
-			fromField("NODE_NAME", "spec.nodeName"),
-			fromField("VELERO_NAMESPACE", "metadata.namespace"),
-			fromField(podUID, "metadata.uid"),
-		},
-		Ports:           []corev1.ContainerPort{{Name: "metrics", ContainerPort: MetricsPort}},
-		StartupProbe:    startupProbe("/healthz", intstr.FromString("metrics")),
-		LivenessProbe:   probe("/healthz", intstr.FromString("metrics")),
-		ReadinessProbe:  probe("/readyz", intstr.FromString("metrics")),
-		Resources:       resources(o),
-		VolumeMounts:    mounts(o.HostPath),
-		SecurityContext: containerSecurity(),
-	}
-}
-
-// args selects Velero's Deployment as the template of movers. The Deployment has the credentials of the backup
-// storage, so this DaemonSet needs none.
+// args returns the arguments that the options add.
 func args(o Options) []string {
-	list := []string{"node-agent", "--mover-template=deployment/" + VeleroDeployment}
-	if o.NodeAgentConfigMap != "" {
-		list = append(list, "--node-agent-configmap="+o.NodeAgentConfigMap)
-	}
-	if o.BackupRepositoryConfigMap != "" {
-		list = append(list, "--backup-repository-configmap="+o.BackupRepositoryConfigMap)
-	}
-	if o.MaintenanceConfigMap != "" {
-		list = append(list, "--repo-maintenance-job-configmap="+o.MaintenanceConfigMap)
+	var list []string
+	for _, flag := range []struct{ name, value string }{
+		{"--node-agent-configmap", o.NodeAgentConfigMap},
+		{"--backup-repository-configmap", o.BackupRepositoryConfigMap},
+		{"--repo-maintenance-job-configmap", o.MaintenanceConfigMap},
+	} {
+		if flag.value != "" {
+			list = append(list, flag.name+"="+flag.value)
+		}
 	}
 	if o.MaintenanceFrequency > 0 {
 		list = append(list, MaintenanceFrequencyFlag+"="+o.MaintenanceFrequency.String())
@@ -138,84 +124,36 @@ func args(o Options) []string {
 	return list
 }
 
-func resources(o Options) corev1.ResourceRequirements {
-	if o.Resources == nil {
-		return DefaultResources()
+// Users of the Windows base images. Only the administrator may read the kubelet's pods directory.
+const (
+	windowsUser          = "ContainerUser"
+	windowsAdministrator = "ContainerAdministrator"
+)
+
+// windowsDaemonSet returns the DaemonSet of the agents on Windows nodes, with the tolerations of Velero's DaemonSet
+// of this name. A Windows pod must not set uid, capabilities or seccomp profile, which exist only on Linux.
+func windowsDaemonSet(o Options) *appsv1.DaemonSet {
+	agents := daemonSet(o)
+	own := map[string]string{"name": WindowsDaemonSetName}
+	agents.Name, agents.Spec.Selector = WindowsDaemonSetName, &metav1.LabelSelector{MatchLabels: own}
+	template := &agents.Spec.Template
+	template.Labels = with(template.Labels, own)
+	pod := &template.Spec
+	pod.OS = &corev1.PodOS{Name: corev1.Windows}
+	pod.NodeSelector = map[string]string{corev1.LabelOSStable: string(corev1.Windows)}
+	// Of the taint that keeps Linux pods off Windows nodes, if a cluster uses it.
+	for _, effect := range []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute} {
+		pod.Tolerations = append(pod.Tolerations, corev1.Toleration{
+			Key: "os", Operator: corev1.TolerationOpEqual, Value: string(corev1.Windows), Effect: effect,
+		})
 	}
-	return *o.Resources
-}
-
-func fromField(name, field string) corev1.EnvVar {
-	return corev1.EnvVar{
-		Name:      name,
-		ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: field}},
+	user := windowsUser
+	if o.HostPath {
+		user = windowsAdministrator
 	}
-}
-
-func probe(url string, port intstr.IntOrString) *corev1.Probe {
-	return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: url, Port: port}}}
-}
-
-// startupProbe delays the other probes until the agent listens. Otherwise, their first request fails, which creates a
-// Warning Event at every start. An agent that does not listen within half a minute is restarted.
-func startupProbe(url string, port intstr.IntOrString) *corev1.Probe {
-	listens := probe(url, port)
-	listens.InitialDelaySeconds, listens.PeriodSeconds, listens.FailureThreshold = 1, 1, 30
-	return listens
-}
-
-// mounts returns a read-only mount that propagates later mounts of the kubelet.
-func mounts(hostPath bool) []corev1.VolumeMount {
-	if !hostPath {
-		return nil
+	pod.SecurityContext = &corev1.PodSecurityContext{
+		RunAsNonRoot: new(!o.HostPath), WindowsOptions: &corev1.WindowsSecurityContextOptions{RunAsUserName: new(user)},
 	}
-	return []corev1.VolumeMount{{
-		Name:             HostPodsVolume,
-		MountPath:        HostPodsMount,
-		ReadOnly:         true,
-		MountPropagation: new(corev1.MountPropagationHostToContainer),
-	}}
+	pod.Containers[0].Name, pod.Containers[0].SecurityContext = WindowsDaemonSetName, nil
+	return agents
 }
-
-// podSecurity uses uid 0 only to read the kubelet's pods directory, which has mode 0750 and owner root. Even then, it
-// drops all capabilities: the owner needs none.
-func podSecurity(hostPath bool) *corev1.PodSecurityContext {
-	security := &corev1.PodSecurityContext{
-		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-		RunAsNonRoot:   new(!hostPath),
-		RunAsUser:      new(nonroot),
-		RunAsGroup:     new(nonroot),
-	}
-	if hostPath {
-		security.RunAsUser, security.RunAsGroup = new(int64(0)), new(int64(0))
-	}
-	return security
-}
-
-func containerSecurity() *corev1.SecurityContext {
-	return &corev1.SecurityContext{
-		AllowPrivilegeEscalation: new(false),
-		ReadOnlyRootFilesystem:   new(true),
-		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-	}
-}
-
-// networkPolicy allows ingress only to the port of metrics and probes. It does not restrict egress, because no
-// selector matches the API server.
-func networkPolicy(namespace string) *networkingv1.NetworkPolicy {
-	port, protocol := intstr.FromInt32(MetricsPort), corev1.ProtocolTCP
-	return &networkingv1.NetworkPolicy{
-		TypeMeta:   metav1.TypeMeta{APIVersion: networkingv1.SchemeGroupVersion.String(), Kind: "NetworkPolicy"},
-		ObjectMeta: meta(namespace, DaemonSetName),
-		Spec: networkingv1.NetworkPolicySpec{
-			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{api.LabelRole: DaemonSetName}},
-			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
-			Ingress: []networkingv1.NetworkPolicyIngressRule{{
-				Ports: []networkingv1.NetworkPolicyPort{{Protocol: &protocol, Port: &port}},
-			}},
-		},
-	}
-}
-
-// kubeletRoot returns the root directory of the kubelet.
-func (o Options) kubeletRoot() string { return cmp.Or(o.KubeletRoot, DefaultKubeletRoot) }

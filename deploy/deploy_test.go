@@ -12,12 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files from what the package makes")
@@ -116,6 +118,23 @@ func TestNoDefaultRoleReadsSecrets(t *testing.T) {
 		require.NotContains(t, rule.Resources, "secrets")
 	}
 	require.Empty(t, deploy.CopyAccess("velero", deploy.Copies{}))
+}
+
+// A kind of transfers needs rights of agents and of movers, and the policy must allow it as an owner of movers.
+func TestTheManifestsHaveEveryKind(t *testing.T) {
+	movers, ok := deploy.MoverAccess("velero", deploy.Movers{Account: true})[1].(*rbacv1.Role)
+	require.True(t, ok)
+	policies := string(render(t, deploy.PodPolicies(deploy.PodPolicy{Namespace: "velero"})))
+	has := func(rules []rbacv1.PolicyRule, resource string) bool {
+		return slices.ContainsFunc(rules, func(rule rbacv1.PolicyRule) bool {
+			return slices.Contains(rule.Resources, resource) && slices.Contains(rule.Verbs, "watch")
+		})
+	}
+	for _, kind := range api.Kinds() {
+		require.True(t, has(deploy.NamespaceRules(), kind.Resource), "agents may not watch %s", kind.Resource)
+		require.True(t, has(movers.Rules, kind.Resource), "movers may not watch %s", kind.Resource)
+		require.Contains(t, policies, "'"+kind.GVK.Kind+"'")
+	}
 }
 
 func TestTheAgentHasNoWildcardRules(t *testing.T) {

@@ -40,7 +40,7 @@ func deployment(v Velero) *appsv1.Deployment {
 		Spec: appsv1.DeploymentSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: selector},
 			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: with(scraped(), v.Annotations)},
+				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: with(baseDaemonSet(v.Namespace).Spec.Template.Annotations, v.Annotations)},
 				Spec:       serverPod(v),
 			},
 		},
@@ -78,7 +78,7 @@ func server(v Velero) corev1.Container {
 		VolumeMounts:    []corev1.VolumeMount{{Name: "plugins", MountPath: "/plugins"}, {Name: "scratch", MountPath: "/scratch"}},
 		Env: []corev1.EnvVar{
 			{Name: "VELERO_SCRATCH_DIR", Value: "/scratch"},
-			fromField("VELERO_NAMESPACE", "metadata.namespace"),
+			{Name: "VELERO_NAMESPACE", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}},
 			{Name: "LD_LIBRARY_PATH", Value: "/plugins"},
 		},
 	}

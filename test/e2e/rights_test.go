@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -26,8 +27,10 @@ func (s *served) restrict(t *testing.T) {
 	require.NoError(t, testenv.Apply(s.ctx, s.Plane.Admin(), deploy.MoverAccess(s.Namespace, movers)...))
 	server, err := s.Kube.AppsV1().Deployments(s.Namespace).Get(s.ctx, deploy.VeleroDeployment, metav1.GetOptions{})
 	require.NoError(t, err)
-	require.NoError(t, testenv.Apply(s.ctx, s.Plane.Admin(), deploy.PodPolicies(deploy.PodPolicyOf(s.Namespace, filepath.Join(s.Dir, "kubelet", "pods"),
-		deploy.PodPolicyRestricted, movers, deploy.Copies{}, deploy.InheritedFrom(server.Spec.Template.Spec, corev1.PodSpec{})))...))
+	require.NoError(t, testenv.Apply(s.ctx, s.Plane.Admin(), deploy.PodPolicies(deploy.PodPolicy{
+		Namespace: s.Namespace, PodsDir: filepath.Join(s.Dir, "kubelet", "pods"), Mode: deploy.PodPolicyRestricted, Movers: movers,
+		Inherited: deploy.InheritedFrom(server.Spec.Template.Spec, corev1.PodSpec{}),
+	})...))
 	s.policiesAreInForce(t)
 	s.flags = append(s.flags, deploy.MoverAccountFlag+"="+deploy.MoverAccountName)
 }
@@ -55,7 +58,8 @@ func (s *served) allRightsWereUsed(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, rights.Refused(deploy.MoverAccountName, requests))
 	var unused []string
-	for _, grant := range rights.Unused(rights.Grants(deploy.MoverRules(), nil), deploy.MoverAccountName, requests) {
+	granted := deploy.MoverAccess(s.Namespace, deploy.Movers{Account: true})[1].(*rbacv1.Role).Rules
+	for _, grant := range rights.Unused(rights.Grants(granted, nil), deploy.MoverAccountName, requests) {
 		unused = append(unused, grant.String())
 	}
 	require.Empty(t, unused)

@@ -26,7 +26,10 @@ func TestAnAdoptionRestrictsMoversUntilTheUndo(t *testing.T) {
 	account := deploy.MoverAccess(s.namespace, deploy.Movers{Account: true, Secrets: []string{"bucket"}})
 	velero := deploy.Inherited{Image: "velero/velero", Account: "velero", Secrets: []string{"cloud-credentials"}}
 	copies := deploy.Copies{Secrets: []string{"key"}, ConfigMaps: []string{"kms"}, From: []string{volumes}}
-	others := deploy.PodPolicies(deploy.PodPolicyOf(s.namespace, "/data/kubelet/pods", deploy.PodPolicyPrivileged, deploy.Movers{Account: true}, copies, velero))
+	others := deploy.PodPolicies(deploy.PodPolicy{
+		Namespace: s.namespace, PodsDir: "/data/kubelet/pods", Mode: deploy.PodPolicyPrivileged, Movers: deploy.Movers{Account: true},
+		Copies: copies, Inherited: velero,
+	})
 	others = append(others, deploy.CopyAccess(s.namespace, copies)...)
 	wanted := append(append([]runtime.Object{}, account...), others...)
 	before := s.agents()

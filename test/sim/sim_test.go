@@ -98,7 +98,7 @@ func TestSchedules(t *testing.T) {
 	unused := rights.Grants(deploy.NamespaceRules(), deploy.ClusterRules())
 	t.Cleanup(func() {
 		if played.Load() >= enough && !t.Failed() {
-			require.Equal(t, unsimulated, described(unused), "deploy/rbac.go gives rights that no schedule uses, or the list has one that a schedule uses")
+			require.Equal(t, unsimulated, described(unused), "deploy/base/rbac.yaml gives rights that no schedule uses, or the list has one that a schedule uses")
 		}
 		t.Logf("%d schedules with %d choices in %s", played.Load(), steps.Load(), time.Since(start).Round(time.Millisecond))
 	})

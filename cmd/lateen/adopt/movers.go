@@ -42,9 +42,10 @@ func (a *adoption) restrict(ctx context.Context, agents *unstructured.Unstructur
 	if err != nil {
 		return nil, err
 	}
-	inherited := deploy.InheritedFrom(server.Spec.Template.Spec, template.Spec)
-	policy := deploy.PodPolicyOf(a.Namespace, deploy.PodsDir(template), a.podPolicy, a.movers, a.copies, inherited)
-	return append(wanted, deploy.PodPolicies(policy)...), nil
+	return append(wanted, deploy.PodPolicies(deploy.PodPolicy{
+		Namespace: a.Namespace, PodsDir: deploy.PodsDir(template), Mode: a.podPolicy, Movers: a.movers, Copies: a.copies,
+		Inherited: deploy.InheritedFrom(server.Spec.Template.Spec, template.Spec),
+	})...), nil
 }
 
 // moversRemain reports whether pods run with the ServiceAccount of movers. Without it, they could not write their results.

@@ -7,9 +7,31 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") }}
 {{- end }}
 
-{{/* The names of cluster-wide objects contain the namespace, so that two installations do not share permissions. */}}
-{{- define "lateen.clusterName" -}}
-lateen-{{ .Release.Namespace }}
+{{/* The objects of a file for the namespace of the release, as a YAML list. The file is one of kustomize's, for namespace velero. */}}
+{{- define "lateen.objects" -}}
+{{- $root := index . 0 -}}
+{{- $namespace := $root.Release.Namespace -}}
+{{- $text := $root.Files.Get (index . 1)
+  | replace "lateen-velero" (printf "lateen-%s" $namespace)
+  | replace "namespace: velero" (printf "namespace: %q" $namespace)
+  | replace "namespaces: [velero]" (printf "namespaces: [%q]" $namespace)
+  | replace "request.namespace == 'velero'" (printf "request.namespace == '%s'" $namespace)
+  | replace ":velero:lateen" (printf ":%s:lateen" $namespace) -}}
+{{- $objects := list -}}
+{{- range $document := splitList "\n---\n" $text -}}
+{{- $object := fromYaml $document -}}
+{{- $_ := set $object.metadata "labels" (include "lateen.labels" $root | fromYaml) -}}
+{{- $objects = append $objects $object -}}
+{{- end -}}
+{{- toYaml $objects -}}
+{{- end }}
+
+{{/* The same as documents. */}}
+{{- define "lateen.documents" -}}
+{{- range $object := include "lateen.objects" . | fromYamlArray }}
+---
+{{ toYaml $object }}
+{{- end }}
 {{- end }}
 
 {{- define "lateen.image" -}}

@@ -213,7 +213,7 @@ reverts: ## Revert fixes in a copy, one at a time, and play up to RUNS=10000 sch
 
 # Velero's agent mostly waits: twelve of its cases at a time, which take less than 15 minutes each, keep within the 90.
 AGENT := velero
-conformance: ## Play all conformance cases against AGENT=velero or lateen, and write the results into README and docs
+conformance: ## Play all conformance cases against AGENT=velero or lateen, and record the results
 	$(call need,bwrap=bubblewrap)
 	$(call with,$(AGENT) controlplane snapshot-controller velero-1.17)
 	cd test && $(TEST) -timeout 90m -parallel $(if $(filter velero,$(AGENT)),12,4) -v -run 'TestTheAgentConforms/cases/$(CASES)' \
@@ -229,7 +229,7 @@ bin/kubernetes-%/controlplane: test/cluster/kubernetes-%.mod test/cluster/contro
 
 OTHER_KUBERNETES := $(patsubst test/cluster/kubernetes-%.mod,%,$(wildcard test/cluster/kubernetes-*.mod))
 $(foreach minor,$(OTHER_KUBERNETES),$(eval minutes-kubernetes-$(minor)/controlplane := $(minutes-controlplane)))
-compatibility: ## Run the tests of install, e2e and conformance on other versions of Kubernetes, and write the results into docs (ON=1.37: one)
+compatibility: ## Run the tests of install, e2e and conformance on other versions of Kubernetes, and record the results (ON=1.37: one)
 	$(call need,bwrap=bubblewrap)
 	$(call with,lateen $(notdir $(PROGRAMS)) $(patsubst %,kubernetes-%/controlplane,$(OTHER_KUBERNETES)))
 	@for minor in $(or $(ON),$(OTHER_KUBERNETES)); do \

@@ -1,7 +1,6 @@
 package docs
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -31,7 +30,7 @@ func TestTheTableOfVersionsHasWhatTheTestsRun(t *testing.T) {
 	require.Equal(t, config.TriedVersions(), minors, "agents and lateen check warn of all others")
 }
 
-// The table of Kubernetes has the control plane of all tests and those of make compatibility. Lateen passed all cases on each.
+// The results of conformance have the control plane of all tests and those of make compatibility. Lateen passed all cases on each.
 func TestTheTableOfKubernetesHasWhatTheTestsRun(t *testing.T) {
 	others, err := filepath.Glob(filepath.Join(root, "test/cluster/kubernetes-*.mod"))
 	require.NoError(t, err)
@@ -39,17 +38,14 @@ func TestTheTableOfKubernetesHasWhatTheTestsRun(t *testing.T) {
 	for _, path := range others {
 		want = append(want, required(t, "test/cluster/"+filepath.Base(path), "k8s.io/kubernetes"))
 	}
-	full := regexp.MustCompile(`^(\d+) of (\d+)$`)
+	results, err := os.ReadFile(filepath.Join(root, "test/conformance/results/README.md"))
+	require.NoError(t, err)
 	var have, minors []string
-	for _, cells := range rows(page(t, "compatibility").prose) {
-		found := full.FindStringSubmatch(cells[1])
-		if found == nil {
-			continue
-		}
-		require.Equal(t, found[2], found[1], "Kubernetes %s", cells[0])
-		have = append(have, cells[0])
-		parsed := version.MustParseGeneric(cells[0])
-		minors = append(minors, fmt.Sprintf("%d.%d", parsed.Major(), parsed.Minor()))
+	for _, row := range regexp.MustCompile(`(?m)^\| ([0-9.]+) \| (\d+) of (\d+) \|`).FindAllStringSubmatch(string(results), -1) {
+		require.Equal(t, row[3], row[2], "Kubernetes %s", row[1])
+		have = append(have, row[1])
+		parsed := version.MustParseGeneric(row[1])
+		minors = append(minors, version.MajorMinor(parsed.Major(), parsed.Minor()).String())
 	}
 	require.ElementsMatch(t, want, have, "run: make compatibility")
 	require.Equal(t, config.TriedKubernetes(), minors, "lateen check warns of all others")

@@ -87,10 +87,10 @@ func terminalIfGone(err error) error {
 // TerminalError is an error that no retry can cure.
 type TerminalError struct{ Err error }
 
-func (h *TerminalError) Error() string { return h.Err.Error() }
+func (t *TerminalError) Error() string { return t.Err.Error() }
 
 // Unwrap returns the cause.
-func (h *TerminalError) Unwrap() error { return h.Err }
+func (t *TerminalError) Unwrap() error { return t.Err }
 
 // wrapCreate wraps an error with its operation. An object that the API server finds malformed can never be created, so
 // that error is a TerminalError.

@@ -47,89 +47,89 @@ func (e *Exposer) runHandover(move objects.MoverSpec) *handoverRun {
 }
 
 // step executes one step. An object that is not found counts as deleted.
-func (c *handoverRun) step(ctx context.Context, step handover.Step) (err error) {
-	original, backup := &c.Original, &c.Backup
+func (h *handoverRun) step(ctx context.Context, step handover.Step) (err error) {
+	original, backup := &h.Original, &h.Backup
 	switch step {
 	case handover.Reobserve:
-		return c.observe(ctx)
+		return h.observe(ctx)
 	case handover.CreateSnapshot:
-		backup.Snapshot, err = created(ctx, c.snapshots(c.Namespace), c.BackupSnapshot())
-		return wrapCreate(c.describe(step), err)
+		backup.Snapshot, err = created(ctx, h.snapshots(h.Namespace), h.BackupSnapshot())
+		return wrapCreate(h.describe(step), err)
 	case handover.CreateContent:
-		backup.Content, err = created(ctx, c.contents(), c.BackupContent())
-		return wrapCreate(c.describe(step), err)
+		backup.Content, err = created(ctx, h.contents(), h.BackupContent())
+		return wrapCreate(h.describe(step), err)
 	case handover.AdoptSnapshot:
-		backup.Snapshot, err = changed(ctx, c.snapshots(c.Namespace), backup.Snapshot, change{Labels: c.OwnerLabels(), Annotations: c.Annotations()})
+		backup.Snapshot, err = changed(ctx, h.snapshots(h.Namespace), backup.Snapshot, change{Labels: h.OwnerLabels(), Annotations: h.Annotations()})
 	case handover.AdoptContent:
-		backup.Content, err = changed(ctx, c.contents(), backup.Content, change{Labels: c.OwnerLabels()})
+		backup.Content, err = changed(ctx, h.contents(), backup.Content, change{Labels: h.OwnerLabels()})
 	case handover.RetainOriginal:
-		original.Content, err = changed(ctx, c.contents(), original.Content, change{Policy: snapshotv1.VolumeSnapshotContentRetain})
+		original.Content, err = changed(ctx, h.contents(), original.Content, change{Policy: snapshotv1.VolumeSnapshotContentRetain})
 	case handover.SetDeletePolicyOfOriginal:
-		original.Content, err = changed(ctx, c.contents(), original.Content, change{Policy: snapshotv1.VolumeSnapshotContentDelete})
+		original.Content, err = changed(ctx, h.contents(), original.Content, change{Policy: snapshotv1.VolumeSnapshotContentDelete})
 	case handover.SetHandleOfBackup:
-		backup.Content, err = withHandle(ctx, c.contents(), backup.Content)
+		backup.Content, err = withHandle(ctx, h.contents(), backup.Content)
 	case handover.SetDeletePolicyOfBackup:
-		backup.Content, err = changed(ctx, c.contents(), backup.Content, change{Policy: snapshotv1.VolumeSnapshotContentDelete})
+		backup.Content, err = changed(ctx, h.contents(), backup.Content, change{Policy: snapshotv1.VolumeSnapshotContentDelete})
 	case handover.MarkOriginalContentBeingDeleted:
-		original.Content, err = changed(ctx, c.contents(), original.Content, change{Annotations: handover.MarkedBeingDeleted()})
+		original.Content, err = changed(ctx, h.contents(), original.Content, change{Annotations: handover.MarkedBeingDeleted()})
 	case handover.MarkBackupContentBeingDeleted:
-		backup.Content, err = changed(ctx, c.contents(), backup.Content, change{Annotations: handover.MarkedBeingDeleted()})
+		backup.Content, err = changed(ctx, h.contents(), backup.Content, change{Annotations: handover.MarkedBeingDeleted()})
 	case handover.DeleteOriginal:
-		original.Snapshot, err = deleteTracked(ctx, c, c.snapshots(c.Source.Namespace), original.Snapshot)
+		original.Snapshot, err = deleteTracked(ctx, h, h.snapshots(h.Source.Namespace), original.Snapshot)
 	case handover.DeleteOriginalContent:
-		original.Content, err = deleteTracked(ctx, c, c.contents(), original.Content)
+		original.Content, err = deleteTracked(ctx, h, h.contents(), original.Content)
 	case handover.DeleteBackup:
-		backup.Snapshot, err = deleteTracked(ctx, c, c.snapshots(c.Namespace), backup.Snapshot)
+		backup.Snapshot, err = deleteTracked(ctx, h, h.snapshots(h.Namespace), backup.Snapshot)
 	case handover.DeleteBackupContent:
-		backup.Content, err = deleteTracked(ctx, c, c.contents(), backup.Content)
+		backup.Content, err = deleteTracked(ctx, h, h.contents(), backup.Content)
 	default:
 		err = errors.New("unknown step")
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", c.describe(step), err)
+		return fmt.Errorf("%s: %w", h.describe(step), err)
 	}
 	return nil
 }
 
-func (c *handoverRun) describe(step handover.Step) string {
-	return fmt.Sprintf("run step %s of snapshot %s for %s/%s", step, c.Source, c.Namespace, c.Name)
+func (h *handoverRun) describe(step handover.Step) string {
+	return fmt.Sprintf("run step %s of snapshot %s for %s/%s", step, h.Source, h.Namespace, h.Name)
 }
 
 // observe GETs what the caches do not have. It skips the backup content if neither VolumeSnapshot exists. That
 // content is created after the backup VolumeSnapshot, which is deleted only when its content is known to be deleted
 // too.
-func (c *handoverRun) observe(ctx context.Context) (err error) {
-	c.Verified = true
-	if c.Backup.Snapshot == nil {
-		if c.Backup.Snapshot, err = found(ctx, c.snapshots(c.Namespace), c.Name); err != nil {
-			return fmt.Errorf("get VolumeSnapshot %s/%s: %w", c.Namespace, c.Name, err)
+func (h *handoverRun) observe(ctx context.Context) (err error) {
+	h.Verified = true
+	if h.Backup.Snapshot == nil {
+		if h.Backup.Snapshot, err = found(ctx, h.snapshots(h.Namespace), h.Name); err != nil {
+			return fmt.Errorf("get VolumeSnapshot %s/%s: %w", h.Namespace, h.Name, err)
 		}
 	}
-	c.LoadSource()
-	if c.Original.Snapshot == nil && c.Source.Name != "" && !c.handedOver {
-		if c.Original.Snapshot, err = found(ctx, c.snapshots(c.Source.Namespace), c.Source.Name); err != nil {
-			return fmt.Errorf("get VolumeSnapshot %s: %w", c.Source, err)
+	h.LoadSource()
+	if h.Original.Snapshot == nil && h.Source.Name != "" && !h.handedOver {
+		if h.Original.Snapshot, err = found(ctx, h.snapshots(h.Source.Namespace), h.Source.Name); err != nil {
+			return fmt.Errorf("get VolumeSnapshot %s: %w", h.Source, err)
 		}
 	}
-	if c.Backup.Content == nil && (c.Backup.Snapshot != nil || c.Original.Snapshot != nil) {
-		if c.Backup.Content, err = found(ctx, c.contents(), c.Name); err != nil {
-			return fmt.Errorf("get VolumeSnapshotContent %s: %w", c.Name, err)
+	if h.Backup.Content == nil && (h.Backup.Snapshot != nil || h.Original.Snapshot != nil) {
+		if h.Backup.Content, err = found(ctx, h.contents(), h.Name); err != nil {
+			return fmt.Errorf("get VolumeSnapshotContent %s: %w", h.Name, err)
 		}
 	}
-	if name := c.SourceContent(); c.Original.Content == nil && name != "" {
-		if c.Original.Content, err = found(ctx, c.contents(), name); err != nil {
+	if name := h.SourceContent(); h.Original.Content == nil && name != "" {
+		if h.Original.Content, err = found(ctx, h.contents(), name); err != nil {
 			return fmt.Errorf("get VolumeSnapshotContent %s: %w", name, err)
 		}
 	}
 	return nil
 }
 
-func (c *handoverRun) snapshots(namespace string) client[*snapshotv1.VolumeSnapshot] {
-	return c.client.VolumeSnapshots(namespace)
+func (h *handoverRun) snapshots(namespace string) client[*snapshotv1.VolumeSnapshot] {
+	return h.client.VolumeSnapshots(namespace)
 }
 
-func (c *handoverRun) contents() client[*snapshotv1.VolumeSnapshotContent] {
-	return c.client.VolumeSnapshotContents()
+func (h *handoverRun) contents() client[*snapshotv1.VolumeSnapshotContent] {
+	return h.client.VolumeSnapshotContents()
 }
 
 // change is the content of a merge patch.

@@ -121,12 +121,12 @@ type rebindRun struct {
 }
 
 // observe reads the volume and the target.
-func (d *rebindRun) observe(ctx context.Context) (err error) {
-	if err = d.findVolume(ctx); err != nil {
+func (r *rebindRun) observe(ctx context.Context) (err error) {
+	if err = r.findVolume(ctx); err != nil {
 		return err
 	}
-	target := d.Move.Source.Target
-	d.Target, err = found(ctx, d.client.Client.CoreV1().PersistentVolumeClaims(target.Namespace), target.Claim)
+	target := r.Move.Source.Target
+	r.Target, err = found(ctx, r.client.Client.CoreV1().PersistentVolumeClaims(target.Namespace), target.Claim)
 	if err != nil {
 		return fmt.Errorf("get target claim %s/%s: %w", target.Namespace, target.Claim, err)
 	}
@@ -135,49 +135,49 @@ func (d *rebindRun) observe(ctx context.Context) (err error) {
 
 // findVolume reads the restored volume. A cache may lack the restore claim or show it unbound, so the claim is
 // fetched before the volume counts as missing.
-func (d *rebindRun) findVolume(ctx context.Context) (err error) {
-	if d.Volume, err = d.volume(ctx); err != nil || d.Volume != nil {
+func (r *rebindRun) findVolume(ctx context.Context) (err error) {
+	if r.Volume, err = r.volume(ctx); err != nil || r.Volume != nil {
 		return err
 	}
-	claim, err := found(ctx, d.client.Client.CoreV1().PersistentVolumeClaims(d.Move.Namespace), d.Move.Name)
+	claim, err := found(ctx, r.client.Client.CoreV1().PersistentVolumeClaims(r.Move.Namespace), r.Move.Name)
 	if err != nil {
-		return fmt.Errorf("get claim %s/%s: %w", d.Move.Namespace, d.Move.Name, err)
+		return fmt.Errorf("get claim %s/%s: %w", r.Move.Namespace, r.Move.Name, err)
 	}
-	if d.Claim = nil; claim == nil || !objects.OwnedBy(claim, d.Move.UID) {
+	if r.Claim = nil; claim == nil || !objects.OwnedBy(claim, r.Move.UID) {
 		return nil
 	}
-	d.Claim = claim
-	d.Volume, err = d.volume(ctx)
+	r.Claim = claim
+	r.Volume, err = r.volume(ctx)
 	return err
 }
 
 // volume returns the PV labelled lateen.dev/rebind, else the PV bound to the restore claim. Without a restore claim
 // it returns the PV labelled lateen.dev/kept. It is nil if there is none.
-func (d *rebindRun) volume(ctx context.Context) (*corev1.PersistentVolume, error) {
+func (r *rebindRun) volume(ctx context.Context) (*corev1.PersistentVolume, error) {
 	var claimed *corev1.PersistentVolume
-	if d.Claim != nil && d.Claim.Spec.VolumeName != "" {
-		volume, err := found(ctx, d.client.Client.CoreV1().PersistentVolumes(), d.Claim.Spec.VolumeName)
+	if r.Claim != nil && r.Claim.Spec.VolumeName != "" {
+		volume, err := found(ctx, r.client.Client.CoreV1().PersistentVolumes(), r.Claim.Spec.VolumeName)
 		if err != nil {
-			return nil, fmt.Errorf("get PersistentVolume %s: %w", d.Claim.Spec.VolumeName, err)
+			return nil, fmt.Errorf("get PersistentVolume %s: %w", r.Claim.Spec.VolumeName, err)
 		}
-		if claimed = volume; claimed != nil && claimed.Labels[api.LabelRebind] == string(d.Move.UID) {
+		if claimed = volume; claimed != nil && claimed.Labels[api.LabelRebind] == string(r.Move.UID) {
 			return claimed, nil
 		}
 	}
-	labelled, err := d.labelled(ctx, api.LabelRebind, string(d.Move.UID))
+	labelled, err := r.labelled(ctx, api.LabelRebind, string(r.Move.UID))
 	switch {
 	case err != nil || labelled != nil:
-		d.markStray(labelled)
+		r.markStray(labelled)
 		return labelled, err
-	case d.Claim != nil:
+	case r.Claim != nil:
 		return claimed, nil
 	}
-	return d.labelled(ctx, api.LabelKept, objects.LabelValue(d.Move.Name))
+	return r.labelled(ctx, api.LabelKept, objects.LabelValue(r.Move.Name))
 }
 
 // labelled returns a volume with that label, or nil.
-func (d *rebindRun) labelled(ctx context.Context, label, value string) (*corev1.PersistentVolume, error) {
-	list, err := d.client.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{LabelSelector: label + "=" + value})
+func (r *rebindRun) labelled(ctx context.Context, label, value string) (*corev1.PersistentVolume, error) {
+	list, err := r.client.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{LabelSelector: label + "=" + value})
 	if err != nil {
 		return nil, fmt.Errorf("list PersistentVolumes with %s=%s: %w", label, value, err)
 	}
@@ -189,31 +189,31 @@ func (d *rebindRun) labelled(ctx context.Context, label, value string) (*corev1.
 
 // markStray marks the claim as stray if the restored volume does not belong to it. Another agent with a stale view
 // of the rebind recreated the claim, and the volume bound to it is empty.
-func (d *rebindRun) markStray(volume *corev1.PersistentVolume) {
-	if volume == nil || d.Claim == nil {
+func (r *rebindRun) markStray(volume *corev1.PersistentVolume) {
+	if volume == nil || r.Claim == nil {
 		return
 	}
-	if ref := volume.Spec.ClaimRef; ref == nil || ref.UID != d.Claim.UID {
-		d.stray, d.Claim = d.Claim, nil
+	if ref := volume.Spec.ClaimRef; ref == nil || ref.UID != r.Claim.UID {
+		r.stray, r.Claim = r.Claim, nil
 	}
 }
 
 // execute runs one step.
-func (d *rebindRun) execute(ctx context.Context, step rebind.Step) (err error) {
-	core := d.client.Client.CoreV1()
+func (r *rebindRun) execute(ctx context.Context, step rebind.Step) (err error) {
+	core := r.client.Client.CoreV1()
 	switch step {
 	case rebind.RetainVolume:
-		return d.patch(ctx, d.Retain())
+		return r.patch(ctx, r.Retain())
 	case rebind.DeleteMover:
-		d.Pod, err = deleted(ctx, core.Pods(d.Pod.Namespace), d.Pod)
+		r.Pod, err = deleted(ctx, core.Pods(r.Pod.Namespace), r.Pod)
 	case rebind.DeleteClaim:
-		d.Claim, err = deleted(ctx, core.PersistentVolumeClaims(d.Claim.Namespace), d.Claim)
+		r.Claim, err = deleted(ctx, core.PersistentVolumeClaims(r.Claim.Namespace), r.Claim)
 	case rebind.SetClaimRef:
-		return d.patch(ctx, d.Reserve())
+		return r.patch(ctx, r.Reserve())
 	case rebind.ReleaseVolume:
-		return d.patch(ctx, d.Release())
+		return r.patch(ctx, r.Release())
 	case rebind.SetVolumeName:
-		return d.setVolumeName(ctx)
+		return r.setVolumeName(ctx)
 	default:
 		return errors.New("unknown step")
 	}
@@ -221,35 +221,35 @@ func (d *rebindRun) execute(ctx context.Context, step rebind.Step) (err error) {
 }
 
 // patch patches the volume.
-func (d *rebindRun) patch(ctx context.Context, patch rebind.VolumePatch) error {
+func (r *rebindRun) patch(ctx context.Context, patch rebind.VolumePatch) error {
 	data, err := json.Marshal(patch)
 	if err != nil {
 		return fmt.Errorf("encode patch: %w", err)
 	}
-	volume, err := d.client.Client.CoreV1().PersistentVolumes().Patch(ctx, d.Volume.Name, types.MergePatchType, data, metav1.PatchOptions{})
+	volume, err := r.client.Client.CoreV1().PersistentVolumes().Patch(ctx, r.Volume.Name, types.MergePatchType, data, metav1.PatchOptions{})
 	if err != nil {
 		return err
 	}
-	d.Volume = volume
+	r.Volume = volume
 	return nil
 }
 
 // setVolumeName sets the volume name of the target. The next reconcile observes a target that was deleted or bound in the
 // meantime; the API server allows only one change of the volume name.
-func (d *rebindRun) setVolumeName(ctx context.Context) error {
-	data, err := json.Marshal(d.Choose())
+func (r *rebindRun) setVolumeName(ctx context.Context) error {
+	data, err := json.Marshal(r.Choose())
 	if err != nil {
 		return fmt.Errorf("encode patch: %w", err)
 	}
-	claims := d.client.Client.CoreV1().PersistentVolumeClaims(d.Target.Namespace)
-	target, err := claims.Patch(ctx, d.Target.Name, types.MergePatchType, data, metav1.PatchOptions{})
+	claims := r.client.Client.CoreV1().PersistentVolumeClaims(r.Target.Namespace)
+	target, err := claims.Patch(ctx, r.Target.Name, types.MergePatchType, data, metav1.PatchOptions{})
 	if apierrors.IsNotFound(err) {
-		d.Target = nil
+		r.Target = nil
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	d.Target = target
+	r.Target = target
 	return nil
 }

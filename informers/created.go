@@ -15,38 +15,38 @@ type createdPods struct {
 }
 
 // add records a pod as the API server returned it.
-func (m *createdPods) add(pod *corev1.Pod) {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	if m.pods == nil {
-		m.pods = map[string]*corev1.Pod{}
+func (c *createdPods) add(pod *corev1.Pod) {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	if c.pods == nil {
+		c.pods = map[string]*corev1.Pod{}
 	}
-	m.pods[Key(pod)] = pod
+	c.pods[Key(pod)] = pod
 }
 
 // get returns the recorded pod of that key, or nil. version is that of the cache's watch; once it is later than the
 // pod's, the pod is dropped. A watch at the pod's own version has received the pod, so the cache follows soon. A
 // version that cannot be compared belongs to a cache that was never listed.
-func (m *createdPods) get(key, version string) *corev1.Pod {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	pod := m.pods[key]
+func (c *createdPods) get(key, version string) *corev1.Pod {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	pod := c.pods[key]
 	if pod == nil {
 		return nil
 	}
 	order, err := resourceversion.CompareResourceVersion(version, pod.ResourceVersion)
 	if err != nil || order > 0 {
-		delete(m.pods, key)
+		delete(c.pods, key)
 		return nil
 	}
 	return pod
 }
 
 // drop drops a pod after an event of it.
-func (m *createdPods) drop(pod *corev1.Pod) {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	if created := m.pods[Key(pod)]; created != nil && created.UID == pod.UID {
-		delete(m.pods, Key(pod))
+func (c *createdPods) drop(pod *corev1.Pod) {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	if created := c.pods[Key(pod)]; created != nil && created.UID == pod.UID {
+		delete(c.pods, Key(pod))
 	}
 }

@@ -28,12 +28,12 @@ type moverEvent struct {
 // mayBeFrom reports whether the mover in that pod can have sent the Event. A mover on a lost node may still run
 // beside its replacement. The Events of movers name the resource, not the pod, but each mover has Event objects of
 // its own (velero-protocol 3.3).
-func (e moverEvent) mayBeFrom(mover *corev1.Pod) bool {
+func (m moverEvent) mayBeFrom(mover *corev1.Pod) bool {
 	if mover == nil {
 		return true
 	}
-	here := e.host == "" || mover.Spec.NodeName == "" || e.host == mover.Spec.NodeName
-	return here && !e.createdAt.Before(mover.CreationTimestamp.Time)
+	here := m.host == "" || mover.Spec.NodeName == "" || m.host == mover.Spec.NodeName
+	return here && !m.createdAt.Before(mover.CreationTimestamp.Time)
 }
 
 // eventKey identifies an Event object of a mover.

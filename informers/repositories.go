@@ -48,18 +48,18 @@ type (
 )
 
 // BackupRepositories returns the client for one namespace.
-func (v *Clientset) BackupRepositories(namespace string) *BackupRepositories {
+func (c *Clientset) BackupRepositories(namespace string) *BackupRepositories {
 	return gentype.NewClientWithList(
-		"backuprepositories", v.v1, v.codecs, namespace,
+		"backuprepositories", c.v1, c.codecs, namespace,
 		func() *velerov1.BackupRepository { return &velerov1.BackupRepository{} },
 		func() *velerov1.BackupRepositoryList { return &velerov1.BackupRepositoryList{} },
 	)
 }
 
 // BackupStorageLocations returns the client for one namespace.
-func (v *Clientset) BackupStorageLocations(namespace string) *BackupStorageLocations {
+func (c *Clientset) BackupStorageLocations(namespace string) *BackupStorageLocations {
 	return gentype.NewClientWithList(
-		"backupstoragelocations", v.v1, v.codecs, namespace,
+		"backupstoragelocations", c.v1, c.codecs, namespace,
 		func() *velerov1.BackupStorageLocation { return &velerov1.BackupStorageLocation{} },
 		func() *velerov1.BackupStorageLocationList { return &velerov1.BackupStorageLocationList{} },
 	)

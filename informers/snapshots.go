@@ -120,27 +120,27 @@ func (s *Snapshots) current() (term *snapshotTerm, started bool) {
 	return s.term, s.term != nil && s.term.started
 }
 
-func (t *snapshotTerm) watch(client snapshotclient.SnapshotV1Interface, enqueue func(namespace, name string)) error {
+func (s *snapshotTerm) watch(client snapshotclient.SnapshotV1Interface, enqueue func(namespace, name string)) error {
 	b := group{}
 	snapshots := add(&b, "volumesnapshots", client.VolumeSnapshots(metav1.NamespaceAll), &snapshotv1.VolumeSnapshot{}, Scope{}, trimSnapshot)
 	contents := add(&b, "volumesnapshotcontents", client.VolumeSnapshotContents(), &snapshotv1.VolumeSnapshotContent{}, Scope{}, noTrim[*snapshotv1.VolumeSnapshotContent])
 	if b.err != nil {
 		return b.err
 	}
-	t.snapshots, t.contents = newDeletions(snapshots), newDeletions(contents)
+	s.snapshots, s.contents = newDeletions(snapshots), newDeletions(contents)
 	handledSnapshots, err1 := snapshots.AddHandler(func(snapshot *snapshotv1.VolumeSnapshot) {
-		t.snapshots.drop(Key(snapshot), snapshot.UID)
+		s.snapshots.drop(Key(snapshot), snapshot.UID)
 		enqueue(snapshot.Namespace, snapshot.Name)
 	})
 	handledContents, err2 := contents.AddHandler(func(content *snapshotv1.VolumeSnapshotContent) {
-		t.contents.drop(Key(content), content.UID)
+		s.contents.drop(Key(content), content.UID)
 		enqueue(content.Spec.VolumeSnapshotRef.Namespace, content.Spec.VolumeSnapshotRef.Name)
 	})
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
-	t.handled, t.started = []cache.DoneChecker{handledSnapshots, handledContents}, true
-	t.running.Go(func() { b.Run(t.ctx) })
+	s.handled, s.started = []cache.DoneChecker{handledSnapshots, handledContents}, true
+	s.running.Go(func() { b.Run(s.ctx) })
 	return nil
 }
 

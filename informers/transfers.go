@@ -58,52 +58,52 @@ type (
 )
 
 // PodVolumeBackups returns the client for one namespace.
-func (v *Clientset) PodVolumeBackups(namespace string) *PodVolumeBackups {
+func (c *Clientset) PodVolumeBackups(namespace string) *PodVolumeBackups {
 	return gentype.NewClientWithList(
-		api.PodVolumeBackup().Resource, v.v1, v.codecs, namespace,
+		api.PodVolumeBackup().Resource, c.v1, c.codecs, namespace,
 		func() *velerov1.PodVolumeBackup { return &velerov1.PodVolumeBackup{} },
 		func() *velerov1.PodVolumeBackupList { return &velerov1.PodVolumeBackupList{} },
 	)
 }
 
 // PodVolumeRestores returns the client for one namespace.
-func (v *Clientset) PodVolumeRestores(namespace string) *PodVolumeRestores {
+func (c *Clientset) PodVolumeRestores(namespace string) *PodVolumeRestores {
 	return gentype.NewClientWithList(
-		api.PodVolumeRestore().Resource, v.v1, v.codecs, namespace,
+		api.PodVolumeRestore().Resource, c.v1, c.codecs, namespace,
 		func() *velerov1.PodVolumeRestore { return &velerov1.PodVolumeRestore{} },
 		func() *velerov1.PodVolumeRestoreList { return &velerov1.PodVolumeRestoreList{} },
 	)
 }
 
 // DataUploads returns the client for one namespace.
-func (v *Clientset) DataUploads(namespace string) *DataUploads {
+func (c *Clientset) DataUploads(namespace string) *DataUploads {
 	return gentype.NewClientWithList(
-		api.DataUpload().Resource, v.v2, v.codecs, namespace,
+		api.DataUpload().Resource, c.v2, c.codecs, namespace,
 		func() *velerov2alpha1.DataUpload { return &velerov2alpha1.DataUpload{} },
 		func() *velerov2alpha1.DataUploadList { return &velerov2alpha1.DataUploadList{} },
 	)
 }
 
 // DataDownloads returns the client for one namespace.
-func (v *Clientset) DataDownloads(namespace string) *DataDownloads {
+func (c *Clientset) DataDownloads(namespace string) *DataDownloads {
 	return gentype.NewClientWithList(
-		api.DataDownload().Resource, v.v2, v.codecs, namespace,
+		api.DataDownload().Resource, c.v2, c.codecs, namespace,
 		func() *velerov2alpha1.DataDownload { return &velerov2alpha1.DataDownload{} },
 		func() *velerov2alpha1.DataDownloadList { return &velerov2alpha1.DataDownloadList{} },
 	)
 }
 
 // Backup returns a Backup. No cache holds any: Velero's server acts on them.
-func (v *Clientset) Backup(ctx context.Context, namespace, name string) (*velerov1.Backup, error) {
+func (c *Clientset) Backup(ctx context.Context, namespace, name string) (*velerov1.Backup, error) {
 	backup := &velerov1.Backup{}
-	err := v.v1.Get().Namespace(namespace).Resource("backups").Name(name).Do(ctx).Into(backup)
+	err := c.v1.Get().Namespace(namespace).Resource("backups").Name(name).Do(ctx).Into(backup)
 	return backup, err
 }
 
 // Restore returns a Restore.
-func (v *Clientset) Restore(ctx context.Context, namespace, name string) (*velerov1.Restore, error) {
+func (c *Clientset) Restore(ctx context.Context, namespace, name string) (*velerov1.Restore, error) {
 	restore := &velerov1.Restore{}
-	err := v.v1.Get().Namespace(namespace).Resource("restores").Name(name).Do(ctx).Into(restore)
+	err := c.v1.Get().Namespace(namespace).Resource("restores").Name(name).Do(ctx).Into(restore)
 	return restore, err
 }
 

@@ -139,10 +139,10 @@ func (t *TransferReconciler[T]) liveSource(ctx context.Context, s *request[T]) e
 }
 
 // sourceIs records the pod whose volume is moved; nil if it does not exist.
-func (s *request[T]) sourceIs(pod *corev1.Pod) {
-	s.seen.SourceGone = pod == nil
-	if s.move.Restores {
-		s.seen.PodResumed = transfer.PodResumed(pod, s.move.Source.PodVolume.Volume)
+func (r *request[T]) sourceIs(pod *corev1.Pod) {
+	r.seen.SourceGone = pod == nil
+	if r.move.Restores {
+		r.seen.PodResumed = transfer.PodResumed(pod, r.move.Source.PodVolume.Volume)
 	}
 }
 

@@ -49,55 +49,55 @@ type entry struct {
 	since      time.Time // when the phase began; finer than the API's timestamps of one second
 }
 
-func (m *localState) of(key string) *entry {
-	if m.kept == nil {
-		m.kept = map[string]*entry{}
+func (l *localState) of(key string) *entry {
+	if l.kept == nil {
+		l.kept = map[string]*entry{}
 	}
-	if m.kept[key] == nil {
-		m.kept[key] = &entry{}
+	if l.kept[key] == nil {
+		l.kept[key] = &entry{}
 	}
-	return m.kept[key]
+	return l.kept[key]
 }
 
 // read returns a copy of what is known of a resource.
-func (m *localState) read(key string) entry {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	if kept := m.kept[key]; kept != nil {
+func (l *localState) read(key string) entry {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	if kept := l.kept[key]; kept != nil {
 		return *kept
 	}
 	return entry{}
 }
 
 // update changes what is known of a resource.
-func (m *localState) update(key string, change func(*entry)) {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	change(m.of(key))
+func (l *localState) update(key string, change func(*entry)) {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	change(l.of(key))
 }
 
 // exposed records how the last attempt to expose ended. The message of the prepare timeout contains it.
-func (m *localState) exposed(key string, restarts int, waits string, err error) {
-	m.setBlocker(key, waits, err)
+func (l *localState) exposed(key string, restarts int, waits string, err error) {
+	l.setBlocker(key, waits, err)
 	if waits != "" || err != nil {
 		return
 	}
-	m.update(key, func(kept *entry) { kept.created, kept.podDeleted = restarts+1, false })
+	l.update(key, func(kept *entry) { kept.created, kept.podDeleted = restarts+1, false })
 }
 
 // setBlocker records what a resource waits for, or the error that stopped it.
-func (m *localState) setBlocker(key, waits string, err error) {
+func (l *localState) setBlocker(key, waits string, err error) {
 	if err != nil {
 		waits = strings.TrimSpace(err.Error())
 	}
-	m.update(key, func(kept *entry) { kept.blocker = waits })
+	l.update(key, func(kept *entry) { kept.blocker = waits })
 }
 
 // markLost records why the mover that follows that number of restarts was lost. Its pod is deleted before the
 // resource is written, so this agent alone knows the reason in between. The first reason counts: a deleting pod looks
 // deleted by another client.
-func (m *localState) markLost(key string, restarts int, loss transfer.Loss) {
-	m.update(key, func(kept *entry) {
+func (l *localState) markLost(key string, restarts int, loss transfer.Loss) {
+	l.update(key, func(kept *entry) {
 		if kept.lost != restarts+1 {
 			kept.lost, kept.loss = restarts+1, loss
 		}
@@ -106,8 +106,8 @@ func (m *localState) markLost(key string, restarts int, loss transfer.Loss) {
 
 // loss returns why the mover that follows that number of restarts does not exist any more; zero if this agent
 // neither created nor deleted it. So a mover that is deleted repeatedly is not created without end.
-func (m *localState) loss(key string, restarts int) transfer.Loss {
-	switch kept := m.read(key); restarts + 1 {
+func (l *localState) loss(key string, restarts int) transfer.Loss {
+	switch kept := l.read(key); restarts + 1 {
 	case kept.lost:
 		return kept.loss
 	case kept.created:
@@ -117,19 +117,19 @@ func (m *localState) loss(key string, restarts int) transfer.Loss {
 }
 
 // forget drops the state of a resource.
-func (m *localState) forget(key string) {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	delete(m.kept, key)
+func (l *localState) forget(key string) {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	delete(l.kept, key)
 }
 
 // toRemove returns the objects in found that this agent did not delete yet. The caches may still show deleted
 // objects.
-func (m *localState) toRemove(key string, found exposer.Existing) exposer.Existing {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	removed := m.of(key).removed
-	if found.Pod != nil && slices.Contains(removed, found.Pod.UID) && (!found.Force || m.of(key).forced == found.Pod.UID) {
+func (l *localState) toRemove(key string, found exposer.Existing) exposer.Existing {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	removed := l.of(key).removed
+	if found.Pod != nil && slices.Contains(removed, found.Pod.UID) && (!found.Force || l.of(key).forced == found.Pod.UID) {
 		found.Pod = nil
 	}
 	found.Claims = slices.DeleteFunc(slices.Clone(found.Claims), func(claim *corev1.PersistentVolumeClaim) bool {
@@ -140,10 +140,10 @@ func (m *localState) toRemove(key string, found exposer.Existing) exposer.Existi
 
 // markDeleted records deletions. Objects that were never cached produce no delete event, so a later GET checks them
 // again.
-func (m *localState) markDeleted(key string, found exposer.Existing, cached bool) {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	kept := m.of(key)
+func (l *localState) markDeleted(key string, found exposer.Existing, cached bool) {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	kept := l.of(key)
 	kept.podDeleted = kept.podDeleted || cached && found.Pod != nil
 	if found.Pod != nil {
 		kept.removed = append(kept.removed, found.Pod.UID)
@@ -160,54 +160,54 @@ func (m *localState) markDeleted(key string, found exposer.Existing, cached bool
 }
 
 // undeleted returns what this agent did not delete: whether the mover pod is among it, and which of the claims.
-func (m *localState) undeleted(key string, claims []string) (pod bool, unreadable []string) {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	kept := m.of(key)
+func (l *localState) undeleted(key string, claims []string) (pod bool, unreadable []string) {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	kept := l.of(key)
 	return !kept.podDeleted, slices.DeleteFunc(slices.Clone(claims), func(name string) bool { return slices.Contains(kept.deleted, name) })
 }
 
 // toLog reports whether the log of a mover is still to be saved, and records that it is.
-func (m *localState) toLog(key string, mover types.UID) bool {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	kept := m.of(key)
+func (l *localState) toLog(key string, mover types.UID) bool {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	kept := l.of(key)
 	first := kept.logged != mover
 	kept.logged = mover
 	return first
 }
 
 // isDeleting reports whether this agent already deleted all objects in found. It reports false if there is none.
-func (m *localState) isDeleting(key string, found exposer.Existing) bool {
-	left := m.toRemove(key, found)
+func (l *localState) isDeleting(key string, found exposer.Existing) bool {
+	left := l.toRemove(key, found)
 	return left.Pod == nil && len(left.Claims) == 0 && (found.Pod != nil || len(found.Claims) > 0)
 }
 
 // rebinds records the progress of an unfinished rebind, which deleted the objects in found.
-func (m *localState) rebinds(key string, found exposer.Existing, reserved types.UID) {
-	m.markDeleted(key, found, true)
-	m.update(key, func(kept *entry) { kept.reserved = reserved })
+func (l *localState) rebinds(key string, found exposer.Existing, reserved types.UID) {
+	l.markDeleted(key, found, true)
+	l.update(key, func(kept *entry) { kept.reserved = reserved })
 }
 
 // toReport reports whether the one-time Event of a resource is still to be sent, and records that it is. Transfers of
 // foreign data movers are never cleaned up, so no resource needs two.
-func (m *localState) toReport(key string) bool {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	kept := m.of(key)
+func (l *localState) toReport(key string) bool {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	kept := l.of(key)
 	first := !kept.reported
 	kept.reported = true
 	return first
 }
 
 // markLocalPod reports whether the pod of a resource is on this node, or was since this agent started.
-func (m *localState) markLocalPod(key string, here bool) bool {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	if kept := m.kept[key]; !here {
+func (l *localState) markLocalPod(key string, here bool) bool {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	if kept := l.kept[key]; !here {
 		return kept != nil && kept.localPod
 	}
-	m.of(key).localPod = true
+	l.of(key).localPod = true
 	return true
 }
 

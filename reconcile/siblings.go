@@ -50,10 +50,10 @@ func (t *TransferReconciler[T]) AwaitsSibling(object T) bool {
 }
 
 // aloneSince returns since when no other restore to the same pod runs, as observed by this agent; zero if one runs.
-func (m *localState) aloneSince(key string, busy bool, now time.Time) time.Time {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	kept := m.of(key)
+func (l *localState) aloneSince(key string, busy bool, now time.Time) time.Time {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	kept := l.of(key)
 	switch {
 	case busy:
 		kept.alone = time.Time{}

@@ -7,10 +7,10 @@ import (
 )
 
 // canceled returns when a cancel was first observed.
-func (m *localState) canceled(key string, now time.Time) time.Time {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	kept := m.of(key)
+func (l *localState) canceled(key string, now time.Time) time.Time {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	kept := l.of(key)
 	if kept.canceled.IsZero() {
 		kept.canceled = now
 	}
@@ -18,10 +18,10 @@ func (m *localState) canceled(key string, now time.Time) time.Time {
 }
 
 // waitsSince returns when this agent first observed that a new resource is not eligible.
-func (m *localState) waitsSince(key string, now time.Time) time.Time {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	kept := m.of(key)
+func (l *localState) waitsSince(key string, now time.Time) time.Time {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	kept := l.of(key)
 	if kept.waits.IsZero() {
 		kept.waits = now
 	}
@@ -29,19 +29,19 @@ func (m *localState) waitsSince(key string, now time.Time) time.Time {
 }
 
 // clearWait records that a resource is eligible, or that this agent does not act on it.
-func (m *localState) clearWait(key string) {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	if kept := m.kept[key]; kept != nil {
+func (l *localState) clearWait(key string) {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	if kept := l.kept[key]; kept != nil {
 		kept.waits = time.Time{}
 	}
 }
 
 // deletingSince returns when the mover pod was first observed as deleting.
-func (m *localState) deletingSince(key string, mover types.UID, now time.Time) time.Time {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	kept := m.of(key)
+func (l *localState) deletingSince(key string, mover types.UID, now time.Time) time.Time {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	kept := l.of(key)
 	if kept.deleting != mover {
 		kept.deleting, kept.deletingAt = mover, now
 	}
@@ -50,20 +50,20 @@ func (m *localState) deletingSince(key string, mover types.UID, now time.Time) t
 
 // entered records that a phase begins now. It returns when the previous phase began; zero if this agent did not
 // observe that.
-func (m *localState) entered(key string, now time.Time) time.Time {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	kept := m.of(key)
+func (l *localState) entered(key string, now time.Time) time.Time {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	kept := l.of(key)
 	since := kept.since
 	kept.since = now
 	return since
 }
 
 // active returns when the current activity of a mover was first observed.
-func (m *localState) active(key string, observed activity, now time.Time) time.Time {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	kept := m.of(key)
+func (l *localState) active(key string, observed activity, now time.Time) time.Time {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	kept := l.of(key)
 	if kept.activeAt.IsZero() || kept.activity != observed {
 		kept.activity, kept.activeAt = observed, now
 	}
@@ -71,10 +71,10 @@ func (m *localState) active(key string, observed activity, now time.Time) time.T
 }
 
 // silent returns how long the mover of a resource has reported nothing new; 0 if this agent does not watch it.
-func (m *localState) silent(key string, now time.Time) time.Duration {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	if kept := m.kept[key]; kept != nil && !kept.activeAt.IsZero() {
+func (l *localState) silent(key string, now time.Time) time.Duration {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	if kept := l.kept[key]; kept != nil && !kept.activeAt.IsZero() {
 		return now.Sub(kept.activeAt)
 	}
 	return 0

@@ -76,20 +76,20 @@ func newCheck() *cobra.Command {
 }
 
 // run prints the reports and counts the Problems. Its error names what it could not read.
-func (o *checkOptions) run(command *cobra.Command) (int, error) {
-	if err := o.checkOutput(); err != nil {
+func (c *checkOptions) run(command *cobra.Command) (int, error) {
+	if err := c.checkOutput(); err != nil {
 		return 0, err
 	}
-	documents, err := o.fromFile(command.InOrStdin())
+	documents, err := c.fromFile(command.InOrStdin())
 	if err != nil {
 		return 0, err
 	}
-	if o.file != "" && !o.online() {
-		return o.report(command.OutOrStdout(), check.EvaluateAll(documents, nil, nil))
+	if c.file != "" && !c.online() {
+		return c.report(command.OutOrStdout(), check.EvaluateAll(documents, nil, nil))
 	}
 	ctx, cancel := context.WithTimeout(command.Context(), checkTimeout)
 	defer cancel()
-	rest, err := o.cluster.Config()
+	rest, err := c.cluster.Config()
 	if err != nil {
 		return 0, err
 	}
@@ -97,12 +97,12 @@ func (o *checkOptions) run(command *cobra.Command) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("create client: %w", err)
 	}
-	installation, err := check.Find(ctx, client, o.cluster.ViewNamespace())
+	installation, err := check.Find(ctx, client, c.cluster.ViewNamespace())
 	if err != nil {
 		return 0, err
 	}
-	if o.file == "" {
-		if documents, err = installation.Documents(ctx, client, o.nodeAgent, o.repository, o.jobs); err != nil {
+	if c.file == "" {
+		if documents, err = installation.Documents(ctx, client, c.nodeAgent, c.repository, c.jobs); err != nil {
 			return 0, err
 		}
 	}
@@ -115,7 +115,7 @@ func (o *checkOptions) run(command *cobra.Command) (int, error) {
 		return 0, err
 	}
 	warn(command.ErrOrStderr(), velero, server)
-	node, err := o.readNode(ctx, client)
+	node, err := c.readNode(ctx, client)
 	if err != nil {
 		return 0, err
 	}
@@ -124,53 +124,53 @@ func (o *checkOptions) run(command *cobra.Command) (int, error) {
 	observed.CopyProblems, unreviewed = installation.CopyProblems(ctx, client, documents)
 	results := check.EvaluateAll(documents, observed, node)
 	results.Velero, results.Kubernetes = velero, server
-	count, err := o.report(command.OutOrStdout(), results)
+	count, err := c.report(command.OutOrStdout(), results)
 	return count, errors.Join(unreadable, unreviewed, err)
 }
 
 // online reports whether the objects named in a file are checked in the cluster.
-func (o *checkOptions) online() bool {
-	return cmp.Or(o.node, o.cluster.Namespace, o.cluster.Kubeconfig, o.cluster.Context) != ""
+func (c *checkOptions) online() bool {
+	return cmp.Or(c.node, c.cluster.Namespace, c.cluster.Kubeconfig, c.cluster.Context) != ""
 }
 
-func (o *checkOptions) fromFile(stdin io.Reader) ([]check.Document, error) {
+func (c *checkOptions) fromFile(stdin io.Reader) ([]check.Document, error) {
 	switch {
-	case o.file == "" && o.kind != "":
+	case c.file == "" && c.kind != "":
 		return nil, errors.New("--as requires a file; name one with -f")
-	case o.file == "":
+	case c.file == "":
 		return nil, nil
-	case cmp.Or(o.nodeAgent, o.repository, o.jobs) != "":
+	case cmp.Or(c.nodeAgent, c.repository, c.jobs) != "":
 		return nil, errors.New("-f reads a file, not the cluster's ConfigMaps; remove -f or the names of ConfigMaps")
-	case o.kind != "" && !slices.Contains(check.Kinds(), check.Kind(o.kind)):
-		return nil, fmt.Errorf("--as %q is unknown: use %s", o.kind, kinds())
-	case o.file == "-":
+	case c.kind != "" && !slices.Contains(check.Kinds(), check.Kind(c.kind)):
+		return nil, fmt.Errorf("--as %q is unknown: use %s", c.kind, kinds())
+	case c.file == "-":
 		text, err := io.ReadAll(stdin)
 		if err != nil {
 			return nil, fmt.Errorf("read standard input: %w", err)
 		}
-		return check.ReadFile("standard input", text, check.Kind(o.kind))
+		return check.ReadFile("standard input", text, check.Kind(c.kind))
 	}
-	text, err := os.ReadFile(o.file)
+	text, err := os.ReadFile(c.file)
 	if err != nil {
 		return nil, fmt.Errorf("read file: %w", err)
 	}
-	return check.ReadFile(o.file, text, check.Kind(o.kind))
+	return check.ReadFile(c.file, text, check.Kind(c.kind))
 }
 
-func (o *checkOptions) readNode(ctx context.Context, client kubernetes.Interface) (*corev1.Node, error) {
-	if o.node == "" {
+func (c *checkOptions) readNode(ctx context.Context, client kubernetes.Interface) (*corev1.Node, error) {
+	if c.node == "" {
 		return nil, nil
 	}
-	node, err := client.CoreV1().Nodes().Get(ctx, o.node, metav1.GetOptions{})
+	node, err := client.CoreV1().Nodes().Get(ctx, c.node, metav1.GetOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("get node %s: %w", o.node, err)
+		return nil, fmt.Errorf("get node %s: %w", c.node, err)
 	}
 	return node, nil
 }
 
 // report prints the results and counts their Problems.
-func (o *checkOptions) report(to io.Writer, results check.Results) (int, error) {
-	return results.Problems(), o.print(to, results.Output(), results.Write)
+func (c *checkOptions) report(to io.Writer, results check.Results) (int, error) {
+	return results.Problems(), c.print(to, results.Output(), results.Write)
 }
 
 func counted(problems int) string {

@@ -57,7 +57,7 @@ func newExplain() *cobra.Command {
 }
 
 // references completes KIND/NAME: first the kind, then the names of that kind in the cluster.
-func (s *viewOptions) references(ctx context.Context, typed string) ([]string, cobra.ShellCompDirective) {
+func (v *viewOptions) references(ctx context.Context, typed string) ([]string, cobra.ShellCompDirective) {
 	kind, _, named := strings.Cut(typed, "/")
 	if !named {
 		var all []string
@@ -70,13 +70,13 @@ func (s *viewOptions) references(ctx context.Context, typed string) ([]string, c
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	clients, err := s.clients()
+	clients, err := v.clients()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
-	names, err := clients.Names(ctx, s.cluster.ViewNamespace(), of.Resource())
+	names, err := clients.Names(ctx, v.cluster.ViewNamespace(), of.Resource())
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}

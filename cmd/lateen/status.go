@@ -66,37 +66,37 @@ type viewOptions struct {
 }
 
 // addFlags adds the flags. Further formats are those that only this command has.
-func (s *viewOptions) addFlags(command *cobra.Command, further ...string) {
-	s.cluster.UserAgent = userAgent()
-	s.cluster.AddView(command.Flags())
-	s.formats = append([]string{outputJSON, outputYAML}, further...)
-	command.Flags().StringVarP(&s.output, "output", "o", "", "output format: "+configmap.OneOf(s.formats)+" (default: text)")
+func (v *viewOptions) addFlags(command *cobra.Command, further ...string) {
+	v.cluster.UserAgent = userAgent()
+	v.cluster.AddView(command.Flags())
+	v.formats = append([]string{outputJSON, outputYAML}, further...)
+	command.Flags().StringVarP(&v.output, "output", "o", "", "output format: "+configmap.OneOf(v.formats)+" (default: text)")
 	// The only errors are an unknown flag and a second registration.
-	_ = command.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(s.formats, cobra.ShellCompDirectiveNoFileComp))
+	_ = command.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(v.formats, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // checkOutput returns an error for a format that the command does not have.
-func (s *viewOptions) checkOutput() error {
-	if s.output != "" && !slices.Contains(s.formats, s.output) {
-		return fmt.Errorf("-o %q is unknown: use %s, or remove it", s.output, configmap.OneOf(s.formats))
+func (v *viewOptions) checkOutput() error {
+	if v.output != "" && !slices.Contains(v.formats, v.output) {
+		return fmt.Errorf("-o %q is unknown: use %s, or remove it", v.output, configmap.OneOf(v.formats))
 	}
 	return nil
 }
 
 // text returns the form of a report for people that the flags select.
-func (s *viewOptions) text(report *view.Report) func(io.Writer) error {
-	if s.output == outputWide {
+func (v *viewOptions) text(report *view.Report) func(io.Writer) error {
+	if v.output == outputWide {
 		return report.WriteWide
 	}
 	return report.Write
 }
 
 // clients returns the clients of the cluster that the flags select.
-func (s *viewOptions) clients() (*status.Clients, error) {
-	if err := s.checkOutput(); err != nil {
+func (v *viewOptions) clients() (*status.Clients, error) {
+	if err := v.checkOutput(); err != nil {
 		return nil, err
 	}
-	connection, err := s.cluster.Config()
+	connection, err := v.cluster.Config()
 	if err != nil {
 		return nil, err
 	}
@@ -140,21 +140,21 @@ func newStatus() *cobra.Command {
 }
 
 // watch redraws the status in place in a terminal, and appends it to other outputs. JSON is one line per status, YAML one document.
-func (s *viewOptions) watch(ctx context.Context, clients *status.Clients, to io.Writer) error {
+func (v *viewOptions) watch(ctx context.Context, clients *status.Clients, to io.Writer) error {
 	klog.SetLogger(logr.Discard()) // the drawing shows failures
-	how := status.WatchOptions{Namespace: s.cluster.ViewNamespace(), Clock: clock.RealClock{}, MinInterval: statusMinInterval, MaxInterval: statusMaxInterval, SyncTimeout: statusTimeout}
+	how := status.WatchOptions{Namespace: v.cluster.ViewNamespace(), Clock: clock.RealClock{}, MinInterval: statusMinInterval, MaxInterval: statusMaxInterval, SyncTimeout: statusTimeout}
 	return clients.Follow(ctx, how, func(snapshot *diagnose.Snapshot) error {
 		report := snapshot.Report()
 		var text bytes.Buffer
 		var err error
-		switch s.output {
+		switch v.output {
 		case outputJSON:
 			err = json.NewEncoder(&text).Encode(report)
 		case outputYAML:
 			text.WriteString("---\n")
 			err = writeYAML(&text, report)
 		default:
-			err = s.text(&report)(&text)
+			err = v.text(&report)(&text)
 		}
 		if err != nil {
 			return fmt.Errorf("write output: %w", err)
@@ -163,7 +163,7 @@ func (s *viewOptions) watch(ctx context.Context, clients *status.Clients, to io.
 		switch rows := terminalRows(to); { // read each time: a window may be resized
 		case rows > 0:
 			reported = redraw(reported, rows)
-		case s.output != outputJSON && s.output != outputYAML:
+		case v.output != outputJSON && v.output != outputYAML:
 			reported += "\n"
 		}
 		_, err = io.WriteString(to, reported)
@@ -199,10 +199,10 @@ func terminalRows(to io.Writer) int {
 }
 
 // print writes a value as JSON or YAML, or in its form for people.
-func (s *viewOptions) print(to io.Writer, value any, forPeople func(io.Writer) error) error {
+func (v *viewOptions) print(to io.Writer, value any, forPeople func(io.Writer) error) error {
 	var text bytes.Buffer
 	var err error
-	switch s.output {
+	switch v.output {
 	case outputJSON:
 		encoder := json.NewEncoder(&text)
 		encoder.SetIndent("", "  ")

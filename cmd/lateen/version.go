@@ -65,10 +65,10 @@ func newVersion() *cobra.Command {
 	return command
 }
 
-func (s *viewOptions) readVersions(ctx context.Context, into *versions) error {
+func (v *viewOptions) readVersions(ctx context.Context, into *versions) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	connection, err := s.cluster.Config()
+	connection, err := v.cluster.Config()
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (s *viewOptions) readVersions(ctx context.Context, into *versions) error {
 	if err != nil {
 		return fmt.Errorf("create client: %w", err)
 	}
-	namespace := s.cluster.ViewNamespace()
+	namespace := v.cluster.ViewNamespace()
 	for _, name := range []string{deploy.DaemonSetName, deploy.WindowsDaemonSetName} {
 		agents, err := kube.AppsV1().DaemonSets(namespace).Get(ctx, name, metav1.GetOptions{})
 		switch {

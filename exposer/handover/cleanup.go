@@ -12,29 +12,29 @@ import (
 // deletion also deletes the handle; otherwise the deletion of the original content does. An object with annotations
 // about another one is deleted after that one. So the backup VolumeSnapshot is deleted after the originals. An
 // original VolumeSnapshot is deleted after its content is deleting.
-func (h State) NextCleanup() (Step, string) {
-	if h.Backup.Snapshot != nil && !h.oursSnapshot() {
-		h.Backup.Snapshot = nil
+func (s State) NextCleanup() (Step, string) {
+	if s.Backup.Snapshot != nil && !s.oursSnapshot() {
+		s.Backup.Snapshot = nil
 	}
-	if h.Backup.Content != nil && !h.oursContent() {
-		h.Backup.Content = nil
+	if s.Backup.Content != nil && !s.oursContent() {
+		s.Backup.Content = nil
 	}
-	if h.isRecreatedSource() {
-		h.Original.Snapshot = nil
+	if s.isRecreatedSource() {
+		s.Original.Snapshot = nil
 	}
-	if h.Backup.Content == nil {
-		return h.undoOriginal()
+	if s.Backup.Content == nil {
+		return s.undoOriginal()
 	}
-	if step := h.detachOriginal(); step != Finished {
+	if step := s.detachOriginal(); step != Finished {
 		return step, ""
 	}
-	if h.Original.Content != nil {
-		return h.deleteContent(DeleteOriginalContent, MarkOriginalContentBeingDeleted, h.Original)
+	if s.Original.Content != nil {
+		return s.deleteContent(DeleteOriginalContent, MarkOriginalContentBeingDeleted, s.Original)
 	}
-	if h.Original.Snapshot != nil {
-		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s is being deleted", h.Source)
+	if s.Original.Snapshot != nil {
+		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s is being deleted", s.Source)
 	}
-	return h.undoBackup()
+	return s.undoBackup()
 }
 
 // undoBackup deletes a backup pair that is the only owner of the handle. The sidecar deletes a handle only if the
@@ -42,34 +42,34 @@ func (h State) NextCleanup() (Step, string) {
 // deleted before, for example with the namespace of its volume, is never found. So this step writes the handle: to
 // delete a snapshot that does not exist succeeds (CSI, DeleteSnapshot). The sidecar also deletes no handle of a
 // content without a finalizer, because that content vanishes at once.
-func (h State) undoBackup() (Step, string) {
-	content := h.Backup.Content
+func (s State) undoBackup() (Step, string) {
+	content := s.Backup.Content
 	switch {
 	case objects.IsDeleting(content):
 	case handle(content) == "":
 		return SetHandleOfBackup, ""
 	case !slices.Contains(content.Finalizers, finalizerContent):
-		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshotContent %s has no finalizer of the snapshot-controller yet", h.Name)
+		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshotContent %s has no finalizer of the snapshot-controller yet", s.Name)
 	}
-	if h.Backup.Snapshot == nil && !markedBeingDeleted(content) && !h.Verified {
+	if s.Backup.Snapshot == nil && !markedBeingDeleted(content) && !s.Verified {
 		return Reobserve, "" // a backup VolumeSnapshot may exist and name an original that owns the handle too
 	}
 	if content.Spec.DeletionPolicy != "Delete" {
 		return SetDeletePolicyOfBackup, ""
 	}
-	if h.Backup.Snapshot != nil && !objects.IsDeleting(h.Backup.Snapshot) {
+	if s.Backup.Snapshot != nil && !objects.IsDeleting(s.Backup.Snapshot) {
 		return DeleteBackup, ""
 	}
-	return h.deleteContent(DeleteBackupContent, MarkBackupContentBeingDeleted, h.Backup)
+	return s.deleteContent(DeleteBackupContent, MarkBackupContentBeingDeleted, s.Backup)
 }
 
 // deleteContent deletes a content whose VolumeSnapshot is deleted or deleting. Without a VolumeSnapshot no
 // controller marks the content for the sidecar, so this step does.
-func (h State) deleteContent(remove, free Step, pair SnapshotPair) (Step, string) {
+func (s State) deleteContent(remove, free Step, pair SnapshotPair) (Step, string) {
 	switch {
 	case pair.Snapshot == nil && !markedBeingDeleted(pair.Content):
 		return free, ""
-	case !objects.IsDeleting(pair.Content) && (pair.Snapshot == nil || pair.Content == h.Original.Content):
+	case !objects.IsDeleting(pair.Content) && (pair.Snapshot == nil || pair.Content == s.Original.Content):
 		return remove, ""
 	}
 	return AwaitSnapshot, fmt.Sprintf("VolumeSnapshotContent %s is being deleted by CSI driver %s; see kubectl describe volumesnapshotcontent %s",
@@ -78,16 +78,16 @@ func (h State) deleteContent(remove, free Step, pair SnapshotPair) (Step, string
 
 // undoOriginal deletes an original pair that is the only owner of the handle. It must verify that no backup pair
 // exists: otherwise the handle would be deleted twice.
-func (h State) undoOriginal() (Step, string) {
-	if h.allDeleting() {
-		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s is being deleted", h.Source)
+func (s State) undoOriginal() (Step, string) {
+	if s.allDeleting() {
+		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s is being deleted", s.Source)
 	}
-	snapshot, content := h.Original.Snapshot, h.Original.Content
-	if backup := h.Backup.Snapshot; !h.Verified && backup != nil && objects.IsDeleting(backup) && snapshot == nil && content == nil {
+	snapshot, content := s.Original.Snapshot, s.Original.Content
+	if backup := s.Backup.Snapshot; !s.Verified && backup != nil && objects.IsDeleting(backup) && snapshot == nil && content == nil {
 		// The objects are fetched once it is deleted.
-		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s/%s is being deleted", h.Namespace, h.Name)
+		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s/%s is being deleted", s.Namespace, s.Name)
 	}
-	if !h.Verified {
+	if !s.Verified {
 		return Reobserve, ""
 	}
 	switch {
@@ -98,20 +98,20 @@ func (h State) undoOriginal() (Step, string) {
 	case snapshot != nil && !objects.IsDeleting(snapshot):
 		return DeleteOriginal, ""
 	case snapshot != nil:
-		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s is being deleted", h.Source)
+		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s is being deleted", s.Source)
 	case content != nil:
-		return h.deleteContent(DeleteOriginalContent, MarkOriginalContentBeingDeleted, h.Original)
-	case h.Backup.Snapshot != nil && !objects.IsDeleting(h.Backup.Snapshot):
+		return s.deleteContent(DeleteOriginalContent, MarkOriginalContentBeingDeleted, s.Original)
+	case s.Backup.Snapshot != nil && !objects.IsDeleting(s.Backup.Snapshot):
 		return DeleteBackup, ""
-	case h.Backup.Snapshot != nil:
-		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s/%s is being deleted", h.Namespace, h.Name)
+	case s.Backup.Snapshot != nil:
+		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s/%s is being deleted", s.Namespace, s.Name)
 	}
 	return Finished, ""
 }
 
 // allDeleting reports whether the original and its content exist and are deleting with the handle, so that there is
 // nothing to decide.
-func (h State) allDeleting() bool {
-	snapshot, content := h.Original.Snapshot, h.Original.Content
+func (s State) allDeleting() bool {
+	snapshot, content := s.Original.Snapshot, s.Original.Content
 	return snapshot != nil && objects.IsDeleting(snapshot) && content != nil && objects.IsDeleting(content) && !retained(content)
 }

@@ -38,100 +38,100 @@ const (
 	DeleteBackupContent                         // delete the backup content
 )
 
-func (r Step) String() string {
+func (s Step) String() string {
 	names := [...]string{
 		"Finished", "Reobserve", "AwaitSnapshot", "Fail", "NameConflict", "CreateSnapshot", "CreateContent", "AdoptSnapshot",
 		"AdoptContent", "RetainOriginal", "DeleteOriginal", "DeleteOriginalContent", "SetDeletePolicyOfOriginal",
 		"MarkOriginalContentBeingDeleted", "SetHandleOfBackup", "SetDeletePolicyOfBackup", "MarkBackupContentBeingDeleted", "DeleteBackup",
 		"DeleteBackupContent",
 	}
-	return names[r]
+	return names[s]
 }
 
 // Next returns the next step of the hand-over, with a message if it waits or fails. After each step a content with
 // the handle exists that is the original, retained, or Lateen's. So the order is: the handle gets a second owner;
 // the original content gets policy Retain; the originals are deleted.
-func (h State) Next() (Step, string) {
-	if description := h.nameConflict(); description != "" {
+func (s State) Next() (Step, string) {
+	if description := s.nameConflict(); description != "" {
 		return NameConflict, description
 	}
-	if h.isRecreatedSource() {
-		h.Original.Snapshot = nil
+	if s.isRecreatedSource() {
+		s.Original.Snapshot = nil
 	}
 	switch {
-	case h.Backup.Content != nil:
-		return h.deleteOriginals()
-	case h.Backup.Snapshot != nil:
-		return h.createBackupPair(CreateContent)
+	case s.Backup.Content != nil:
+		return s.deleteOriginals()
+	case s.Backup.Snapshot != nil:
+		return s.createBackupPair(CreateContent)
 	default:
-		return h.begin()
+		return s.begin()
 	}
 }
 
 // fail returns Fail for a state that can never succeed. If the caches lack an object they may lag behind, so it
 // returns Reobserve first.
-func (h State) fail(format string, description ...any) (Step, string) {
-	if !h.Verified && (h.Original.Snapshot == nil || h.Original.Content == nil || h.Backup.Snapshot == nil || h.Backup.Content == nil) {
+func (s State) fail(format string, description ...any) (Step, string) {
+	if !s.Verified && (s.Original.Snapshot == nil || s.Original.Content == nil || s.Backup.Snapshot == nil || s.Backup.Content == nil) {
 		return Reobserve, ""
 	}
 	return Fail, fmt.Sprintf(format, description...)
 }
 
-func (h State) begin() (Step, string) {
-	original := h.Original.Snapshot
+func (s State) begin() (Step, string) {
+	original := s.Original.Snapshot
 	switch {
 	case original == nil:
-		return h.fail("VolumeSnapshot %s does not exist", h.Source)
+		return s.fail("VolumeSnapshot %s does not exist", s.Source)
 	case objects.IsDeleting(original):
-		return h.fail("VolumeSnapshot %s is being deleted", h.Source)
+		return s.fail("VolumeSnapshot %s is being deleted", s.Source)
 	case !ready(original):
 		return AwaitSnapshot, notReady(original)
 	}
-	return h.createBackupPair(CreateSnapshot)
+	return s.createBackupPair(CreateSnapshot)
 }
 
 // createBackupPair returns the step for a handle with one owner: first, which starts the creation of a second
 // owner, or what blocks it.
-func (h State) createBackupPair(first Step) (Step, string) {
-	content, name := h.Original.Content, h.SourceContent()
+func (s State) createBackupPair(first Step) (Step, string) {
+	content, name := s.Original.Content, s.SourceContent()
 	switch {
-	case h.Backup.Snapshot != nil && objects.IsDeleting(h.Backup.Snapshot):
-		return h.fail("VolumeSnapshot %s/%s is being deleted", h.Namespace, h.Name)
+	case s.Backup.Snapshot != nil && objects.IsDeleting(s.Backup.Snapshot):
+		return s.fail("VolumeSnapshot %s/%s is being deleted", s.Namespace, s.Name)
 	case content == nil:
-		return h.fail("VolumeSnapshotContent %s of VolumeSnapshot %s does not exist", name, h.Source)
+		return s.fail("VolumeSnapshotContent %s of VolumeSnapshot %s does not exist", name, s.Source)
 	case (objects.IsDeleting(content) || markedBeingDeleted(content)) && !retained(content):
-		return h.fail("VolumeSnapshotContent %s of VolumeSnapshot %s is being deleted", name, h.Source)
-	case content.Spec.VolumeSnapshotRef.Namespace != h.Source.Namespace || content.Spec.VolumeSnapshotRef.Name != h.Source.Name:
-		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshotContent %s is not bound to VolumeSnapshot %s", name, h.Source)
+		return s.fail("VolumeSnapshotContent %s of VolumeSnapshot %s is being deleted", name, s.Source)
+	case content.Spec.VolumeSnapshotRef.Namespace != s.Source.Namespace || content.Spec.VolumeSnapshotRef.Name != s.Source.Name:
+		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshotContent %s is not bound to VolumeSnapshot %s", name, s.Source)
 	case handle(content) == "":
 		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshotContent %s has no snapshot handle yet", name)
-	case h.Backup.Snapshot != nil && h.Backup.Snapshot.Labels[api.LabelOwnerUID] == "":
+	case s.Backup.Snapshot != nil && s.Backup.Snapshot.Labels[api.LabelOwnerUID] == "":
 		return AdoptSnapshot, ""
 	}
 	return first, ""
 }
 
 // deleteOriginals returns the steps that delete the originals of a handle with a second owner.
-func (h State) deleteOriginals() (Step, string) {
-	backup, content := h.Backup.Snapshot, h.Backup.Content
+func (s State) deleteOriginals() (Step, string) {
+	backup, content := s.Backup.Snapshot, s.Backup.Content
 	switch {
 	case backup == nil:
-		return h.fail("VolumeSnapshot %s/%s was deleted after the hand-over of the snapshot", h.Namespace, h.Name)
+		return s.fail("VolumeSnapshot %s/%s was deleted after the hand-over of the snapshot", s.Namespace, s.Name)
 	case objects.IsDeleting(backup):
-		return h.fail("VolumeSnapshot %s/%s is being deleted", h.Namespace, h.Name)
+		return s.fail("VolumeSnapshot %s/%s is being deleted", s.Namespace, s.Name)
 	case objects.IsDeleting(content):
-		return h.fail("VolumeSnapshotContent %s is being deleted", h.Name)
+		return s.fail("VolumeSnapshotContent %s is being deleted", s.Name)
 	case content.Spec.VolumeSnapshotRef.UID != "" && content.Spec.VolumeSnapshotRef.UID != backup.UID:
-		return h.fail("VolumeSnapshotContent %s is bound to an earlier VolumeSnapshot of the same name", h.Name)
+		return s.fail("VolumeSnapshotContent %s is bound to an earlier VolumeSnapshot of the same name", s.Name)
 	case backup.Labels[api.LabelOwnerUID] == "":
 		return AdoptSnapshot, ""
 	case content.Labels[api.LabelOwnerUID] == "":
 		return AdoptContent, ""
 	}
-	if step := h.detachOriginal(); step != Finished {
+	if step := s.detachOriginal(); step != Finished {
 		return step, ""
 	}
-	if original := h.Original.Content; original != nil && !objects.IsDeleting(original) {
+	if original := s.Original.Content; original != nil && !objects.IsDeleting(original) {
 		return DeleteOriginalContent, ""
 	}
 	return Finished, ""
@@ -140,25 +140,25 @@ func (h State) deleteOriginals() (Step, string) {
 // detachOriginal returns the next step before the original content may be deleted. Its deletionPolicy must be
 // Retain before anything is deleted. A content that the cache lacks must be fetched before its VolumeSnapshot is
 // deleted, because that also deletes the content.
-func (h State) detachOriginal() Step {
-	snapshot, content := h.Original.Snapshot, h.Original.Content
+func (s State) detachOriginal() Step {
+	snapshot, content := s.Original.Snapshot, s.Original.Content
 	switch {
 	case content != nil && !retained(content):
 		return RetainOriginal
 	case snapshot == nil || objects.IsDeleting(snapshot):
 		return Finished
-	case content == nil && !h.Verified:
+	case content == nil && !s.Verified:
 		return Reobserve
 	}
 	return DeleteOriginal
 }
 
-func (h State) nameConflict() string {
+func (s State) nameConflict() string {
 	switch {
-	case h.Backup.Snapshot != nil && !h.oursSnapshot():
-		return fmt.Sprintf("VolumeSnapshot %s/%s exists but has another owner; delete it to unblock the transfer", h.Namespace, h.Name)
-	case h.Backup.Content != nil && !h.oursContent():
-		return fmt.Sprintf("VolumeSnapshotContent %s exists but has another owner; delete it to unblock the transfer", h.Name)
+	case s.Backup.Snapshot != nil && !s.oursSnapshot():
+		return fmt.Sprintf("VolumeSnapshot %s/%s exists but has another owner; delete it to unblock the transfer", s.Namespace, s.Name)
+	case s.Backup.Content != nil && !s.oursContent():
+		return fmt.Sprintf("VolumeSnapshotContent %s exists but has another owner; delete it to unblock the transfer", s.Name)
 	}
 	return ""
 }

@@ -48,25 +48,25 @@ type State struct {
 
 // BackupSnapshot builds the VolumeSnapshot in Velero's namespace that receives the original's handle. It has no
 // owner: garbage collection would delete it together with the claim created from it.
-func (h State) BackupSnapshot() *snapshotv1.VolumeSnapshot {
+func (s State) BackupSnapshot() *snapshotv1.VolumeSnapshot {
 	return &snapshotv1.VolumeSnapshot{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: h.Namespace, Name: h.Name,
-			Labels:      h.OwnerLabels(),
-			Annotations: objects.Merged(h.Original.Snapshot.Annotations, h.Annotations()),
+			Namespace: s.Namespace, Name: s.Name,
+			Labels:      s.OwnerLabels(),
+			Annotations: objects.Merged(s.Original.Snapshot.Annotations, s.Annotations()),
 		},
 		Spec: snapshotv1.VolumeSnapshotSpec{
-			Source:                  snapshotv1.VolumeSnapshotSource{VolumeSnapshotContentName: &h.Name},
-			VolumeSnapshotClassName: h.Original.Snapshot.Spec.VolumeSnapshotClassName,
+			Source:                  snapshotv1.VolumeSnapshotSource{VolumeSnapshotContentName: &s.Name},
+			VolumeSnapshotClassName: s.Original.Snapshot.Spec.VolumeSnapshotClassName,
 		},
 	}
 }
 
 // BackupContent builds the content that owns the handle from now on. It is bound to this backup VolumeSnapshot by
 // UID, not to a recreated one of the same name.
-func (h State) BackupContent() *snapshotv1.VolumeSnapshotContent {
-	original := h.Original.Content
-	labels := h.OwnerLabels()
+func (s State) BackupContent() *snapshotv1.VolumeSnapshotContent {
+	original := s.Original.Content
+	labels := s.OwnerLabels()
 	if node, distributed := original.Labels[labelManagedBy]; distributed {
 		labels[labelManagedBy] = node
 	}
@@ -74,11 +74,11 @@ func (h State) BackupContent() *snapshotv1.VolumeSnapshotContent {
 	delete(annotations, annotationBeingDeleted)
 	delete(annotations, annotationBeingCreated)
 	return &snapshotv1.VolumeSnapshotContent{
-		ObjectMeta: metav1.ObjectMeta{Name: h.Name, Labels: labels, Annotations: annotations},
+		ObjectMeta: metav1.ObjectMeta{Name: s.Name, Labels: labels, Annotations: annotations},
 		Spec: snapshotv1.VolumeSnapshotContentSpec{
 			VolumeSnapshotRef: corev1.ObjectReference{
 				Kind: "VolumeSnapshot", APIVersion: snapshotv1.SchemeGroupVersion.String(),
-				Namespace: h.Namespace, Name: h.Name, UID: h.Backup.Snapshot.UID,
+				Namespace: s.Namespace, Name: s.Name, UID: s.Backup.Snapshot.UID,
 			},
 			Source:                  snapshotv1.VolumeSnapshotContentSource{SnapshotHandle: original.Status.SnapshotHandle},
 			DeletionPolicy:          snapshotv1.VolumeSnapshotContentDelete,
@@ -89,39 +89,39 @@ func (h State) BackupContent() *snapshotv1.VolumeSnapshotContent {
 }
 
 // Annotations returns the annotations from which a hand-over can be continued.
-func (h State) Annotations() map[string]string {
-	annotations := map[string]string{api.AnnotationSourceSnapshot: h.Source.String()}
-	if name := h.SourceContent(); name != "" {
+func (s State) Annotations() map[string]string {
+	annotations := map[string]string{api.AnnotationSourceSnapshot: s.Source.String()}
+	if name := s.SourceContent(); name != "" {
 		annotations[api.AnnotationSourceContent] = name
 	}
-	if original := h.Original.Snapshot; original != nil && original.Status != nil && original.Status.RestoreSize != nil {
+	if original := s.Original.Snapshot; original != nil && original.Status != nil && original.Status.RestoreSize != nil {
 		annotations[api.AnnotationRestoreSize] = original.Status.RestoreSize.String()
 	}
 	return annotations
 }
 
 // LoadSource reads the source from the annotations of the backup VolumeSnapshot, if it is not set.
-func (h *State) LoadSource() {
-	if h.Source.Name == "" && h.Backup.Snapshot != nil {
-		h.Source.Namespace, h.Source.Name, _ = strings.Cut(h.Backup.Snapshot.Annotations[api.AnnotationSourceSnapshot], "/")
+func (s *State) LoadSource() {
+	if s.Source.Name == "" && s.Backup.Snapshot != nil {
+		s.Source.Namespace, s.Source.Name, _ = strings.Cut(s.Backup.Snapshot.Annotations[api.AnnotationSourceSnapshot], "/")
 	}
 }
 
 // OwnerLabels returns the labels of the backup objects.
-func (h State) OwnerLabels() map[string]string { return objects.OwnerLabels(h.UID, h.ExposingNode) }
+func (s State) OwnerLabels() map[string]string { return objects.OwnerLabels(s.UID, s.ExposingNode) }
 
 // MarkedBeingDeleted returns the annotation that permits the sidecar to finish the deletion of a content whose
 // VolumeSnapshot is deleted.
 func MarkedBeingDeleted() map[string]string { return map[string]string{annotationBeingDeleted: "yes"} }
 
 // SourceContent returns the name of the original's content, or empty if no object names it.
-func (h State) SourceContent() string {
-	if h.Backup.Snapshot != nil {
-		if name := h.Backup.Snapshot.Annotations[api.AnnotationSourceContent]; name != "" {
+func (s State) SourceContent() string {
+	if s.Backup.Snapshot != nil {
+		if name := s.Backup.Snapshot.Annotations[api.AnnotationSourceContent]; name != "" {
 			return name
 		}
 	}
-	original := h.Original.Snapshot
+	original := s.Original.Snapshot
 	switch {
 	case original == nil:
 		return ""
@@ -135,8 +135,8 @@ func (h State) SourceContent() string {
 }
 
 // RestoreSize returns the required size of a volume created from the snapshot; 0 if it is not known.
-func (h State) RestoreSize() resource.Quantity {
-	for _, snapshot := range []*snapshotv1.VolumeSnapshot{h.Backup.Snapshot, h.Original.Snapshot} {
+func (s State) RestoreSize() resource.Quantity {
+	for _, snapshot := range []*snapshotv1.VolumeSnapshot{s.Backup.Snapshot, s.Original.Snapshot} {
 		if snapshot == nil {
 			continue
 		}
@@ -152,34 +152,34 @@ func (h State) RestoreSize() resource.Quantity {
 
 // isRecreatedSource reports whether the original VolumeSnapshot is a recreated one of the same name, not the one of
 // this hand-over.
-func (h State) isRecreatedSource() bool {
-	if h.Original.Snapshot == nil || h.Backup.Snapshot == nil {
+func (s State) isRecreatedSource() bool {
+	if s.Original.Snapshot == nil || s.Backup.Snapshot == nil {
 		return false
 	}
-	was := h.Backup.Snapshot.Annotations[api.AnnotationSourceContent]
-	bare := State{Original: h.Original}
+	was := s.Backup.Snapshot.Annotations[api.AnnotationSourceContent]
+	bare := State{Original: s.Original}
 	return was != "" && was != bare.SourceContent()
 }
 
 // oursSnapshot reports whether the backup VolumeSnapshot belongs to the same custom resource. Lateen labels it.
 // Velero's own agent sets no label, but gives both backup objects the same name and binds them to each other. Names
 // of custom resources are generated, so a leftover of another one has a different name.
-func (h State) oursSnapshot() bool {
-	created := h.Backup.Snapshot
+func (s State) oursSnapshot() bool {
+	created := s.Backup.Snapshot
 	if owner, labelled := created.Labels[api.LabelOwnerUID]; labelled {
-		return owner == string(h.UID)
+		return owner == string(s.UID)
 	}
 	content := created.Spec.Source.VolumeSnapshotContentName
-	return content != nil && *content == h.Name
+	return content != nil && *content == s.Name
 }
 
-func (h State) oursContent() bool {
-	created := h.Backup.Content
+func (s State) oursContent() bool {
+	created := s.Backup.Content
 	if owner, labelled := created.Labels[api.LabelOwnerUID]; labelled {
-		return owner == string(h.UID)
+		return owner == string(s.UID)
 	}
 	ref := created.Spec.VolumeSnapshotRef
-	return ref.Namespace == h.Namespace && ref.Name == h.Name && created.Spec.Source.SnapshotHandle != nil
+	return ref.Namespace == s.Namespace && ref.Name == s.Name && created.Spec.Source.SnapshotHandle != nil
 }
 
 func handle(content *snapshotv1.VolumeSnapshotContent) string {

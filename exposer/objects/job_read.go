@@ -47,9 +47,9 @@ type JobRecord struct {
 }
 
 // Annotations returns the annotations of a recorded job.
-func (r JobRecord) Annotations() map[string]string {
+func (j JobRecord) Annotations() map[string]string {
 	return map[string]string{
-		api.AnnotationVerdict: string(r.Verdict), api.AnnotationFailures: strconv.Itoa(r.Failures), api.AnnotationFactor: formatFactor(r.Factor),
+		api.AnnotationVerdict: string(j.Verdict), api.AnnotationFailures: strconv.Itoa(j.Failures), api.AnnotationFactor: formatFactor(j.Factor),
 	}
 }
 

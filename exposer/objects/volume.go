@@ -49,22 +49,22 @@ func ClaimName(pod *corev1.Pod, volume corev1.Volume) string {
 }
 
 // Block reports whether the volume is a device and not a directory.
-func (v PodVolume) Block() bool {
-	return v.Bound != nil && v.Bound.Spec.VolumeMode != nil && *v.Bound.Spec.VolumeMode == corev1.PersistentVolumeBlock
+func (p PodVolume) Block() bool {
+	return p.Bound != nil && p.Bound.Spec.VolumeMode != nil && *p.Bound.Spec.VolumeMode == corev1.PersistentVolumeBlock
 }
 
 // HostDir returns the path of the volume below the kubelet's pods directory. pkg/kubelet/config and the volume
 // plugins of Kubernetes define it.
-func (v PodVolume) HostDir() (string, error) {
-	plugin, name, err := v.plugin()
+func (p PodVolume) HostDir() (string, error) {
+	plugin, name, err := p.plugin()
 	if err != nil {
 		return "", err
 	}
-	pod, err := v.podDir()
+	pod, err := p.podDir()
 	if err != nil {
 		return "", err
 	}
-	if v.Block() {
+	if p.Block() {
 		return path.Join(pod, "volumeDevices", plugin, name), nil
 	}
 	dir := path.Join(pod, "volumes", plugin, name)
@@ -75,20 +75,20 @@ func (v PodVolume) HostDir() (string, error) {
 }
 
 // Glob returns a pattern that matches the same path without knowing the volume plugin, as Velero does.
-func (v PodVolume) Glob() (string, error) {
-	pod, err := v.podDir()
+func (p PodVolume) Glob() (string, error) {
+	pod, err := p.podDir()
 	if err != nil {
 		return "", err
 	}
-	kind, name := "volumes", v.Volume.Name
-	if v.Bound != nil {
-		name = v.Bound.Name
+	kind, name := "volumes", p.Volume.Name
+	if p.Bound != nil {
+		name = p.Bound.Name
 	}
-	if v.Block() {
+	if p.Block() {
 		kind = "volumeDevices"
 	}
 	pattern := path.Join(pod, kind, "*", name)
-	if plugin, _, err := v.plugin(); err == nil && plugin == pluginCSI && !v.Block() {
+	if plugin, _, err := p.plugin(); err == nil && plugin == pluginCSI && !p.Block() {
 		pattern = path.Join(pattern, "mount")
 	}
 	return pattern, nil
@@ -96,13 +96,13 @@ func (v PodVolume) Glob() (string, error) {
 
 // podDir returns the directory of the pod. Every client that may create a pod may annotate it. A value that is no
 // hash could lead to another pod's volumes, or out of the directory.
-func (v PodVolume) podDir() (string, error) {
-	mirrored := v.Pod.Annotations[annotationMirrored]
+func (p PodVolume) podDir() (string, error) {
+	mirrored := p.Pod.Annotations[annotationMirrored]
 	switch {
 	case mirrored == "":
-		return string(v.Pod.UID), nil
+		return string(p.Pod.UID), nil
 	case !isHash(mirrored):
-		return "", fmt.Errorf("pod %s/%s has annotation %s with %q, which is not a hash of the kubelet", v.Pod.Namespace, v.Pod.Name, annotationMirrored, mirrored)
+		return "", fmt.Errorf("pod %s/%s has annotation %s with %q, which is not a hash of the kubelet", p.Pod.Namespace, p.Pod.Name, annotationMirrored, mirrored)
 	}
 	return mirrored, nil
 }
@@ -130,19 +130,19 @@ const (
 )
 
 // plugin returns the directory of the volume's plugin and the name of the volume in it.
-func (v PodVolume) plugin() (plugin, name string, err error) {
-	if v.Bound == nil {
-		plugin = inlinePlugin(v.Volume.VolumeSource)
+func (p PodVolume) plugin() (plugin, name string, err error) {
+	if p.Bound == nil {
+		plugin = inlinePlugin(p.Volume.VolumeSource)
 		if plugin == "" {
-			return "", "", fmt.Errorf("volume %q of pod %s/%s has a type whose files are not in the kubelet's pods directory", v.Volume.Name, v.Pod.Namespace, v.Pod.Name)
+			return "", "", fmt.Errorf("volume %q of pod %s/%s has a type whose files are not in the kubelet's pods directory", p.Volume.Name, p.Pod.Namespace, p.Pod.Name)
 		}
-		return plugin, v.Volume.Name, nil
+		return plugin, p.Volume.Name, nil
 	}
-	plugin = boundPlugin(v.Bound)
+	plugin = boundPlugin(p.Bound)
 	if plugin == "" {
-		return "", "", fmt.Errorf("persistent volume %s has a type whose files are not in the kubelet's pods directory", v.Bound.Name)
+		return "", "", fmt.Errorf("persistent volume %s has a type whose files are not in the kubelet's pods directory", p.Bound.Name)
 	}
-	return plugin, v.Bound.Name, nil
+	return plugin, p.Bound.Name, nil
 }
 
 // volumePlugin is a volume type, whether the volume is of that type, and the directory of its plugin.

@@ -39,11 +39,11 @@ const (
 	ReleaseVolume             // restore the reclaim policy of the volume
 )
 
-func (h Step) String() string {
+func (s Step) String() string {
 	names := [...]string{
 		"Done", "Wait", "Fail", "RetainVolume", "DeleteMover", "DeleteClaim", "SetClaimRef", "SetVolumeName", "ReleaseVolume",
 	}
-	return names[h]
+	return names[s]
 }
 
 // Next returns the next step of a rebind, with a message if it waits or fails. The volume's claimRef is set before
@@ -52,32 +52,32 @@ func (h Step) String() string {
 //
 // A mover or restore claim that is observed after the claimRef names the target comes from a stale cache: both were
 // deleted before. A volume with its original reclaim policy was rebound, whatever happened to the target since.
-func (d State) Next() (Step, string) {
-	if d.isRebound() {
+func (s State) Next() (Step, string) {
+	if s.isRebound() {
 		return Done, ""
 	}
-	if d.namesTarget() {
-		d.Pod, d.Claim = nil, nil
+	if s.namesTarget() {
+		s.Pod, s.Claim = nil, nil
 	}
-	if description := d.fail(); description != "" {
+	if description := s.fail(); description != "" {
 		return Fail, description
 	}
 	switch {
-	case !d.retained():
+	case !s.retained():
 		return RetainVolume, ""
-	case d.Pod != nil && !objects.IsDeleting(d.Pod):
+	case s.Pod != nil && !objects.IsDeleting(s.Pod):
 		return DeleteMover, ""
-	case d.Claim != nil && !objects.IsDeleting(d.Claim):
+	case s.Claim != nil && !objects.IsDeleting(s.Claim):
 		return DeleteClaim, ""
-	case d.Pod != nil || d.Claim != nil:
-		return Wait, d.leftovers()
-	case !d.Reserved():
+	case s.Pod != nil || s.Claim != nil:
+		return Wait, s.leftovers()
+	case !s.Reserved():
 		return SetClaimRef, ""
-	case d.Target.Spec.VolumeName == "":
+	case s.Target.Spec.VolumeName == "":
 		return SetVolumeName, ""
-	case !d.bound():
-		return Wait, fmt.Sprintf("target claim %s is not yet bound to PersistentVolume %s", d.target(), d.Volume.Name)
-	case d.marked():
+	case !s.bound():
+		return Wait, fmt.Sprintf("target claim %s is not yet bound to PersistentVolume %s", s.target(), s.Volume.Name)
+	case s.marked():
 		return ReleaseVolume, ""
 	}
 	return Done, ""
@@ -85,53 +85,53 @@ func (d State) Next() (Step, string) {
 
 // fail returns why a volume cannot be rebound. It is checked before each step, and so before the first step that
 // cannot be undone.
-func (d State) fail() string {
+func (s State) fail() string {
 	switch {
-	case d.Volume == nil:
+	case s.Volume == nil:
 		return "the restored volume does not exist any more"
-	case d.Volume.Labels[api.LabelKept] != "":
+	case s.Volume.Labels[api.LabelKept] != "":
 		return "the rebind was abandoned before"
-	case d.Target == nil:
-		return fmt.Sprintf("target claim %s does not exist", d.target())
-	case d.bound():
+	case s.Target == nil:
+		return fmt.Sprintf("target claim %s does not exist", s.target())
+	case s.bound():
 		return ""
-	case d.Target.Status.Phase == corev1.ClaimLost:
-		return fmt.Sprintf("target claim %s is Lost", d.target())
-	case objects.IsDeleting(d.Target):
-		return fmt.Sprintf("target claim %s is being deleted", d.target())
-	case d.Target.Spec.VolumeName != "" && d.Target.Spec.VolumeName != d.Volume.Name:
-		return fmt.Sprintf("target claim %s is already bound to PersistentVolume %s", d.target(), d.Target.Spec.VolumeName)
-	case d.Claim == nil && !d.labelled():
-		return fmt.Sprintf("PersistentVolume %s is not the restored volume", d.Volume.Name)
-	case d.Claim != nil && !d.holds(d.Claim):
-		return fmt.Sprintf("PersistentVolume %s does not belong to claim %s/%s", d.Volume.Name, d.Claim.Namespace, d.Claim.Name)
-	case objects.IsDeleting(d.Volume):
-		return fmt.Sprintf("PersistentVolume %s is being deleted", d.Volume.Name)
-	case d.inUse() && !d.namesTarget():
-		ref := d.Volume.Spec.ClaimRef
-		return fmt.Sprintf("PersistentVolume %s is bound to claim %s/%s", d.Volume.Name, ref.Namespace, ref.Name)
+	case s.Target.Status.Phase == corev1.ClaimLost:
+		return fmt.Sprintf("target claim %s is Lost", s.target())
+	case objects.IsDeleting(s.Target):
+		return fmt.Sprintf("target claim %s is being deleted", s.target())
+	case s.Target.Spec.VolumeName != "" && s.Target.Spec.VolumeName != s.Volume.Name:
+		return fmt.Sprintf("target claim %s is already bound to PersistentVolume %s", s.target(), s.Target.Spec.VolumeName)
+	case s.Claim == nil && !s.labelled():
+		return fmt.Sprintf("PersistentVolume %s is not the restored volume", s.Volume.Name)
+	case s.Claim != nil && !s.holds(s.Claim):
+		return fmt.Sprintf("PersistentVolume %s does not belong to claim %s/%s", s.Volume.Name, s.Claim.Namespace, s.Claim.Name)
+	case objects.IsDeleting(s.Volume):
+		return fmt.Sprintf("PersistentVolume %s is being deleted", s.Volume.Name)
+	case s.inUse() && !s.namesTarget():
+		ref := s.Volume.Spec.ClaimRef
+		return fmt.Sprintf("PersistentVolume %s is bound to claim %s/%s", s.Volume.Name, ref.Namespace, ref.Name)
 	}
 	return ""
 }
 
 // labelled reports whether the volume's label names this DataDownload.
-func (d State) labelled() bool { return d.Volume.Labels[api.LabelRebind] == string(d.Move.UID) }
+func (s State) labelled() bool { return s.Volume.Labels[api.LabelRebind] == string(s.Move.UID) }
 
 // isRebound reports whether the volume was bound to the target and has its original reclaim policy. LabelRebind
 // and AnnotationReclaimPolicy are set together, and the label stays.
-func (d State) isRebound() bool {
-	return d.Volume != nil && d.labelled() && !d.marked() && d.Volume.Labels[api.LabelKept] == ""
+func (s State) isRebound() bool {
+	return s.Volume != nil && s.labelled() && !s.marked() && s.Volume.Labels[api.LabelKept] == ""
 }
 
 // namesTarget reports whether the claimRef of the labelled volume names the target.
-func (d State) namesTarget() bool {
-	return d.Volume != nil && d.labelled() && claimOf(d.Volume) == d.target()
+func (s State) namesTarget() bool {
+	return s.Volume != nil && s.labelled() && claimOf(s.Volume) == s.target()
 }
 
 // inUse reports whether a claim other than the restore claim is bound to the volume.
-func (d State) inUse() bool {
-	restore := types.NamespacedName{Namespace: d.Move.Namespace, Name: d.Move.Name}
-	return d.Volume.Status.Phase == corev1.VolumeBound && claimOf(d.Volume) != restore
+func (s State) inUse() bool {
+	restore := types.NamespacedName{Namespace: s.Move.Namespace, Name: s.Move.Name}
+	return s.Volume.Status.Phase == corev1.VolumeBound && claimOf(s.Volume) != restore
 }
 
 // claimOf returns the claim in the claimRef of a volume.
@@ -143,40 +143,40 @@ func claimOf(volume *corev1.PersistentVolume) (claim types.NamespacedName) {
 }
 
 // marked reports whether the original reclaim policy is still to be restored.
-func (d State) marked() bool { return d.Volume.Annotations[api.AnnotationReclaimPolicy] != "" }
+func (s State) marked() bool { return s.Volume.Annotations[api.AnnotationReclaimPolicy] != "" }
 
 // retained reports whether the volume survives the deletion of its claim, or is already bound to the target.
-func (d State) retained() bool {
-	return d.labelled() &&
-		(d.Volume.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain || d.bound())
+func (s State) retained() bool {
+	return s.labelled() &&
+		(s.Volume.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain || s.bound())
 }
 
-func (d State) holds(claim *corev1.PersistentVolumeClaim) bool {
-	ref := d.Volume.Spec.ClaimRef
+func (s State) holds(claim *corev1.PersistentVolumeClaim) bool {
+	ref := s.Volume.Spec.ClaimRef
 	return ref != nil && ref.UID == claim.UID
 }
 
 // Reserved reports whether the volume's claimRef names the target and no other claim of that name.
-func (d State) Reserved() bool {
-	ref := d.Volume.Spec.ClaimRef
-	return ref != nil && ref.Namespace == d.Target.Namespace && ref.Name == d.Target.Name && (ref.UID == "" || ref.UID == d.Target.UID)
+func (s State) Reserved() bool {
+	ref := s.Volume.Spec.ClaimRef
+	return ref != nil && ref.Namespace == s.Target.Namespace && ref.Name == s.Target.Name && (ref.UID == "" || ref.UID == s.Target.UID)
 }
 
-func (d State) bound() bool {
-	return d.Target.Spec.VolumeName == d.Volume.Name && d.Target.Status.Phase == corev1.ClaimBound && d.holds(d.Target)
+func (s State) bound() bool {
+	return s.Target.Spec.VolumeName == s.Volume.Name && s.Target.Status.Phase == corev1.ClaimBound && s.holds(s.Target)
 }
 
-func (d State) target() types.NamespacedName {
-	return types.NamespacedName{Namespace: d.Move.Source.Target.Namespace, Name: d.Move.Source.Target.Claim}
+func (s State) target() types.NamespacedName {
+	return types.NamespacedName{Namespace: s.Move.Source.Target.Namespace, Name: s.Move.Source.Target.Claim}
 }
 
-func (d State) leftovers() string {
+func (s State) leftovers() string {
 	var left []string
-	if d.Pod != nil {
-		left = append(left, "mover pod "+d.Pod.Name)
+	if s.Pod != nil {
+		left = append(left, "mover pod "+s.Pod.Name)
 	}
-	if d.Claim != nil {
-		left = append(left, "claim "+d.Claim.Name)
+	if s.Claim != nil {
+		left = append(left, "claim "+s.Claim.Name)
 	}
 	return strings.Join(left, " and ") + " are being deleted"
 }
@@ -205,12 +205,12 @@ type VolumeSpec struct {
 
 // Retain returns the patch that keeps the volume after its claim is deleted. It records the DataDownload and the
 // original reclaim policy.
-func (d State) Retain() VolumePatch {
-	was := cmp.Or(d.Volume.Annotations[api.AnnotationReclaimPolicy], string(d.Volume.Spec.PersistentVolumeReclaimPolicy))
+func (s State) Retain() VolumePatch {
+	was := cmp.Or(s.Volume.Annotations[api.AnnotationReclaimPolicy], string(s.Volume.Spec.PersistentVolumeReclaimPolicy))
 	return VolumePatch{
 		VolumeMetadata{
-			UID: d.Volume.UID, ResourceVersion: d.Volume.ResourceVersion,
-			Labels:      map[string]*string{api.LabelRebind: new(string(d.Move.UID))},
+			UID: s.Volume.UID, ResourceVersion: s.Volume.ResourceVersion,
+			Labels:      map[string]*string{api.LabelRebind: new(string(s.Move.UID))},
 			Annotations: map[string]*string{api.AnnotationReclaimPolicy: &was},
 		},
 		VolumeSpec{Policy: corev1.PersistentVolumeReclaimRetain},
@@ -221,46 +221,46 @@ func (d State) Retain() VolumePatch {
 // target's selector requires. It has the UID of the target, as after the binding: another agent may reserve a volume
 // that is already bound, and without the UID Kubernetes would mark the target as Lost. It has no resourceVersion,
 // because Kubernetes marks the volume as Released at the same time.
-func (d State) Reserve() VolumePatch {
+func (s State) Reserve() VolumePatch {
 	labels := map[string]*string{}
-	if selector := d.Target.Spec.Selector; selector != nil {
+	if selector := s.Target.Spec.Selector; selector != nil {
 		for name, value := range selector.MatchLabels {
 			labels[name] = new(value)
 		}
 	}
 	return VolumePatch{
 		VolumeMetadata{
-			UID: d.Volume.UID, Labels: labels, Annotations: map[string]*string{objects.AnnotationBoundByController: nil},
+			UID: s.Volume.UID, Labels: labels, Annotations: map[string]*string{objects.AnnotationBoundByController: nil},
 		},
 		VolumeSpec{ClaimRef: map[string]*string{
 			"apiVersion": new("v1"), "kind": new("PersistentVolumeClaim"),
-			"namespace": &d.Target.Namespace, "name": &d.Target.Name, "uid": new(string(d.Target.UID)), "resourceVersion": nil,
+			"namespace": &s.Target.Namespace, "name": &s.Target.Name, "uid": new(string(s.Target.UID)), "resourceVersion": nil,
 		}},
 	}
 }
 
 // Release returns the patch that restores the reclaim policy. It may be applied twice, and Kubernetes still writes to
 // the volume, so it has no resourceVersion.
-func (d State) Release() VolumePatch {
+func (s State) Release() VolumePatch {
 	return VolumePatch{
-		VolumeMetadata{UID: d.Volume.UID, Annotations: map[string]*string{api.AnnotationReclaimPolicy: nil}},
-		VolumeSpec{Policy: corev1.PersistentVolumeReclaimPolicy(d.Volume.Annotations[api.AnnotationReclaimPolicy])},
+		VolumeMetadata{UID: s.Volume.UID, Annotations: map[string]*string{api.AnnotationReclaimPolicy: nil}},
+		VolumeSpec{Policy: corev1.PersistentVolumeReclaimPolicy(s.Volume.Annotations[api.AnnotationReclaimPolicy])},
 	}
 }
 
 // Keep returns the patch for a volume that cannot be rebound. Neither Kubernetes with the restore claim nor the
 // sweep deletes it then. If another claim uses the volume, the reclaim policy belongs to the owner of that claim
 // and stays.
-func (d State) Keep() VolumePatch {
-	labels := map[string]*string{api.LabelKept: new(objects.LabelValue(d.Move.Name)), api.LabelRebind: nil}
-	for name := range objects.OwnerLabels(d.Move.UID, d.Move.ExposingNode) {
+func (s State) Keep() VolumePatch {
+	labels := map[string]*string{api.LabelKept: new(objects.LabelValue(s.Move.Name)), api.LabelRebind: nil}
+	for name := range objects.OwnerLabels(s.Move.UID, s.Move.ExposingNode) {
 		labels[name] = nil
 	}
 	patch := VolumePatch{Metadata: VolumeMetadata{
-		UID: d.Volume.UID, ResourceVersion: d.Volume.ResourceVersion,
+		UID: s.Volume.UID, ResourceVersion: s.Volume.ResourceVersion,
 		Labels: labels, Annotations: map[string]*string{api.AnnotationReclaimPolicy: nil},
 	}}
-	if !d.inUse() {
+	if !s.inUse() {
 		patch.Spec.Policy = corev1.PersistentVolumeReclaimRetain
 	}
 	return patch
@@ -280,17 +280,17 @@ type ClaimPatch struct {
 // Choose returns the patch that sets the target's volumeName. It removes the observed annotations of Kubernetes
 // about an earlier binding, because the claim would count as lost with them. It does not touch annotations that
 // Kubernetes has added since.
-func (d State) Choose() ClaimPatch {
+func (s State) Choose() ClaimPatch {
 	var patch ClaimPatch
-	patch.Metadata.UID = d.Target.UID
+	patch.Metadata.UID = s.Target.UID
 	for _, name := range []string{objects.AnnotationBindCompleted, objects.AnnotationBoundByController} {
-		if _, there := d.Target.Annotations[name]; there {
+		if _, there := s.Target.Annotations[name]; there {
 			if patch.Metadata.Annotations == nil {
 				patch.Metadata.Annotations = map[string]*string{}
 			}
 			patch.Metadata.Annotations[name] = nil
 		}
 	}
-	patch.Spec.VolumeName = d.Volume.Name
+	patch.Spec.VolumeName = s.Volume.Name
 	return patch
 }

@@ -41,7 +41,7 @@ type pending struct {
 }
 
 // holds reports whether a place is reserved that the cache does not show yet.
-func (c *pending) holds() bool { return !c.reserved.IsZero() }
+func (p *pending) holds() bool { return !p.reserved.IsZero() }
 
 // same reports whether two entries are equal.
 func same(a, b Entry) bool {

@@ -18,40 +18,40 @@ func byAge(a, b *pending) int {
 	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID))
 }
 
-func (l *fifo) queue(c *pending) *[]*pending {
+func (f *fifo) queue(c *pending) *[]*pending {
 	if c.Restore {
-		return &l.restores
+		return &f.restores
 	}
-	return &l.backups
+	return &f.backups
 }
 
 // enter inserts a transfer by its age.
-func (l *fifo) enter(c *pending) {
-	queue := l.queue(c)
+func (f *fifo) enter(c *pending) {
+	queue := f.queue(c)
 	place, _ := slices.BinarySearchFunc(*queue, c, byAge)
 	*queue = slices.Insert(*queue, place, c)
 }
 
 // leave removes a transfer. A missing one is ignored.
-func (l *fifo) leave(c *pending) {
-	queue := l.queue(c)
+func (f *fifo) leave(c *pending) {
+	queue := f.queue(c)
 	if place, found := slices.BinarySearchFunc(*queue, c, byAge); found {
 		*queue = slices.Delete(*queue, place, place+1)
 	}
 }
 
-func (l *fifo) empty() bool { return l.taken == 0 && len(l.backups)+len(l.restores) == 0 }
+func (f *fifo) empty() bool { return f.taken == 0 && len(f.backups)+len(f.restores) == 0 }
 
 // first returns the transfers that may be admitted now, by age; places is the total number. While a restore is
 // queued, backups leave a quarter of the places free, at least one: people wait for restores.
-func (l *fifo) first(places int) []*pending {
+func (f *fifo) first(places int) []*pending {
 	forBackups := places
-	if len(l.restores) > 0 {
+	if len(f.restores) > 0 {
 		forBackups -= max(places/4, 1)
 	}
 	var admissible []*pending
-	backups, restores := l.backups, l.restores
-	for taken := l.taken; taken < places; taken++ {
+	backups, restores := f.backups, f.restores
+	for taken := f.taken; taken < places; taken++ {
 		backup := len(backups) > 0 && taken < forBackups
 		switch {
 		case len(restores) > 0 && (!backup || byAge(restores[0], backups[0]) < 0):

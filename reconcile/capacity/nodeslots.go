@@ -27,52 +27,52 @@ func NewNodeSlots(here string, slots, other int) *NodeSlots {
 
 // SetLimits changes the number of slots of this agent's node, and of any other node. Held slots stay held; resources for
 // which a slot is free now are enqueued.
-func (p *NodeSlots) SetLimits(slots, other int) {
-	p.own.SetLimit(slots)
-	p.lock.Lock()
-	p.other = other
-	others := slices.Collect(maps.Values(p.others))
-	p.lock.Unlock()
+func (n *NodeSlots) SetLimits(slots, other int) {
+	n.own.SetLimit(slots)
+	n.lock.Lock()
+	n.other = other
+	others := slices.Collect(maps.Values(n.others))
+	n.lock.Unlock()
 	for _, node := range others {
 		node.SetLimit(other)
 	}
 }
 
 // Own returns the slots of this agent's node.
-func (p *NodeSlots) Own() *Slots { return p.own }
+func (n *NodeSlots) Own() *Slots { return n.own }
 
 // ForceAcquire gives a slot to a resource whose mover already runs, even above the limit.
-func (p *NodeSlots) ForceAcquire(node string, uid types.UID) { p.at(node, uid).ForceAcquire(uid) }
+func (n *NodeSlots) ForceAcquire(node string, uid types.UID) { n.at(node, uid).ForceAcquire(uid) }
 
 // Queue queues a resource, if it is not queued yet, and reports whether a slot is free for it now. It calls enqueue
 // when one becomes free.
-func (p *NodeSlots) Queue(node string, uid types.UID, created time.Time, enqueue func()) bool {
-	return p.at(node, uid).Queue(uid, created, enqueue)
+func (n *NodeSlots) Queue(node string, uid types.UID, created time.Time, enqueue func()) bool {
+	return n.at(node, uid).Queue(uid, created, enqueue)
 }
 
 // TryAcquire does what Queue does, and takes a free slot.
-func (p *NodeSlots) TryAcquire(node string, uid types.UID, created time.Time, enqueue func()) bool {
-	return p.at(node, uid).TryAcquire(uid, created, enqueue)
+func (n *NodeSlots) TryAcquire(node string, uid types.UID, created time.Time, enqueue func()) bool {
+	return n.at(node, uid).TryAcquire(uid, created, enqueue)
 }
 
 // Release frees the slot of a resource, or its queue position, and enqueues the next ones.
-func (p *NodeSlots) Release(uid types.UID) {
-	p.lock.Lock()
-	slots := p.where[uid]
-	delete(p.where, uid)
-	p.lock.Unlock()
+func (n *NodeSlots) Release(uid types.UID) {
+	n.lock.Lock()
+	slots := n.where[uid]
+	delete(n.where, uid)
+	n.lock.Unlock()
 	if slots != nil {
 		slots.Release(uid)
 	}
 }
 
 // at returns the slots of a node. It releases the resource from any other node.
-func (p *NodeSlots) at(node string, uid types.UID) *Slots {
-	slots := p.On(node)
-	p.lock.Lock()
-	before := p.where[uid]
-	p.where[uid] = slots
-	p.lock.Unlock()
+func (n *NodeSlots) at(node string, uid types.UID) *Slots {
+	slots := n.On(node)
+	n.lock.Lock()
+	before := n.where[uid]
+	n.where[uid] = slots
+	n.lock.Unlock()
 	if before != nil && before != slots {
 		before.Release(uid)
 	}
@@ -80,14 +80,14 @@ func (p *NodeSlots) at(node string, uid types.UID) *Slots {
 }
 
 // On returns the slots of a node.
-func (p *NodeSlots) On(node string) *Slots {
-	if node == p.here {
-		return p.own
+func (n *NodeSlots) On(node string) *Slots {
+	if node == n.here {
+		return n.own
 	}
-	p.lock.Lock()
-	defer p.lock.Unlock()
-	if p.others[node] == nil {
-		p.others[node] = NewSlots(p.other)
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	if n.others[node] == nil {
+		n.others[node] = NewSlots(n.other)
 	}
-	return p.others[node]
+	return n.others[node]
 }

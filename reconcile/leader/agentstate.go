@@ -47,8 +47,8 @@ func (o *overdue) reset() {
 	*o = overdue{}
 }
 
-func (s *agentState) ready() bool {
-	for _, pod := range s.pods {
+func (a *agentState) ready() bool {
+	for _, pod := range a.pods {
 		if pod.ready {
 			return true
 		}
@@ -58,8 +58,8 @@ func (s *agentState) ready() bool {
 
 // hasVeleros reports whether a Ready agent is Velero's. While no agent is Ready and the grace is not over, any agent
 // counts.
-func (s *agentState) hasVeleros(ready, unavailable bool) bool {
-	for _, pod := range s.pods {
+func (a *agentState) hasVeleros(ready, unavailable bool) bool {
+	for _, pod := range a.pods {
 		if pod.veleros && (pod.ready || !ready && !unavailable) {
 			return true
 		}
@@ -86,8 +86,8 @@ func podStateOf(pod *corev1.Pod) podState {
 
 // wasReady reports whether the pod was Ready between two observations in which it is not. A watch may deliver only
 // the last of several changes.
-func (s podState) wasReady(before podState) bool {
-	return before.uid == s.uid && !before.unready.IsZero() && !s.unready.IsZero() && !before.unready.Equal(&s.unready)
+func (p podState) wasReady(before podState) bool {
+	return before.uid == p.uid && !before.unready.IsZero() && !p.unready.IsZero() && !before.unready.Equal(&p.unready)
 }
 
 func nodeReady(node *corev1.Node) bool {

@@ -224,9 +224,9 @@ type expiredLock struct {
 }
 
 // Get implements resourcelock.Interface.
-func (l expiredLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
-	record, raw, err := l.LeaseLock.Get(ctx)
-	if err == nil && sameRecord(*record, l.expired) {
+func (e expiredLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	record, raw, err := e.LeaseLock.Get(ctx)
+	if err == nil && sameRecord(*record, e.expired) {
 		record.HolderIdentity = ""
 	}
 	return record, raw, err

@@ -35,61 +35,61 @@ func newLeaseObserver(identity, former string, clk clock.Clock) *leaseObserver {
 }
 
 // observe records the current Lease; nil means that there is none.
-func (v *leaseObserver) observe(lease *coordinationv1.Lease) {
+func (l *leaseObserver) observe(lease *coordinationv1.Lease) {
 	record := resourcelock.LeaderElectionRecord{}
 	if lease != nil {
 		record = *resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec)
 	}
-	v.lock.Lock()
-	defer v.lock.Unlock()
-	if v.known && sameRecord(record, v.seen) {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	if l.known && sameRecord(record, l.seen) {
 		return // listed again, or labelled: no sign of life from its holder
 	}
-	v.known, v.seen = true, record
-	v.until = v.clock.Now().Add(time.Duration(record.LeaseDurationSeconds) * time.Second)
-	close(v.changed)
-	v.changed = make(chan struct{})
+	l.known, l.seen = true, record
+	l.until = l.clock.Now().Add(time.Duration(record.LeaseDurationSeconds) * time.Second)
+	close(l.changed)
+	l.changed = make(chan struct{})
 }
 
 // synced records that the first list is complete. Without a Lease in it, there is none.
-func (v *leaseObserver) synced() {
-	v.lock.Lock()
-	known := v.known
-	v.lock.Unlock()
+func (l *leaseObserver) synced() {
+	l.lock.Lock()
+	known := l.known
+	l.lock.Unlock()
 	if !known {
-		v.observe(nil)
+		l.observe(nil)
 	}
 }
 
 // free reports whether the Lease can be taken, or when it can be if it does not change; zero is never. It also
 // returns the observed Lease, because a later version may be held.
-func (v *leaseObserver) free() (free bool, lease resourcelock.LeaderElectionRecord, until time.Time) {
-	v.lock.Lock()
-	defer v.lock.Unlock()
-	if !v.known {
+func (l *leaseObserver) free() (free bool, lease resourcelock.LeaderElectionRecord, until time.Time) {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	if !l.known {
 		return false, lease, time.Time{}
 	}
-	return !v.otherHolds(), v.seen, v.until
+	return !l.otherHolds(), l.seen, l.until
 }
 
-func (v *leaseObserver) otherHolds() bool {
-	holder := v.seen.HolderIdentity
-	return holder != "" && holder != v.identity && !v.hasEnded(holder) && v.clock.Now().Before(v.until)
+func (l *leaseObserver) otherHolds() bool {
+	holder := l.seen.HolderIdentity
+	return holder != "" && holder != l.identity && !l.hasEnded(holder) && l.clock.Now().Before(l.until)
 }
 
 // hasEnded reports whether the holder is a predecessor of this process.
-func (v *leaseObserver) hasEnded(holder string) bool {
-	return v.former != "" && strings.HasPrefix(holder, v.former)
+func (l *leaseObserver) hasEnded(holder string) bool {
+	return l.former != "" && strings.HasPrefix(holder, l.former)
 }
 
 // await waits for a change, at most until the given time unless that is zero.
-func (v *leaseObserver) await(ctx context.Context, until time.Time) {
-	v.lock.Lock()
-	changed := v.changed
-	v.lock.Unlock()
+func (l *leaseObserver) await(ctx context.Context, until time.Time) {
+	l.lock.Lock()
+	changed := l.changed
+	l.lock.Unlock()
 	var expired <-chan time.Time
 	if !until.IsZero() {
-		timer := v.clock.NewTimer(until.Sub(v.clock.Now()))
+		timer := l.clock.NewTimer(until.Sub(l.clock.Now()))
 		defer timer.Stop()
 		expired = timer.C()
 	}
@@ -101,14 +101,14 @@ func (v *leaseObserver) await(ctx context.Context, until time.Time) {
 }
 
 // held returns a channel that closes when another candidate is observed as holder, or when the context ends.
-func (v *leaseObserver) held(ctx context.Context) <-chan struct{} {
+func (l *leaseObserver) held(ctx context.Context) <-chan struct{} {
 	held := make(chan struct{})
 	go func() {
 		defer close(held)
 		for ctx.Err() == nil {
-			v.lock.Lock()
-			other, changed := v.otherHolds(), v.changed
-			v.lock.Unlock()
+			l.lock.Lock()
+			other, changed := l.otherHolds(), l.changed
+			l.lock.Unlock()
 			if other {
 				return
 			}

@@ -65,46 +65,46 @@ func Resources() []string {
 }
 
 // Run sweeps at once, then in each interval until the context ends.
-func (o *Sweeper) Run(ctx context.Context) {
-	interval := cmp.Or(o.Interval, 10*time.Minute)
+func (s *Sweeper) Run(ctx context.Context) {
+	interval := cmp.Or(s.Interval, 10*time.Minute)
 	for ctx.Err() == nil {
-		if err := o.Sweep(ctx); err != nil && ctx.Err() == nil {
+		if err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Failed to sweep orphans", "retryAfter", interval)
 		}
 		select {
 		case <-ctx.Done():
-		case <-o.Clock.After(interval):
+		case <-s.Clock.After(interval):
 		}
 	}
 }
 
 // Sweep finds and removes orphans once. Do not call it concurrently. A failure does not stop the rest of the sweep.
-func (o *Sweeper) Sweep(ctx context.Context) error {
+func (s *Sweeper) Sweep(ctx context.Context) error {
 	var all []error
 	var suspects []suspect
 	for _, resource := range Resources() {
-		found, err := o.suspects(ctx, resource)
+		found, err := s.suspects(ctx, resource)
 		if err != nil {
 			all = append(all, err)
 		}
 		suspects = append(suspects, found...)
 	}
-	orphans, err := o.confirm(ctx, suspects)
+	orphans, err := s.confirm(ctx, suspects)
 	if err != nil {
 		all = append(all, err)
 	}
 	there := map[types.UID]bool{}
 	for _, orphan := range orphans {
-		if err := o.remove(ctx, orphan); err != nil {
+		if err := s.remove(ctx, orphan); err != nil {
 			all = append(all, err)
 			continue
 		}
 		there[orphan.UID] = true
 	}
 	if len(all) > 0 {
-		maps.Copy(there, o.counted) // some objects may not have been listed
+		maps.Copy(there, s.counted) // some objects may not have been listed
 	}
-	o.counted = there
+	s.counted = there
 	return errors.Join(all...)
 }
 
@@ -117,22 +117,22 @@ type suspect struct {
 }
 
 // suspects lists the metadata of our objects of a resource and returns the suspects.
-func (o *Sweeper) suspects(ctx context.Context, resource string) ([]suspect, error) {
-	if snapshot := resource == Snapshots || resource == Contents; snapshot && !o.Served() {
+func (s *Sweeper) suspects(ctx context.Context, resource string) ([]suspect, error) {
+	if snapshot := resource == Snapshots || resource == Contents; snapshot && !s.Served() {
 		return nil, nil
 	}
 	var found []suspect
 	selector := api.LabelMover + "=true," + api.LabelOwnerUID + ",!" + api.LabelKept
-	err := o.list(ctx, o.at(resource), selector, func(object *metav1.PartialObjectMetadata) {
+	err := s.list(ctx, s.at(resource), selector, func(object *metav1.PartialObjectMetadata) {
 		owner := types.UID(object.Labels[api.LabelOwnerUID])
 		if controller := metav1.GetControllerOfNoCopy(object); controller != nil && controller.UID != owner {
 			return // the creator copied our labels
 		}
-		if resource == Contents && o.ForeignContent(object.Name) {
+		if resource == Contents && s.ForeignContent(object.Name) {
 			return
 		}
-		exists, done := o.Owner(owner)
-		if old := o.Clock.Since(object.CreationTimestamp.Time) > minAge; old && (!exists || done) {
+		exists, done := s.Owner(owner)
+		if old := s.Clock.Since(object.CreationTimestamp.Time) > minAge; old && (!exists || done) {
 			found = append(found, suspect{object, resource, owner, exists && done})
 		}
 	})
@@ -144,13 +144,13 @@ func (o *Sweeper) suspects(ctx context.Context, resource string) ([]suspect, err
 
 // confirm lists the transfers that are not done from the API server if the caches lack some. A cache may have lost its
 // watch, and a deletion cannot be undone.
-func (o *Sweeper) confirm(ctx context.Context, suspects []suspect) ([]suspect, error) {
+func (s *Sweeper) confirm(ctx context.Context, suspects []suspect) ([]suspect, error) {
 	var orphans, missing []suspect
-	for _, s := range suspects {
-		if s.done {
-			orphans = append(orphans, s)
+	for _, each := range suspects {
+		if each.done {
+			orphans = append(orphans, each)
 		} else {
-			missing = append(missing, s)
+			missing = append(missing, each)
 		}
 	}
 	if len(missing) == 0 {
@@ -158,27 +158,27 @@ func (o *Sweeper) confirm(ctx context.Context, suspects []suspect) ([]suspect, e
 	}
 	live := map[types.UID]bool{}
 	for _, kind := range api.Kinds() {
-		err := o.list(ctx, o.Client.Resource(kind.GVR()).Namespace(o.Namespace), api.SelectUndone, func(object *metav1.PartialObjectMetadata) {
+		err := s.list(ctx, s.Client.Resource(kind.GVR()).Namespace(s.Namespace), api.SelectUndone, func(object *metav1.PartialObjectMetadata) {
 			live[object.UID] = true
 		})
 		if err != nil {
 			return orphans, fmt.Errorf("list %s: %w", kind.Resource, err)
 		}
 	}
-	for _, s := range missing {
-		if !live[s.owner] {
-			orphans = append(orphans, s)
+	for _, each := range missing {
+		if !live[each.owner] {
+			orphans = append(orphans, each)
 		}
 	}
 	return orphans, nil
 }
 
 // remove removes an orphan. It counts and logs the first removal.
-func (o *Sweeper) remove(ctx context.Context, orphan suspect) error {
-	remove := o.Remove[orphan.resource]
+func (s *Sweeper) remove(ctx context.Context, orphan suspect) error {
+	remove := s.Remove[orphan.resource]
 	if remove == nil {
 		remove = func(ctx context.Context, object *metav1.PartialObjectMetadata) error {
-			return o.at(orphan.resource).Delete(ctx, object.Name, metav1.DeleteOptions{
+			return s.at(orphan.resource).Delete(ctx, object.Name, metav1.DeleteOptions{
 				Preconditions: &metav1.Preconditions{UID: &object.UID},
 			})
 		}
@@ -190,22 +190,22 @@ func (o *Sweeper) remove(ctx context.Context, orphan suspect) error {
 	case err != nil:
 		return fmt.Errorf("delete orphan %s %s: %w", orphan.resource, klog.KObj(orphan), err)
 	}
-	if !o.counted[orphan.UID] {
-		o.Metrics.OrphanRemoved(orphan.resource)
+	if !s.counted[orphan.UID] {
+		s.Metrics.OrphanRemoved(orphan.resource)
 		klog.FromContext(ctx).Info("Deleted orphan", "resource", orphan.resource, "object", klog.KObj(orphan), "owner", orphan.owner, "ownerExists", orphan.done)
 	}
 	return nil
 }
 
 // at returns the client for the objects of a resource. Contents have no namespace.
-func (o *Sweeper) at(resource string) metadata.ResourceInterface {
+func (s *Sweeper) at(resource string) metadata.ResourceInterface {
 	switch resource {
 	case Contents:
-		return o.Client.Resource(snapshotResource(resource))
+		return s.Client.Resource(snapshotResource(resource))
 	case Snapshots:
-		return o.Client.Resource(snapshotResource(resource)).Namespace(o.Namespace)
+		return s.Client.Resource(snapshotResource(resource)).Namespace(s.Namespace)
 	default:
-		return o.Client.Resource(schema.GroupVersionResource{Version: "v1", Resource: resource}).Namespace(o.Namespace)
+		return s.Client.Resource(schema.GroupVersionResource{Version: "v1", Resource: resource}).Namespace(s.Namespace)
 	}
 }
 
@@ -214,7 +214,7 @@ func snapshotResource(resource string) schema.GroupVersionResource {
 }
 
 // list visits the metadata of all selected objects, page by page.
-func (o *Sweeper) list(ctx context.Context, from metadata.ResourceInterface, selector string, visit func(*metav1.PartialObjectMetadata)) error {
+func (s *Sweeper) list(ctx context.Context, from metadata.ResourceInterface, selector string, visit func(*metav1.PartialObjectMetadata)) error {
 	pages := pager.New(func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 		return from.List(ctx, opts)
 	})

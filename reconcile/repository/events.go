@@ -19,15 +19,15 @@ const (
 )
 
 // report updates the metrics of a repository and reports a changed reason why it is not maintained.
-func (m *Reconciler) report(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) {
+func (r *Reconciler) report(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) {
 	switch step.Reason {
 	case maintenance.NotKopia, maintenance.ReadOnly, maintenance.Deleting:
-		m.Metrics.Excluded(object.Name)
+		r.Metrics.Excluded(object.Name)
 	case maintenance.NotReady, maintenance.NoLocation, maintenance.AlreadyRunning, "":
-		m.exportAge(object)
+		r.exportAge(object)
 	}
-	changed := m.state(key).reported != step.Reason
-	m.update(key, func(state *repositoryState) {
+	changed := r.state(key).reported != step.Reason
+	r.update(key, func(state *repositoryState) {
 		state.reported = step.Reason
 		if step.Action != maintenance.Start {
 			state.place = place{}
@@ -39,44 +39,44 @@ func (m *Reconciler) report(ctx context.Context, key string, object *velerov1.Ba
 	klog.FromContext(ctx).V(2).Info("Maintenance is waiting", "repository", key, "reason", step.Reason)
 	switch step.Reason {
 	case maintenance.ReadOnly:
-		m.Recorder.Eventf(referenceTo(object), corev1.EventTypeNormal, EventSkipped, "Maintenance skipped: BackupStorageLocation %s is read-only", object.Spec.BackupStorageLocation)
+		r.Recorder.Eventf(referenceTo(object), corev1.EventTypeNormal, EventSkipped, "Maintenance skipped: BackupStorageLocation %s is read-only", object.Spec.BackupStorageLocation)
 	case maintenance.NoLocation:
-		m.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventSkipped, "Maintenance skipped: BackupStorageLocation %s does not exist. Create it, or delete this repository", object.Spec.BackupStorageLocation)
+		r.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventSkipped, "Maintenance skipped: BackupStorageLocation %s does not exist. Create it, or delete this repository", object.Spec.BackupStorageLocation)
 	case maintenance.NotKopia, maintenance.NotReady, maintenance.Deleting, maintenance.AlreadyRunning:
 	}
 }
 
 // exportAge exports when a repository was last maintained, and its maintenance frequency.
-func (m *Reconciler) exportAge(object *velerov1.BackupRepository) {
+func (r *Reconciler) exportAge(object *velerov1.BackupRepository) {
 	repository := maintenance.From(object)
-	m.Metrics.Observe(object.Name, repository.Last, m.Policy.IntervalOf(repository))
+	r.Metrics.Observe(object.Name, repository.Last, r.Policy.IntervalOf(repository))
 }
 
 // exportLoad exports the number of running jobs, and of due repositories without a job.
-func (m *Reconciler) exportLoad() {
-	running := m.running(m.jobs())
-	m.lock.Lock()
-	defer m.lock.Unlock()
+func (r *Reconciler) exportLoad() {
+	running := r.running(r.jobs())
+	r.lock.Lock()
+	defer r.lock.Unlock()
 	due := 0
-	for _, state := range m.states {
+	for _, state := range r.states {
 		if state.queued || state.createFailed {
 			due++
 		}
 	}
-	m.Metrics.Load(running, due)
+	r.Metrics.Load(running, due)
 }
 
 // reportRun reports a run to metrics, log and Events.
-func (m *Reconciler) reportRun(ctx context.Context, object *velerov1.BackupRepository, why string, succeeded bool, took time.Duration) {
-	m.Metrics.Ended(object.Name, succeeded, took)
+func (r *Reconciler) reportRun(ctx context.Context, object *velerov1.BackupRepository, why string, succeeded bool, took time.Duration) {
+	r.Metrics.Ended(object.Name, succeeded, took)
 	logger := klog.FromContext(ctx)
 	if !succeeded {
 		logger.Error(nil, "Maintenance failed", "repository", klog.KObj(object), "took", took, "message", why)
-		m.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventNotMaintained, "Maintenance failed after %s: %s", took.Round(time.Second), why)
+		r.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventNotMaintained, "Maintenance failed after %s: %s", took.Round(time.Second), why)
 		return
 	}
 	logger.Info("Maintenance succeeded", "repository", klog.KObj(object), "took", took)
-	m.Recorder.Eventf(referenceTo(object), corev1.EventTypeNormal, EventMaintained, "Maintenance succeeded in %s", took.Round(time.Second))
+	r.Recorder.Eventf(referenceTo(object), corev1.EventTypeNormal, EventMaintained, "Maintenance succeeded in %s", took.Round(time.Second))
 }
 
 // referenceTo returns the object reference for Events. Cached objects do not have their kind set.

@@ -25,48 +25,48 @@ type jobState struct {
 }
 
 // jobs returns all jobs as this process knows them: its own writes and deletions count before the cache has them.
-func (m *Reconciler) jobs() jobsByLabel {
+func (r *Reconciler) jobs() jobsByLabel {
 	jobs, states := jobsByLabel{}, map[types.UID]jobState{}
-	for _, job := range m.writtenJobs.All(m.Jobs.List(), func(job *batchv1.Job) string { return string(job.UID) }) {
-		status, state := objects.ReadJob(job), m.observed[job.UID]
+	for _, job := range r.writtenJobs.All(r.Jobs.List(), func(job *batchv1.Job) string { return string(job.UID) }) {
+		status, state := objects.ReadJob(job), r.observed[job.UID]
 		status.Deleting = status.Deleting || state.deleted
 		if state.record.Verdict != "" {
 			status.JobRecord = state.record
 		}
 		if stage := status.Stage(); state.since.IsZero() || state.stage != stage {
-			state.stage, state.since = stage, m.Clock.Now()
+			state.stage, state.since = stage, r.Clock.Now()
 		}
 		status.Since = state.since
 		states[job.UID] = state
 		label := job.Labels[api.LabelRepository]
 		jobs[label] = append(jobs[label], status)
 	}
-	m.observed = states
+	r.observed = states
 	return jobs
 }
 
 // wroteJob keeps a job that this process created or updated.
-func (m *Reconciler) wroteJob(job *batchv1.Job) { m.writtenJobs.Record(string(job.UID), job) }
+func (r *Reconciler) wroteJob(job *batchv1.Job) { r.writtenJobs.Record(string(job.UID), job) }
 
 // deletedJob records that a job was deleted. The cache may still show it.
-func (m *Reconciler) deletedJob(uid types.UID) {
-	m.writtenJobs.Forget(string(uid))
-	state := m.observed[uid]
+func (r *Reconciler) deletedJob(uid types.UID) {
+	r.writtenJobs.Forget(string(uid))
+	state := r.observed[uid]
 	state.deleted = true
-	m.observed[uid] = state
+	r.observed[uid] = state
 }
 
 // running counts the jobs that work. A job whose last pod has terminated does not, although Kubernetes marks it finished
 // about a second later. A job without a pod counts only while a step ends it: if it has a repository, whose next job waits
 // for its end, or if its repository was deleted, after which it is released.
-func (m *Reconciler) running(jobs jobsByLabel) int {
+func (r *Reconciler) running(jobs jobsByLabel) int {
 	maintained, exists := map[string]bool{}, map[string]bool{}
-	for _, object := range m.Repositories.List() {
+	for _, object := range r.Repositories.List() {
 		observed, label := maintenance.From(object), objects.RepositoryLabel(object.Name)
 		maintained[label], exists[label] = observed.Kopia && !observed.Deleting, true
 	}
 	terminated := map[types.UID]int{}
-	for _, pod := range m.TerminalPods.List() {
+	for _, pod := range r.TerminalPods.List() {
 		terminated[types.UID(pod.Labels[batchv1.ControllerUidLabel])]++
 	}
 	n := 0

@@ -27,66 +27,66 @@ func (p place) equal(other place) bool {
 	return p.queued == other.queued && p.due.Equal(other.due) && p.createFailed == other.createFailed
 }
 
-func (m *Reconciler) state(key string) repositoryState {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	return m.states[key]
+func (r *Reconciler) state(key string) repositoryState {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	return r.states[key]
 }
 
 // update changes the state of a repository. A changed place may let others start, so it enqueues the first ones.
-func (m *Reconciler) update(key string, change func(*repositoryState)) {
-	m.lock.Lock()
-	before := m.states[key]
+func (r *Reconciler) update(key string, change func(*repositoryState)) {
+	r.lock.Lock()
+	before := r.states[key]
 	after := before
 	change(&after)
-	if m.states == nil {
-		m.states = map[string]repositoryState{}
+	if r.states == nil {
+		r.states = map[string]repositoryState{}
 	}
-	m.states[key] = after
-	m.lock.Unlock()
+	r.states[key] = after
+	r.lock.Unlock()
 	if !before.equal(after.place) {
-		m.enqueueQueued()
+		r.enqueueQueued()
 	}
 }
 
 // forget drops the state of a repository that does not exist.
-func (m *Reconciler) forget(key string) {
-	if object, known := m.written.Forget(key); known {
-		m.Metrics.DeleteRepository(object.Name)
+func (r *Reconciler) forget(key string) {
+	if object, known := r.written.Forget(key); known {
+		r.Metrics.DeleteRepository(object.Name)
 	}
-	m.lock.Lock()
-	last := m.states[key]
-	delete(m.states, key)
-	m.lock.Unlock()
+	r.lock.Lock()
+	last := r.states[key]
+	delete(r.states, key)
+	r.lock.Unlock()
 	if !last.equal(place{}) {
-		m.enqueueQueued()
+		r.enqueueQueued()
 	}
 }
 
 // enqueueQueued enqueues the first Limit repositories of the queue. So a thousand queued ones are not all reconciled
 // at each end of a job.
-func (m *Reconciler) enqueueQueued() {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	keys := slices.Collect(maps.Keys(m.states))
-	keys = slices.DeleteFunc(keys, func(key string) bool { return !m.states[key].queued })
+func (r *Reconciler) enqueueQueued() {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	keys := slices.Collect(maps.Keys(r.states))
+	keys = slices.DeleteFunc(keys, func(key string) bool { return !r.states[key].queued })
 	slices.SortFunc(keys, func(a, b string) int {
-		return cmp.Or(m.states[a].due.Compare(m.states[b].due), cmp.Compare(a, b))
+		return cmp.Or(r.states[a].due.Compare(r.states[b].due), cmp.Compare(a, b))
 	})
-	for _, key := range keys[:min(m.Limit, len(keys))] {
-		m.Enqueue(key)
+	for _, key := range keys[:min(r.Limit, len(keys))] {
+		r.Enqueue(key)
 	}
 }
 
 // waiting returns the other repositories whose job is due and can be created.
-func (m *Reconciler) waiting(but string, jobs jobsByLabel) []maintenance.Waiting {
+func (r *Reconciler) waiting(but string, jobs jobsByLabel) []maintenance.Waiting {
 	var all []maintenance.Waiting
-	for _, object := range m.Repositories.List() {
+	for _, object := range r.Repositories.List() {
 		key := object.Namespace + "/" + object.Name
-		if key == but || m.state(key).createFailed {
+		if key == but || r.state(key).createFailed {
 			continue
 		}
-		if step := m.next(m.written.Newest(key, object), jobs); step.Action == maintenance.Start {
+		if step := r.next(r.written.Newest(key, object), jobs); step.Action == maintenance.Start {
 			all = append(all, maintenance.Waiting{Name: key, Due: step.Due})
 		}
 	}

@@ -76,9 +76,9 @@ type JobPlan struct {
 
 // Reconcile executes one step for one repository. After a conflict, it observes the repository again soon: an event of the
 // change usually comes first, and none comes if nothing has changed.
-func (m *Reconciler) Reconcile(ctx context.Context, key string) (time.Duration, error) {
-	defer m.exportLoad()
-	requeue, err := m.step(ctx, key)
+func (r *Reconciler) Reconcile(ctx context.Context, key string) (time.Duration, error) {
+	defer r.exportLoad()
+	requeue, err := r.step(ctx, key)
 	if apierrors.IsConflict(err) {
 		klog.FromContext(ctx).V(4).Info("Another client changed the object; waiting for its event", "error", err.Error())
 		return reconcile.ConflictRequeue, nil
@@ -87,84 +87,84 @@ func (m *Reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 }
 
 // step decides and executes one step.
-func (m *Reconciler) step(ctx context.Context, key string) (time.Duration, error) {
-	object, exists := m.Repositories.Get(key)
+func (r *Reconciler) step(ctx context.Context, key string) (time.Duration, error) {
+	object, exists := r.Repositories.Get(key)
 	if !exists {
-		m.forget(key)
-		return m.reconcileOrphans(ctx, key)
+		r.forget(key)
+		return r.reconcileOrphans(ctx, key)
 	}
-	object = m.written.Newest(key, object)
-	jobs := m.jobs()
-	step := m.next(object, jobs)
-	m.report(ctx, key, object, step)
+	object = r.written.Newest(key, object)
+	jobs := r.jobs()
+	step := r.next(object, jobs)
+	r.report(ctx, key, object, step)
 	switch step.Action {
 	case maintenance.Wait:
 		return step.After, nil
 	case maintenance.Record:
-		return 0, m.record(ctx, key, object, step)
+		return 0, r.record(ctx, key, object, step)
 	case maintenance.Abandon:
-		return m.abandon(ctx, key, object, step)
+		return r.abandon(ctx, key, object, step)
 	case maintenance.MarkFailed:
-		return 0, m.markFailed(ctx, key, step.Jobs)
+		return 0, r.markFailed(ctx, key, step.Jobs)
 	case maintenance.Delete:
-		return 0, m.delete(ctx, key, step.Jobs)
+		return 0, r.delete(ctx, key, step.Jobs)
 	case maintenance.Start:
-		return m.start(ctx, key, object, step, jobs)
+		return r.start(ctx, key, object, step, jobs)
 	}
 	return 0, nil
 }
 
 // reconcileOrphans executes one step for the jobs of a repository that does not exist. The key contains the name of
 // the repository, or the value of its jobs' label.
-func (m *Reconciler) reconcileOrphans(ctx context.Context, key string) (time.Duration, error) {
+func (r *Reconciler) reconcileOrphans(ctx context.Context, key string) (time.Duration, error) {
 	_, name := splitKey(key)
-	step := maintenance.WithoutRepository(m.jobs()[objects.RepositoryLabel(name)], m.Policy, m.Clock.Now())
+	step := maintenance.WithoutRepository(r.jobs()[objects.RepositoryLabel(name)], r.Policy, r.Clock.Now())
 	switch step.Action {
 	case maintenance.MarkFailed:
-		return 0, m.markFailed(ctx, key, step.Jobs)
+		return 0, r.markFailed(ctx, key, step.Jobs)
 	case maintenance.Delete:
-		return 0, m.delete(ctx, key, step.Jobs)
+		return 0, r.delete(ctx, key, step.Jobs)
 	case maintenance.Wait, maintenance.Record, maintenance.Abandon, maintenance.Start:
 	}
 	return step.After, nil
 }
 
-func (m *Reconciler) next(object *velerov1.BackupRepository, jobs jobsByLabel) maintenance.Step {
-	location, exists := m.Locations.Get(object.Namespace + "/" + object.Spec.BackupStorageLocation)
+func (r *Reconciler) next(object *velerov1.BackupRepository, jobs jobsByLabel) maintenance.Step {
+	location, exists := r.Locations.Get(object.Namespace + "/" + object.Spec.BackupStorageLocation)
 	where := maintenance.Location{Exists: exists}
 	if exists {
 		where.ReadOnly = location.Spec.AccessMode == velerov1.BackupStorageLocationAccessModeReadOnly
 	}
 	repository := maintenance.From(object)
-	repository.Failures = m.state(object.Namespace + "/" + object.Name).failures
-	return maintenance.Next(repository, jobs[objects.RepositoryLabel(object.Name)], where, m.Policy, m.Clock.Now())
+	repository.Failures = r.state(object.Namespace + "/" + object.Name).failures
+	return maintenance.Next(repository, jobs[objects.RepositoryLabel(object.Name)], where, r.Policy, r.Clock.Now())
 }
 
 // Job handles an add, update or delete event of a job. It enqueues the repository of the job and the repositories
 // that wait for a free place. Without a repository, the label value is the key, and the job itself is reconciled.
-func (m *Reconciler) Job(job *batchv1.Job) {
-	if !slices.ContainsFunc(m.Jobs.List(), func(cached *batchv1.Job) bool { return cached.UID == job.UID }) {
-		m.writtenJobs.Forget(string(job.UID))
+func (r *Reconciler) Job(job *batchv1.Job) {
+	if !slices.ContainsFunc(r.Jobs.List(), func(cached *batchv1.Job) bool { return cached.UID == job.UID }) {
+		r.writtenJobs.Forget(string(job.UID))
 	}
 	key := job.Namespace + "/" + job.Labels[api.LabelRepository]
-	for _, object := range m.Repositories.List() {
+	for _, object := range r.Repositories.List() {
 		if objects.RepositoryLabel(object.Name) == job.Labels[api.LabelRepository] {
 			key = object.Namespace + "/" + object.Name
 		}
 	}
-	m.Enqueue(key)
-	m.enqueueQueued()
+	r.Enqueue(key)
+	r.enqueueQueued()
 }
 
 // TerminalPod handles an add, update or delete event of a terminated pod. It enqueues the repositories that wait for a
 // free place.
-func (m *Reconciler) TerminalPod(*corev1.Pod) { m.enqueueQueued() }
+func (r *Reconciler) TerminalPod(*corev1.Pod) { r.enqueueQueued() }
 
 // Location handles an add, update or delete event of a BackupStorageLocation.
-func (m *Reconciler) Location(location *velerov1.BackupStorageLocation) {
-	for _, object := range m.Repositories.List() {
+func (r *Reconciler) Location(location *velerov1.BackupStorageLocation) {
+	for _, object := range r.Repositories.List() {
 		if object.Spec.BackupStorageLocation == location.Name {
-			m.Enqueue(object.Namespace + "/" + object.Name)
+			r.Enqueue(object.Namespace + "/" + object.Name)
 		}
 	}
 }

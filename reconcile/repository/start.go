@@ -19,49 +19,49 @@ import (
 
 // start creates the due job of a repository if the limit and the older repositories allow it. It returns the delay
 // until the job must have a pod: a job that is deleted before the watch shows it has no event.
-func (m *Reconciler) start(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step, jobs jobsByLabel) (time.Duration, error) {
+func (r *Reconciler) start(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step, jobs jobsByLabel) (time.Duration, error) {
 	own := maintenance.Waiting{Name: key, Due: step.Due}
-	if !maintenance.MayStart(own, m.waiting(key, jobs), m.running(jobs), m.Limit) {
-		m.update(key, func(state *repositoryState) { state.queued, state.due = true, step.Due })
+	if !maintenance.MayStart(own, r.waiting(key, jobs), r.running(jobs), r.Limit) {
+		r.update(key, func(state *repositoryState) { state.queued, state.due = true, step.Due })
 		return 0, nil
 	}
-	m.update(key, func(state *repositoryState) { state.queued, state.due = false, time.Time{} })
-	created, err := m.createJob(ctx, object, step)
+	r.update(key, func(state *repositoryState) { state.queued, state.due = false, time.Time{} })
+	created, err := r.createJob(ctx, object, step)
 	terminal := (*exposer.TerminalError)(nil)
 	switch {
 	case errors.Is(err, exposer.ErrAlreadyMaintained):
-		m.update(key, func(state *repositoryState) { state.createFailed = false })
+		r.update(key, func(state *repositoryState) { state.createFailed = false })
 		return 0, nil // its event is on the way
 	case errors.As(err, &terminal):
-		never := objects.JobStatus{Outcome: objects.JobFailed, Created: m.Clock.Now(), Finished: m.Clock.Now()}
+		never := objects.JobStatus{Outcome: objects.JobFailed, Created: r.Clock.Now(), Finished: r.Clock.Now()}
 		record := objects.JobRecord{Verdict: objects.VerdictFailed, Failures: step.Failures, Factor: step.Factor}
-		return 0, m.recordRuns(ctx, key, object, never, record, terminal.Error())
+		return 0, r.recordRuns(ctx, key, object, never, record, terminal.Error())
 	case err != nil:
-		if !errors.Is(err, errUnanswered) && !m.state(key).createFailed {
-			m.update(key, func(state *repositoryState) { state.createFailed = true })
-			m.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventSkipped, "Maintenance job cannot be created, retrying: %v", err)
+		if !errors.Is(err, errUnanswered) && !r.state(key).createFailed {
+			r.update(key, func(state *repositoryState) { state.createFailed = true })
+			r.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventSkipped, "Maintenance job cannot be created, retrying: %v", err)
 		}
 		return 0, err
 	}
-	m.update(key, func(state *repositoryState) { state.createFailed = false })
-	m.wroteJob(created)
+	r.update(key, func(state *repositoryState) { state.createFailed = false })
+	r.wroteJob(created)
 	klog.FromContext(ctx).Info("Started maintenance", "repository", key, "job", created.Name, "due", step.Due,
 		"priorityClass", created.Spec.Template.Spec.PriorityClassName, "memoryFactor", step.Factor)
-	return m.Policy.PodWait, nil
+	return r.Policy.PodWait, nil
 }
 
 // errUnanswered says that a job may exist in spite of an error. It needs its place then.
 var errUnanswered = errors.New("the API server did not answer")
 
-func (m *Reconciler) createJob(ctx context.Context, object *velerov1.BackupRepository, step maintenance.Step) (*batchv1.Job, error) {
-	plan, err := m.Plan(ctx, object)
+func (r *Reconciler) createJob(ctx context.Context, object *velerov1.BackupRepository, step maintenance.Step) (*batchv1.Job, error) {
+	plan, err := r.Plan(ctx, object)
 	if err != nil {
 		return nil, err
 	}
-	created, err := m.JobClient.Start(ctx, objects.Job(objects.Maintenance{
+	created, err := r.JobClient.Start(ctx, objects.Job(objects.Maintenance{
 		Name: object.Name, Namespace: object.Namespace, UID: object.UID,
 		VolumeNamespace: object.Spec.VolumeNamespace, Location: object.Spec.BackupStorageLocation, Type: object.Spec.RepositoryType,
-		Due: step.Due, Failures: step.Failures, Factor: step.Factor, Timeout: m.Policy.Timeout,
+		Due: step.Due, Failures: step.Failures, Factor: step.Factor, Timeout: r.Policy.Timeout,
 	}, plan.Template, plan.Settings))
 	answer := apierrors.APIStatus(nil) // of a webhook it may lack a reason
 	switch {

@@ -170,7 +170,7 @@ type Ownership struct {
 }
 
 // Acts reports whether the agent has any part in the transfer.
-func (r Ownership) Acts() bool { return r.Exposes || r.OwnsMover || r.MayMarkPrepared }
+func (o Ownership) Acts() bool { return o.Exposes || o.OwnsMover || o.MayMarkPrepared }
 
 // Limits are the bounds of the protocol.
 type Limits struct {

@@ -56,36 +56,36 @@ func Run(ctx context.Context, options Options) error {
 
 // run builds the election, the shared dependencies, the kinds and their event handlers, then runs the control loops. It
 // returns after all that it started has ended.
-func (p *assembly) run(ctx context.Context) error {
-	candidate, err := p.candidate()
+func (a *assembly) run(ctx context.Context) error {
+	candidate, err := a.candidate()
 	if err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
-	movers := informers.NewMoverEvents(ctx, p.clients.kube, p.Flags.Namespace, p.Clock)
-	p.targets, p.targetPods, p.restored = informers.NewTargets(ctx, p.clients.kube), informers.NewTargetPods(ctx, p.clients.kube), informers.NewTargets(ctx, p.clients.kube)
+	movers := informers.NewMoverEvents(ctx, a.clients.kube, a.Flags.Namespace, a.Clock)
+	a.targets, a.targetPods, a.restored = informers.NewTargets(ctx, a.clients.kube), informers.NewTargetPods(ctx, a.clients.kube), informers.NewTargets(ctx, a.clients.kube)
 	var started sync.WaitGroup
 	defer func() {
 		stop()
 		started.Wait()
 		movers.Wait()
-		p.targets.Wait()
-		p.targetPods.Wait()
-		p.restored.Wait()
+		a.targets.Wait()
+		a.targetPods.Wait()
+		a.restored.Wait()
 	}()
 	var kinds kindSet
-	p.snapshots = informers.NewSnapshots(p.clients.snapshots, p.clients.kube.Discovery(), func(namespace, name string) { p.enqueueUploads(kinds.uploads, namespace+"/"+name) })
-	p.class = &moverClass{assembly: p}
-	p.exposing, p.preparing = p.exposer(), p.preparation()
-	shared := p.shared(movers)
-	kinds = p.kinds(shared)
-	handled, err := p.addHandlers(kinds)
+	a.snapshots = informers.NewSnapshots(a.clients.snapshots, a.clients.kube.Discovery(), func(namespace, name string) { a.enqueueUploads(kinds.uploads, namespace+"/"+name) })
+	a.class = &moverClass{assembly: a}
+	a.exposing, a.preparing = a.exposer(), a.preparation()
+	shared := a.shared(movers)
+	kinds = a.kinds(shared)
+	handled, err := a.addHandlers(kinds)
 	if err != nil {
 		return err
 	}
-	started.Go(func() { p.caches.Run(ctx) })
+	started.Go(func() { a.caches.Run(ctx) })
 	if synced(ctx, "caches", handled...) {
-		err = p.labelOwnPod(ctx)
+		err = a.labelOwnPod(ctx)
 	}
 	if ctx.Err() != nil {
 		err = nil // stopped before the start was complete
@@ -97,20 +97,20 @@ func (p *assembly) run(ctx context.Context) error {
 		}
 		return err
 	}
-	p.reportConfig(ctx)
-	p.observe(shared.NodeSlots.Own(), kinds.all)
-	started.Go(func() { p.follower(shared).run(ctx) })
-	return p.runAll(ctx, candidate, kinds.all)
+	a.reportConfig(ctx)
+	a.observe(shared.NodeSlots.Own(), kinds.all)
+	started.Go(func() { a.follower(shared).run(ctx) })
+	return a.runAll(ctx, candidate, kinds.all)
 }
 
 // runAll fills the slots before a worker can take one, then works until the context ends. It releases the Lease after
 // the running reconciles. Otherwise, the next coordinator works concurrently with them.
-func (p *assembly) runAll(ctx context.Context, candidate *leader.Coordinator, kinds []kind) error {
+func (a *assembly) runAll(ctx context.Context, candidate *leader.Coordinator, kinds []kind) error {
 	first := make([][]string, len(kinds))
 	for i, k := range kinds {
 		first[i] = k.resume()
 	}
-	p.Server.readyWhen(allReady(ctx, kinds))
+	a.Server.readyWhen(allReady(ctx, kinds))
 	var working sync.WaitGroup
 	for i, k := range kinds {
 		working.Go(func() { k.run(ctx, first[i]) })
@@ -118,7 +118,7 @@ func (p *assembly) runAll(ctx context.Context, candidate *leader.Coordinator, ki
 	campaign, resign := context.WithCancel(context.WithoutCancel(ctx))
 	defer resign()
 	ended := make(chan error, 1)
-	go func() { ended <- p.coordinate(campaign, candidate, kinds) }()
+	go func() { ended <- a.coordinate(campaign, candidate, kinds) }()
 	working.Wait()
 	resign()
 	return <-ended
@@ -141,18 +141,18 @@ func allReady(ctx context.Context, kinds []kind) <-chan struct{} {
 }
 
 // addHandlers registers the event handlers that enqueue keys, all in one place.
-func (p *assembly) addHandlers(kinds kindSet) ([]cache.DoneChecker, error) {
+func (a *assembly) addHandlers(kinds kindSet) ([]cache.DoneChecker, error) {
 	var handled []cache.DoneChecker
 	for _, k := range kinds.all {
-		done, err := k.addHandlers(p.caches)
+		done, err := k.addHandlers(a.caches)
 		if err != nil {
 			return nil, err
 		}
 		handled = append(handled, done...)
 	}
 	// a restore waits for the init container of its pod
-	targets, err := p.caches.LocalPods.AddHandler(func(pod *corev1.Pod) {
-		for _, restore := range p.caches.PodVolumeRestores.ByIndex(informers.ByPod, informers.Key(pod)) {
+	targets, err := a.caches.LocalPods.AddHandler(func(pod *corev1.Pod) {
+		for _, restore := range a.caches.PodVolumeRestores.ByIndex(informers.ByPod, informers.Key(pod)) {
 			kinds.restores.enqueue(informers.Key(restore))
 		}
 	})
@@ -160,47 +160,47 @@ func (p *assembly) addHandlers(kinds kindSet) ([]cache.DoneChecker, error) {
 }
 
 // enqueueUploads enqueues the DataUploads that read a VolumeSnapshot, and the DataUpload of its own name.
-func (p *assembly) enqueueUploads(uploads kind, snapshot string) {
+func (a *assembly) enqueueUploads(uploads kind, snapshot string) {
 	uploads.enqueue(snapshot)
-	for _, upload := range p.caches.DataUploads.ByIndex(informers.BySnapshot, snapshot) {
+	for _, upload := range a.caches.DataUploads.ByIndex(informers.BySnapshot, snapshot) {
 		uploads.enqueue(informers.Key(upload))
 	}
 }
 
 // shared returns the dependencies that all kinds share.
-func (p *assembly) shared(movers *informers.MoverEvents) reconcile.Dependencies {
-	live, effective := p.clients.kube.CoreV1(), p.startup.Config
+func (a *assembly) shared(movers *informers.MoverEvents) reconcile.Dependencies {
+	live, effective := a.clients.kube.CoreV1(), a.startup.Config
 	return reconcile.Dependencies{
-		Agent:           transfer.Agent{Node: p.Flags.NodeName, Fleet: p.leadership},
-		Limits:          p.Limits,
-		ResourceTimeout: p.Flags.ResourceTimeout,
+		Agent:           transfer.Agent{Node: a.Flags.NodeName, Fleet: a.leadership},
+		Limits:          a.Limits,
+		ResourceTimeout: a.Flags.ResourceTimeout,
 		NoConsumer:      effective.Movers.IgnoreDelayBinding,
-		Pods:            p.caches,
-		Claims:          p.caches,
-		Targets:         p.targets,
-		TargetPods:      p.targetPods,
-		Restored:        p.restored,
-		StorageClass:    p.caches.StorageClass,
+		Pods:            a.caches,
+		Claims:          a.caches,
+		Targets:         a.targets,
+		TargetPods:      a.targetPods,
+		Restored:        a.restored,
+		StorageClass:    a.caches.StorageClass,
 		LivePod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 			return live.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 		},
-		Exposer:   p.exposing,
-		NodeSlots: capacity.NewNodeSlots(p.Flags.NodeName, effective.Concurrency, effective.GlobalConcurrency),
-		Preparing: p.preparing,
-		Admission: capacity.NewAdmission(effective.PrepareQueueLength, effective.MaxConcurrency, admitTimeout, p.Clock),
+		Exposer:   a.exposing,
+		NodeSlots: capacity.NewNodeSlots(a.Flags.NodeName, effective.Concurrency, effective.GlobalConcurrency),
+		Preparing: a.preparing,
+		Admission: capacity.NewAdmission(effective.PrepareQueueLength, effective.MaxConcurrency, admitTimeout, a.Clock),
 		Movers:    movers,
-		Recorder:  p.recorder,
-		Metrics:   p.Metrics,
-		Clock:     p.Clock,
-		MoverLog:  p.moverLog,
+		Recorder:  a.recorder,
+		Metrics:   a.Metrics,
+		Clock:     a.Clock,
+		MoverLog:  a.moverLog,
 	}
 }
 
 // preparation paces transfers unless prepareQueueLength limits them.
-func (p *assembly) preparation() *capacity.Preparation {
-	switch limits := p.startup.Config.Limits; {
-	case p.Prepared > 0:
-		return capacity.FixedPreparation(p.Prepared)
+func (a *assembly) preparation() *capacity.Preparation {
+	switch limits := a.startup.Config.Limits; {
+	case a.Prepared > 0:
+		return capacity.FixedPreparation(a.Prepared)
 	case limits.PrepareQueueLength > 0:
 		return capacity.Unpaced()
 	default:
@@ -208,34 +208,34 @@ func (p *assembly) preparation() *capacity.Preparation {
 	}
 }
 
-func (p *assembly) exposer() *exposer.Exposer {
+func (a *assembly) exposer() *exposer.Exposer {
 	exposing := &exposer.Exposer{
-		Client:       p.clients.kube,
-		Templates:    p.startup.Templates,
-		Paths:        exposer.HostPaths{Client: p.clients.kube, PodsDir: p.podsDir(), Mounted: p.Flags.HostPath, OS: p.startup.Node.OS},
-		Snapshots:    p.snapshots,
-		Source:       p.caches.Pod,
-		StorageClass: p.caches.StorageClass,
-		Refresh:      p.class.refresh,
-		Rejected:     p.class.rejected,
-		Created:      p.caches.Created,
+		Client:       a.clients.kube,
+		Templates:    a.startup.Templates,
+		Paths:        exposer.HostPaths{Client: a.clients.kube, PodsDir: a.podsDir(), Mounted: a.Flags.HostPath, OS: a.startup.Node.OS},
+		Snapshots:    a.snapshots,
+		Source:       a.caches.Pod,
+		StorageClass: a.caches.StorageClass,
+		Refresh:      a.class.refresh,
+		Rejected:     a.class.rejected,
+		Created:      a.caches.Created,
 	}
-	exposing.SetSettings(p.startup.Settings())
+	exposing.SetSettings(a.startup.Settings())
 	return exposing
 }
 
-func (p *assembly) podsDir() string {
-	if p.startup.HostPods != "" {
-		return p.startup.HostPods
+func (a *assembly) podsDir() string {
+	if a.startup.HostPods != "" {
+		return a.startup.HostPods
 	}
 	return objects.DefaultPodsDir
 }
 
 // moverLog writes the log of a mover between two log lines that name the mover.
-func (p *assembly) moverLog(ctx context.Context, mover string, text []byte) {
+func (a *assembly) moverLog(ctx context.Context, mover string, text []byte) {
 	logger := klog.FromContext(ctx)
 	logger.Info("Begin of mover log", "pod", mover)
-	if _, err := p.Log.Write(text); err != nil {
+	if _, err := a.Log.Write(text); err != nil {
 		logger.Error(err, "Failed to write mover log", "pod", mover)
 	}
 	logger.Info("End of mover log", "pod", mover)

@@ -90,22 +90,22 @@ func (m *moverClass) rejected(ctx context.Context, mover *corev1.Pod, class stri
 }
 
 // resolve reads a class once, and asks the API server whether it accepts a pod with it.
-func (p *assembly) resolve(ctx context.Context, name string) priority.Resolution {
+func (a *assembly) resolve(ctx context.Context, name string) priority.Resolution {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
-	return p.tried(ctx, priority.Resolve(ctx, name, func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
-		return p.clients.kube.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
+	return a.tried(ctx, priority.Resolve(ctx, name, func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
+		return a.clients.kube.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
 	}))
 }
 
 // tried returns the resolution after a dry run with the class, if it is in force so far.
-func (p *assembly) tried(ctx context.Context, class priority.Resolution) priority.Resolution {
+func (a *assembly) tried(ctx context.Context, class priority.Resolution) priority.Resolution {
 	if class.Effective == "" {
 		return class
 	}
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
-	if reason := p.exposing.TryClass(ctx, p.Flags.Namespace, class.Effective); reason != "" {
+	if reason := a.exposing.TryClass(ctx, a.Flags.Namespace, class.Effective); reason != "" {
 		return priority.Fallback(class.Configured, reason)
 	}
 	return class

@@ -44,70 +44,70 @@ func newRecorder(ctx context.Context, client kubernetes.Interface, options confi
 }
 
 // reportConfig reports once which parts of the configuration are not in force: as logs, metrics and Events.
-func (p *assembly) reportConfig(ctx context.Context) {
+func (a *assembly) reportConfig(ctx context.Context) {
 	logger := klog.FromContext(ctx)
-	self := p.self()
-	for _, problem := range p.startup.Problems {
+	self := a.self()
+	for _, problem := range a.startup.Problems {
 		warn(ctx, problem)
-		p.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
-		p.recorder.Event(self, corev1.EventTypeWarning, EventConfig, problem.String())
+		a.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
+		a.recorder.Event(self, corev1.EventTypeWarning, EventConfig, problem.String())
 	}
 	for _, section := range configmap.Sections() {
-		p.showProblems(section, p.startup.Problems)
+		a.showProblems(section, a.startup.Problems)
 	}
-	p.reportVersions(ctx, self)
-	p.exportHash(ctx, p.startup)
-	if p.Flags.MaintenanceConcurrency > 0 {
-		logger.Info("Found ConfigMap of maintenance jobs", "configMap", p.startup.MaintenanceConfigMap, "namedBy", p.startup.MaintenanceNamedBy)
+	a.reportVersions(ctx, self)
+	a.exportHash(ctx, a.startup)
+	if a.Flags.MaintenanceConcurrency > 0 {
+		logger.Info("Found ConfigMap of maintenance jobs", "configMap", a.startup.MaintenanceConfigMap, "namedBy", a.startup.MaintenanceNamedBy)
 	}
-	p.class.set(ctx, p.startup.Priority)
+	a.class.set(ctx, a.startup.Priority)
 }
 
-func (p *assembly) exportHash(ctx context.Context, inForce *config.Startup) {
-	hash, err := inForce.Hash(p.Flags)
+func (a *assembly) exportHash(ctx context.Context, inForce *config.Startup) {
+	hash, err := inForce.Hash(a.Flags)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to hash the configuration")
 		return
 	}
-	p.Metrics.ConfigHash(hash)
+	a.Metrics.ConfigHash(hash)
 }
 
 // reportMoverClass reports the priority class of movers, and why it is not in force.
-func (p *assembly) reportMoverClass(ctx context.Context, class priority.Resolution) {
+func (a *assembly) reportMoverClass(ctx context.Context, class priority.Resolution) {
 	logger := klog.FromContext(ctx)
-	p.Metrics.PriorityClass(priority.DataMover, class.Configured, class.Effective)
+	a.Metrics.PriorityClass(priority.DataMover, class.Configured, class.Effective)
 	if !class.FallsBack() {
 		logger.Info("Priority class of data movers", "configured", class.Configured, "effective", class.Effective, "message", class.Message)
 		return
 	}
-	p.Metrics.PriorityClassFallback(priority.DataMover, string(class.Reason))
+	a.Metrics.PriorityClassFallback(priority.DataMover, string(class.Reason))
 	logger.Error(nil, "Priority class is not in force, data movers run without one", "configured", class.Configured, "reason", class.Reason, "message", class.Message)
-	p.recorder.Event(p.self(), corev1.EventTypeWarning, EventPriorityClass,
+	a.recorder.Event(a.self(), corev1.EventTypeWarning, EventPriorityClass,
 		fmt.Sprintf("Data movers run without priority class %q (%s): %s", class.Configured, class.Reason, class.Message))
 }
 
 // reportVersions warns if this version of Velero or Kubernetes was not tested with Lateen.
-func (p *assembly) reportVersions(ctx context.Context, self *corev1.ObjectReference) {
+func (a *assembly) reportVersions(ctx context.Context, self *corev1.ObjectReference) {
 	logger := klog.FromContext(ctx)
-	image := p.startup.Templates[corev1.Linux].Image
+	image := a.startup.Templates[corev1.Linux].Image
 	logger.Info("Found Velero", "image", image, "tested", config.TriedVersions())
-	p.reportUntested(ctx, self, EventVelero, config.UntriedVelero(image))
-	server, err := p.clients.kube.Discovery().ServerVersion()
+	a.reportUntested(ctx, self, EventVelero, config.UntriedVelero(image))
+	server, err := a.clients.kube.Discovery().ServerVersion()
 	if err != nil {
 		logger.Error(err, "Failed to get version of Kubernetes")
 		return
 	}
 	logger.Info("Found Kubernetes", "version", server.GitVersion, "tested", config.TriedKubernetes())
-	p.reportUntested(ctx, self, EventKubernetes, config.UntriedKubernetes(server.GitVersion))
+	a.reportUntested(ctx, self, EventKubernetes, config.UntriedKubernetes(server.GitVersion))
 }
 
 // reportUntested logs what was not tested, and sends an Event; empty is nothing.
-func (p *assembly) reportUntested(ctx context.Context, self *corev1.ObjectReference, reason, untested string) {
+func (a *assembly) reportUntested(ctx context.Context, self *corev1.ObjectReference, reason, untested string) {
 	if untested == "" {
 		return
 	}
 	klog.FromContext(ctx).Error(nil, "Version is not tested with this Lateen", "reason", reason, "message", untested)
-	p.recorder.Event(self, corev1.EventTypeWarning, reason, untested+"; use a newer Lateen, or test a backup and a restore first")
+	a.recorder.Event(self, corev1.EventTypeWarning, reason, untested+"; use a newer Lateen, or test a backup and a restore first")
 }
 
 // warn logs a Problem as a warning. logr has no warning level, slog has. At --log-level=warning, an informational
@@ -118,13 +118,13 @@ func warn(ctx context.Context, problem configmap.Problem) {
 }
 
 // self returns the agent's own pod, or the DaemonSet if the agent does not run in a pod of it.
-func (p *assembly) self() *corev1.ObjectReference {
-	if pod := p.ownPod(); pod != nil {
+func (a *assembly) self() *corev1.ObjectReference {
+	if pod := a.ownPod(); pod != nil {
 		return &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
 	}
 	return &corev1.ObjectReference{
 		APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "DaemonSet",
-		Namespace: p.Flags.Namespace, Name: config.DaemonSetName,
+		Namespace: a.Flags.Namespace, Name: config.DaemonSetName,
 	}
 }
 
@@ -137,10 +137,10 @@ func onceReasons() []string { return []string{reconcile.EventForeign, reconcile.
 type onceSink struct{ record.EventSink }
 
 // Create implements record.EventSink.
-func (s onceSink) Create(event *corev1.Event) (*corev1.Event, error) {
+func (o onceSink) Create(event *corev1.Event) (*corev1.Event, error) {
 	if slices.Contains(onceReasons(), event.Reason) {
 		event = event.DeepCopy()
 		event.Name = strings.ToLower(event.Reason) + "." + string(event.InvolvedObject.UID)
 	}
-	return s.EventSink.Create(event)
+	return o.EventSink.Create(event)
 }

@@ -22,15 +22,15 @@ const (
 )
 
 // deleteFinished deletes, until the term ends, finished DataUploads and DataDownloads after --finished-ttl.
-func (p *assembly) deleteFinished(ctx context.Context) {
-	if p.Flags.FinishedTTL == 0 {
+func (a *assembly) deleteFinished(ctx context.Context) {
+	if a.Flags.FinishedTTL == 0 {
 		return
 	}
-	velero, namespace := p.clients.velero, p.Flags.Namespace
+	velero, namespace := a.clients.velero, a.Flags.Namespace
 	uploads, downloads := velero.DataUploads(namespace), velero.DataDownloads(namespace)
 	collector := finished.Collector{
-		TTL: p.Flags.FinishedTTL, Clock: p.Clock,
-		Pause: func(ctx context.Context) bool { return p.sleep(ctx, donePause) },
+		TTL: a.Flags.FinishedTTL, Clock: a.Clock,
+		Pause: func(ctx context.Context) bool { return a.sleep(ctx, donePause) },
 		Kinds: []finished.Kind{{
 			Resource: api.DataUpload().Resource, OwnerKind: "Backup", Delete: uploads.Delete,
 			List: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -51,7 +51,7 @@ func (p *assembly) deleteFinished(ctx context.Context) {
 			},
 		}},
 	}
-	for p.sleep(ctx, cmp.Or(p.OrphanSweep, doneInterval)) {
+	for a.sleep(ctx, cmp.Or(a.OrphanSweep, doneInterval)) {
 		if err := collector.Sweep(ctx); err != nil {
 			klog.FromContext(ctx).Error(err, "Failed to delete finished transfers")
 		}
@@ -60,9 +60,9 @@ func (p *assembly) deleteFinished(ctx context.Context) {
 
 // labelDone labels, until the term ends, what other agents finished. A resource must be settled in two passes: after it
 // became terminal, Velero's agent still cleans up.
-func (p *assembly) labelDone(ctx context.Context, kinds []kind) {
+func (a *assembly) labelDone(ctx context.Context, kinds []kind) {
 	before := map[string]bool{}
-	for p.sleep(ctx, cmp.Or(p.OrphanSweep, doneInterval)) {
+	for a.sleep(ctx, cmp.Or(a.OrphanSweep, doneInterval)) {
 		now := map[string]bool{}
 		for _, k := range kinds {
 			for _, key := range k.settled() {
@@ -74,7 +74,7 @@ func (p *assembly) labelDone(ctx context.Context, kinds []kind) {
 				if err := k.labelDone(ctx, key); err != nil && ctx.Err() == nil {
 					klog.FromContext(ctx).Error(err, "Failed to label a finished transfer", "kind", k.name(), "object", key)
 				}
-				if !p.sleep(ctx, donePause) {
+				if !a.sleep(ctx, donePause) {
 					return
 				}
 			}
@@ -84,8 +84,8 @@ func (p *assembly) labelDone(ctx context.Context, kinds []kind) {
 }
 
 // sleep returns false if the context ends first.
-func (p *assembly) sleep(ctx context.Context, d time.Duration) bool {
-	timer := p.Clock.NewTimer(d)
+func (a *assembly) sleep(ctx context.Context, d time.Duration) bool {
+	timer := a.Clock.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():

@@ -77,96 +77,96 @@ type kindSet struct {
 }
 
 // kinds returns all kinds, in the order of the table.
-func (p *assembly) kinds(shared reconcile.Dependencies) kindSet {
-	velero, namespace := p.clients.velero, p.Flags.Namespace
-	backups := newKindController(p, transfer.PodVolumeBackup(), shared, p.caches.PodVolumeBackups, reconcile.Patcher[*velerov1.PodVolumeBackup](velero.PodVolumeBackups(namespace)))
-	backups.transfers.OnUpdate = p.backupChanged
-	restores := newKindController(p, transfer.PodVolumeRestore(), shared, p.caches.PodVolumeRestores, reconcile.Patcher[*velerov1.PodVolumeRestore](velero.PodVolumeRestores(namespace)))
-	uploads := newKindController(p, transfer.DataUpload(), shared, p.caches.DataUploads, reconcile.Patcher[*velerov2alpha1.DataUpload](velero.DataUploads(namespace)))
-	downloads := newKindController(p, transfer.DataDownload(), shared, p.caches.DataDownloads, reconcile.Patcher[*velerov2alpha1.DataDownload](velero.DataDownloads(namespace)))
+func (a *assembly) kinds(shared reconcile.Dependencies) kindSet {
+	velero, namespace := a.clients.velero, a.Flags.Namespace
+	backups := newKindController(a, transfer.PodVolumeBackup(), shared, a.caches.PodVolumeBackups, reconcile.Patcher[*velerov1.PodVolumeBackup](velero.PodVolumeBackups(namespace)))
+	backups.transfers.OnUpdate = a.backupChanged
+	restores := newKindController(a, transfer.PodVolumeRestore(), shared, a.caches.PodVolumeRestores, reconcile.Patcher[*velerov1.PodVolumeRestore](velero.PodVolumeRestores(namespace)))
+	uploads := newKindController(a, transfer.DataUpload(), shared, a.caches.DataUploads, reconcile.Patcher[*velerov2alpha1.DataUpload](velero.DataUploads(namespace)))
+	downloads := newKindController(a, transfer.DataDownload(), shared, a.caches.DataDownloads, reconcile.Patcher[*velerov2alpha1.DataDownload](velero.DataDownloads(namespace)))
 	return kindSet{all: []kind{backups, restores, uploads, downloads}, restores: restores, uploads: uploads}
 }
 
-func (l *kindController[T]) name() string { return l.transfers.Kind.Name }
+func (k *kindController[T]) name() string { return k.transfers.Kind.Name }
 
-func (l *kindController[T]) enqueue(key string) { l.controller.Enqueue(key) }
+func (k *kindController[T]) enqueue(key string) { k.controller.Enqueue(key) }
 
 // enqueueUnsettled enqueues every resource that still needs an action. It is called when the acting agent changes.
-func (l *kindController[T]) enqueueUnsettled() {
-	for _, object := range l.resources.List() {
-		if !l.transfers.Kind.Get(object).Settled() {
-			l.enqueue(informers.Key(object))
+func (k *kindController[T]) enqueueUnsettled() {
+	for _, object := range k.resources.List() {
+		if !k.transfers.Kind.Get(object).Settled() {
+			k.enqueue(informers.Key(object))
 		}
 	}
 }
 
 // enqueueNode enqueues the resources of a node, and those that have no node yet.
-func (l *kindController[T]) enqueueNode(node string) {
+func (k *kindController[T]) enqueueNode(node string) {
 	for _, name := range []string{node, ""} {
-		for _, object := range l.resources.ByIndex(informers.ByNode, name) {
-			l.enqueue(informers.Key(object))
+		for _, object := range k.resources.ByIndex(informers.ByNode, name) {
+			k.enqueue(informers.Key(object))
 		}
 	}
 }
 
 // agentReturned enqueues the resources that a coordinator left to the agent of that node, which is Ready again.
-func (l *kindController[T]) agentReturned(node string) {
-	for _, object := range l.resources.ByIndex(informers.ByNode, "") {
-		l.transfers.AgentReturned(informers.Key(object), node)
+func (k *kindController[T]) agentReturned(node string) {
+	for _, object := range k.resources.ByIndex(informers.ByNode, "") {
+		k.transfers.AgentReturned(informers.Key(object), node)
 	}
 }
 
 // addHandlers registers the event handlers of an agent's caches: for the resources, and for the objects created for
 // them.
-func (l *kindController[T]) addHandlers(caches *informers.Caches) ([]cache.DoneChecker, error) {
-	name := l.transfers.Kind.GVK.Kind
-	err0 := l.index()
-	own, err1 := l.resources.AddHandler(func(object T) {
-		l.note(object)
-		l.enqueue(informers.Key(object))
-		l.enqueueSiblings(object)
+func (k *kindController[T]) addHandlers(caches *informers.Caches) ([]cache.DoneChecker, error) {
+	name := k.transfers.Kind.GVK.Kind
+	err0 := k.index()
+	own, err1 := k.resources.AddHandler(func(object T) {
+		k.note(object)
+		k.enqueue(informers.Key(object))
+		k.enqueueSiblings(object)
 	})
-	here, err2 := caches.LocalPods.AddHandler(caches.DropCreated(informers.EnqueueOwner[*corev1.Pod](name, l.enqueue)))
-	movers, err3 := caches.Movers.AddHandler(caches.DropCreated(informers.EnqueueOwner[*corev1.Pod](name, l.enqueue)))
-	claims, err4 := caches.Claims.AddHandler(informers.EnqueueOwner[*corev1.PersistentVolumeClaim](name, l.enqueue))
+	here, err2 := caches.LocalPods.AddHandler(caches.DropCreated(informers.EnqueueOwner[*corev1.Pod](name, k.enqueue)))
+	movers, err3 := caches.Movers.AddHandler(caches.DropCreated(informers.EnqueueOwner[*corev1.Pod](name, k.enqueue)))
+	claims, err4 := caches.Claims.AddHandler(informers.EnqueueOwner[*corev1.PersistentVolumeClaim](name, k.enqueue))
 	return []cache.DoneChecker{own, here, movers, claims}, errors.Join(err0, err1, err2, err3, err4)
 }
 
-func (l *kindController[T]) index() error {
-	return l.resources.Index(informers.ByNode, func(object T) []string { return l.transfers.Kind.Get(object).Nodes() })
+func (k *kindController[T]) index() error {
+	return k.resources.Index(informers.ByNode, func(object T) []string { return k.transfers.Kind.Get(object).Nodes() })
 }
 
 // addTermHandlers registers the handlers for the movers and claims that only a coordinator watches.
-func (l *kindController[T]) addTermHandlers(caches *informers.Caches, term *informers.CoordinatorCaches) ([]cache.DoneChecker, error) {
-	name := l.transfers.Kind.GVK.Kind
-	movers, err1 := term.Movers.AddHandler(caches.DropCreated(informers.EnqueueOwner[*corev1.Pod](name, l.enqueue)))
-	claims, err2 := term.Claims.AddHandler(informers.EnqueueOwner[*corev1.PersistentVolumeClaim](name, l.enqueue))
+func (k *kindController[T]) addTermHandlers(caches *informers.Caches, term *informers.CoordinatorCaches) ([]cache.DoneChecker, error) {
+	name := k.transfers.Kind.GVK.Kind
+	movers, err1 := term.Movers.AddHandler(caches.DropCreated(informers.EnqueueOwner[*corev1.Pod](name, k.enqueue)))
+	claims, err2 := term.Claims.AddHandler(informers.EnqueueOwner[*corev1.PersistentVolumeClaim](name, k.enqueue))
 	return []cache.DoneChecker{movers, claims}, errors.Join(err1, err2)
 }
 
 // note passes a resource to admission. A handler also receives deleted objects, so note checks the cache.
-func (l *kindController[T]) note(object T) {
-	if current, ok := l.resources.Get(informers.Key(object)); ok && current.GetUID() == object.GetUID() {
-		l.transfers.Observe(current)
+func (k *kindController[T]) note(object T) {
+	if current, ok := k.resources.Get(informers.Key(object)); ok && current.GetUID() == object.GetUID() {
+		k.transfers.Observe(current)
 		return
 	}
-	l.transfers.Forget(object.GetUID())
+	k.transfers.Forget(object.GetUID())
 }
 
-func (l *kindController[T]) resume() []string {
-	owned := l.transfers.Owned(l.resources.List())
-	l.transfers.Resume(owned)
+func (k *kindController[T]) resume() []string {
+	owned := k.transfers.Owned(k.resources.List())
+	k.transfers.Resume(owned)
 	return keys(owned)
 }
 
-func (l *kindController[T]) run(ctx context.Context, first []string) { l.controller.Run(ctx, first) }
-func (l *kindController[T]) ready() <-chan struct{}                  { return l.controller.Ready() }
-func (l *kindController[T]) count() []metrics.Count                  { return l.transfers.Count(l.resources.List()) }
+func (k *kindController[T]) run(ctx context.Context, first []string) { k.controller.Run(ctx, first) }
+func (k *kindController[T]) ready() <-chan struct{}                  { return k.controller.Ready() }
+func (k *kindController[T]) count() []metrics.Count                  { return k.transfers.Count(k.resources.List()) }
 
-func (l *kindController[T]) settled() []string { return l.transfers.Settled(l.resources.List()) }
+func (k *kindController[T]) settled() []string { return k.transfers.Settled(k.resources.List()) }
 
-func (l *kindController[T]) labelDone(ctx context.Context, key string) error {
-	return l.transfers.LabelDone(ctx, key)
+func (k *kindController[T]) labelDone(ctx context.Context, key string) error {
+	return k.transfers.LabelDone(ctx, key)
 }
 
 func keys[T metav1.Object](objects []T) []string {
@@ -179,10 +179,10 @@ func keys[T metav1.Object](objects []T) []string {
 
 // siblings returns the unfinished restores into other volumes of the same pod. They are on the same node, or have
 // none yet.
-func (l *kindController[T]) siblings(object T) (found []T) {
-	for _, name := range []string{l.transfers.Kind.Get(object).Node, ""} {
-		for _, other := range l.resources.ByIndex(informers.ByNode, name) {
-			if l.transfers.SharePod(object, other) {
+func (k *kindController[T]) siblings(object T) (found []T) {
+	for _, name := range []string{k.transfers.Kind.Get(object).Node, ""} {
+		for _, other := range k.resources.ByIndex(informers.ByNode, name) {
+			if k.transfers.SharePod(object, other) {
 				found = append(found, other)
 			}
 		}
@@ -191,31 +191,31 @@ func (l *kindController[T]) siblings(object T) (found []T) {
 }
 
 // enqueueSiblings enqueues the restores that may wait for this one after it changed or was deleted.
-func (l *kindController[T]) enqueueSiblings(object T) {
-	if !l.transfers.Kind.Restores || l.transfers.Kind.Rebinds {
+func (k *kindController[T]) enqueueSiblings(object T) {
+	if !k.transfers.Kind.Restores || k.transfers.Kind.Rebinds {
 		return
 	}
-	for _, other := range l.siblings(object) {
-		if l.transfers.AwaitsSibling(other) {
-			l.enqueue(informers.Key(other))
+	for _, other := range k.siblings(object) {
+		if k.transfers.AwaitsSibling(other) {
+			k.enqueue(informers.Key(other))
 		}
 	}
 }
 
 // backupChanged updates the metrics that Velero itself has for PodVolumeBackups.
-func (p *assembly) backupChanged(backup *velerov1.PodVolumeBackup, before, after transfer.State) {
+func (a *assembly) backupChanged(backup *velerov1.PodVolumeBackup, before, after transfer.State) {
 	switch {
 	case before.Phase.NeedsSlot() && after.Phase.IsMoving():
-		p.Metrics.BackupStarted()
+		a.Metrics.BackupStarted()
 	case after.Phase.HasSucceeded():
 		names := transfer.VeleroMetricNames(backup)
-		p.Metrics.BackupCompleted(names.Operation, names.Backup, backup.Name, after.CompletedAt.Sub(after.StartedAt))
+		a.Metrics.BackupCompleted(names.Operation, names.Backup, backup.Name, after.CompletedAt.Sub(after.StartedAt))
 	}
 }
 
 // dataMoved updates the metrics that Velero itself has for DataUploads and DataDownloads.
-func (p *assembly) dataMoved(kind string, after transfer.State) {
+func (a *assembly) dataMoved(kind string, after transfer.State) {
 	if after.Phase.Terminal() {
-		p.Metrics.DataMoved(kind, string(after.Phase))
+		a.Metrics.DataMoved(kind, string(after.Phase))
 	}
 }

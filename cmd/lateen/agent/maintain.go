@@ -32,19 +32,19 @@ const EventJobConfig = "MaintenanceConfigProblem"
 // maintain maintains repositories for one term of a coordinator. It runs beside the rest of the term and never blocks
 // it. It calls complete after its caches have synced. If they do not sync in time, it calls giveUp: another agent may
 // be able to list these resources.
-func (p *assembly) maintain(ctx context.Context, complete, giveUp func()) error {
-	if p.Flags.MaintenanceConcurrency == 0 {
+func (a *assembly) maintain(ctx context.Context, complete, giveUp func()) error {
+	if a.Flags.MaintenanceConcurrency == 0 {
 		complete()
 		return nil
 	}
-	caches, err := informers.NewRepositoryCaches(p.clients.kube, p.clients.velero, p.Flags.Namespace, api.LabelRepository)
+	caches, err := informers.NewRepositoryCaches(a.clients.kube, a.clients.velero, a.Flags.Namespace, api.LabelRepository)
 	if err != nil {
 		return fmt.Errorf("create caches of maintenance: %w", err)
 	}
-	maintainer := p.maintainer(caches)
+	maintainer := a.maintainer(caches)
 	const name = "backuprepository"
 	controller := reconcile.NewController(reconcile.Options{
-		Name: name, Workers: 1, Grace: stepGrace, Clock: p.Clock, Metrics: p.Metrics.Workqueues(), Queue: p.queue(name),
+		Name: name, Workers: 1, Grace: stepGrace, Clock: a.Clock, Metrics: a.Metrics.Workqueues(), Queue: a.queue(name),
 	}, maintainer.Reconcile)
 	maintainer.Enqueue = controller.Enqueue
 	handled, err := addRepositoryHandlers(caches, maintainer)
@@ -54,9 +54,9 @@ func (p *assembly) maintain(ctx context.Context, complete, giveUp func()) error 
 	var running sync.WaitGroup
 	running.Go(func() { caches.Run(ctx) })
 	defer running.Wait()
-	late := p.Clock.AfterFunc(cmp.Or(p.SyncTimeout, syncTimeout), func() {
+	late := a.Clock.AfterFunc(cmp.Or(a.SyncTimeout, syncTimeout), func() {
 		if lacking := caches.Lacking(); lacking != "" && ctx.Err() == nil {
-			p.reportLacking(ctx, "repository maintenance", lacking)
+			a.reportLacking(ctx, "repository maintenance", lacking)
 			giveUp()
 		}
 	})
@@ -65,27 +65,27 @@ func (p *assembly) maintain(ctx context.Context, complete, giveUp func()) error 
 		complete()
 	}
 	controller.Run(ctx, nil) // if the term has ended before, it only shuts the queue down
-	p.maintenance.Reset()
-	p.showProblems(configmap.SectionMaintenance, nil)
+	a.maintenance.Reset()
+	a.showProblems(configmap.SectionMaintenance, nil)
 	return nil
 }
 
-func (p *assembly) maintainer(caches *informers.RepositoryCaches) *repository.Reconciler {
-	policy := cmp.Or(p.Maintenance, maintenance.DefaultPolicy())
-	policy.Frequency, policy.Timeout = p.Flags.MaintenanceFrequency, p.Flags.MaintenanceTimeout
-	start, end, _ := p.Flags.Window() // Complete has parsed it
+func (a *assembly) maintainer(caches *informers.RepositoryCaches) *repository.Reconciler {
+	policy := cmp.Or(a.Maintenance, maintenance.DefaultPolicy())
+	policy.Frequency, policy.Timeout = a.Flags.MaintenanceFrequency, a.Flags.MaintenanceTimeout
+	start, end, _ := a.Flags.Window() // Complete has parsed it
 	policy.Window = maintenance.Window{Start: start, End: end}
-	planner := jobPlanner{assembly: p, problems: jobProblems{}, exists: func(key string) bool {
+	planner := jobPlanner{assembly: a, problems: jobProblems{}, exists: func(key string) bool {
 		_, exists := caches.Repositories.Get(key)
 		return exists
 	}}
 	return &repository.Reconciler{
 		Repositories: caches.Repositories, Locations: caches.Locations, Jobs: caches.Jobs, TerminalPods: caches.TerminalPods,
-		Client:    p.clients.velero.BackupRepositories(p.Flags.Namespace),
-		JobClient: exposer.Jobs{Client: p.clients.kube},
+		Client:    a.clients.velero.BackupRepositories(a.Flags.Namespace),
+		JobClient: exposer.Jobs{Client: a.clients.kube},
 		Plan:      planner.plan,
-		Policy:    policy, Limit: p.Flags.MaintenanceConcurrency,
-		Recorder: p.recorder, Metrics: p.maintenance, Clock: p.Clock,
+		Policy:    policy, Limit: a.Flags.MaintenanceConcurrency,
+		Recorder: a.recorder, Metrics: a.maintenance, Clock: a.Clock,
 	}
 }
 
@@ -113,55 +113,55 @@ type jobPlanner struct {
 	exists   func(key string) bool // reports whether a BackupRepository with this key exists
 }
 
-func (p jobPlanner) plan(ctx context.Context, object *velerov1.BackupRepository) (repository.JobPlan, error) {
-	server, err := config.ReadServer(ctx, p.clients.kube, p.Flags.Namespace)
+func (j jobPlanner) plan(ctx context.Context, object *velerov1.BackupRepository) (repository.JobPlan, error) {
+	server, err := config.ReadServer(ctx, j.clients.kube, j.Flags.Namespace)
 	if err != nil {
 		return repository.JobPlan{}, err
 	}
-	wanted, problems, err := config.ReadMaintenance(ctx, p.clients.kube, p.Flags, server, object)
+	wanted, problems, err := config.ReadMaintenance(ctx, j.clients.kube, j.Flags, server, object)
 	if err != nil {
 		return repository.JobPlan{}, err
 	}
-	template := objects.JobTemplate{Template: p.startup.Templates[corev1.Linux]}
+	template := objects.JobTemplate{Template: j.startup.Templates[corev1.Linux]}
 	if server != nil {
-		if template, err = config.JobTemplate(*server, p.Flags); err != nil {
+		if template, err = config.JobTemplate(*server, j.Flags); err != nil {
 			return repository.JobPlan{}, err
 		}
 	}
-	p.reportProblems(ctx, object, problems)
+	j.reportProblems(ctx, object, problems)
 	class := priority.Unresolved("", wanted.Unreadable, "")
 	if wanted.Unreadable == "" {
-		class = p.resolve(ctx, wanted.PriorityClassName)
+		class = j.resolve(ctx, wanted.PriorityClassName)
 	}
 	wanted.Jobs.PriorityClass = class.Effective
 	return repository.JobPlan{
-		Template: template, Settings: wanted.Jobs, Created: func(job *batchv1.Job) { p.reportClass(ctx, object, job, class) },
+		Template: template, Settings: wanted.Jobs, Created: func(job *batchv1.Job) { j.reportClass(ctx, object, job, class) },
 	}, nil
 }
 
 // reportProblems reports the new Problems, once for all the jobs they concern, and exports all current ones.
-func (p jobPlanner) reportProblems(ctx context.Context, repository *velerov1.BackupRepository, problems []configmap.Problem) {
-	for _, problem := range p.problems.replace(informers.Key(repository), problems, p.exists) {
+func (j jobPlanner) reportProblems(ctx context.Context, repository *velerov1.BackupRepository, problems []configmap.Problem) {
+	for _, problem := range j.problems.replace(informers.Key(repository), problems, j.exists) {
 		warn(ctx, problem)
-		p.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
-		p.recorder.Event(about(repository), corev1.EventTypeWarning, EventJobConfig, problem.String())
+		j.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
+		j.recorder.Event(about(repository), corev1.EventTypeWarning, EventJobConfig, problem.String())
 	}
-	p.showProblems(configmap.SectionMaintenance, p.problems.all())
+	j.showProblems(configmap.SectionMaintenance, j.problems.all())
 }
 
 // reportClass reports whether a job runs with the configured priority class. An admission webhook or policy may have changed
 // the job.
-func (p jobPlanner) reportClass(ctx context.Context, repository *velerov1.BackupRepository, job *batchv1.Job, class priority.Resolution) {
+func (j jobPlanner) reportClass(ctx context.Context, repository *velerov1.BackupRepository, job *batchv1.Job, class priority.Resolution) {
 	if actual := job.Spec.Template.Spec.PriorityClassName; class.Effective != "" && actual != class.Effective {
 		class.Effective, class.Reason = actual, priority.Rejected
 	}
-	p.Metrics.PriorityClass(priority.MaintenanceJob, class.Configured, class.Effective)
+	j.Metrics.PriorityClass(priority.MaintenanceJob, class.Configured, class.Effective)
 	if !class.FallsBack() {
 		return
 	}
-	p.Metrics.PriorityClassFallback(priority.MaintenanceJob, string(class.Reason))
+	j.Metrics.PriorityClassFallback(priority.MaintenanceJob, string(class.Reason))
 	klog.FromContext(ctx).Error(nil, "Priority class is not in force, created maintenance job without one", "configured", class.Configured, "reason", class.Reason)
-	p.recorder.Eventf(about(repository), corev1.EventTypeWarning, EventPriorityClass,
+	j.recorder.Eventf(about(repository), corev1.EventTypeWarning, EventPriorityClass,
 		"Maintenance job runs without priority class %q (%s). The next job reads the configuration again", class.Configured, class.Reason)
 }
 

@@ -11,10 +11,10 @@ import (
 )
 
 // observe registers the metrics that are computed at each scrape.
-func (p *assembly) observe(slots *capacity.Slots, kinds []kind) {
-	p.Metrics.Slots(slots.Limit, slots.InUse)
-	p.Metrics.Queue(p.startup.Config.PrepareQueueLength)
-	p.Metrics.Transfers(func() []metrics.Count {
+func (a *assembly) observe(slots *capacity.Slots, kinds []kind) {
+	a.Metrics.Slots(slots.Limit, slots.InUse)
+	a.Metrics.Queue(a.startup.Config.PrepareQueueLength)
+	a.Metrics.Transfers(func() []metrics.Count {
 		var all []metrics.Count
 		for _, k := range kinds {
 			all = append(all, k.count()...)

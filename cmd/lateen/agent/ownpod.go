@@ -14,7 +14,7 @@ import (
 )
 
 // ownPod returns the agent's own pod; nil if the agent does not run in a pod.
-func (p *assembly) ownPod() *corev1.Pod { return ownPodOf(p.caches.LocalPods.List(), p.Flags) }
+func (a *assembly) ownPod() *corev1.Pod { return ownPodOf(a.caches.LocalPods.List(), a.Flags) }
 
 // ownPodOf finds the agent's own pod among those of its node. A rolling update may show two agents there.
 func ownPodOf(local []*corev1.Pod, flags config.Options) *corev1.Pod {
@@ -35,17 +35,17 @@ func ownPodOf(local []*corev1.Pod, flags config.Options) *corev1.Pod {
 
 // labelOwnPod labels the agent's pod if it was started with the arguments of Velero's agent. Without the label, the
 // coordinator would take it for Velero's, and leave the transfers to it that Velero's agent of its node had accepted.
-func (p *assembly) labelOwnPod(ctx context.Context) error {
-	pod := p.ownPod()
-	if !p.Flags.AsVelero || pod == nil || pod.Labels[api.LabelAgent] == "true" {
+func (a *assembly) labelOwnPod(ctx context.Context) error {
+	pod := a.ownPod()
+	if !a.Flags.AsVelero || pod == nil || pod.Labels[api.LabelAgent] == "true" {
 		return nil
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "labels": map[string]string{api.LabelAgent: "true"}}})
 	if err != nil {
 		return err
 	}
-	err = config.Retry(ctx, p.Flags, p.Clock, func(ctx context.Context) error {
-		_, err := p.clients.kube.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	err = config.Retry(ctx, a.Flags, a.Clock, func(ctx context.Context) error {
+		_, err := a.clients.kube.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 		return err
 	})
 	if err != nil {

@@ -34,7 +34,7 @@ func (j jobProblems) all() []configmap.Problem {
 }
 
 // showProblems sets the gauge of a section to its current Problems.
-func (p *assembly) showProblems(section configmap.Section, problems []configmap.Problem) {
+func (a *assembly) showProblems(section configmap.Section, problems []configmap.Problem) {
 	counts := map[string]int{}
 	for _, reason := range configmap.Reasons() {
 		counts[string(reason)] = 0
@@ -44,5 +44,5 @@ func (p *assembly) showProblems(section configmap.Section, problems []configmap.
 			counts[string(problem.Reason)]++
 		}
 	}
-	p.Metrics.ConfigProblems(string(section), counts)
+	a.Metrics.ConfigProblems(string(section), counts)
 }

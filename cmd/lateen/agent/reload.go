@@ -35,91 +35,91 @@ type configFollower struct {
 	admission *capacity.Admission
 }
 
-func (p *assembly) follower(shared reconcile.Dependencies) *configFollower {
-	return &configFollower{assembly: p, inForce: p.startup, last: p.startup.ConfigMap, slots: shared.NodeSlots, admission: shared.Admission}
+func (a *assembly) follower(shared reconcile.Dependencies) *configFollower {
+	return &configFollower{assembly: a, inForce: a.startup, last: a.startup.ConfigMap, slots: shared.NodeSlots, admission: shared.Admission}
 }
 
 // run watches the ConfigMap until the context ends. If RBAC does not allow it, as under the Role of an older Lateen,
 // an edit needs a restart.
-func (f *configFollower) run(ctx context.Context) {
-	if f.Flags.NodeAgentConfigMap == "" {
+func (c *configFollower) run(ctx context.Context) {
+	if c.Flags.NodeAgentConfigMap == "" {
 		return
 	}
-	name := types.NamespacedName{Namespace: f.Flags.Namespace, Name: f.Flags.NodeAgentConfigMap}
-	err := informers.WatchConfigMap(ctx, f.clients.kube, name, func(found *corev1.ConfigMap) { f.changed(ctx, found) })
+	name := types.NamespacedName{Namespace: c.Flags.Namespace, Name: c.Flags.NodeAgentConfigMap}
+	err := informers.WatchConfigMap(ctx, c.clients.kube, name, func(found *corev1.ConfigMap) { c.changed(ctx, found) })
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to watch ConfigMap, an edit needs a restart of this agent", "configMap", name)
-		f.recorder.Eventf(f.self(), corev1.EventTypeWarning, EventConfigNotApplied, "Agent cannot watch ConfigMap %s (%v). After an edit, restart the agent", name, err)
+		c.recorder.Eventf(c.self(), corev1.EventTypeWarning, EventConfigNotApplied, "Agent cannot watch ConfigMap %s (%v). After an edit, restart the agent", name, err)
 	}
 }
 
 // changed evaluates the ConfigMap unless it has the same data as before.
-func (f *configFollower) changed(ctx context.Context, found *corev1.ConfigMap) {
-	if (found == nil) == (f.last == nil) && (found == nil || maps.Equal(found.Data, f.last.Data)) {
+func (c *configFollower) changed(ctx context.Context, found *corev1.ConfigMap) {
+	if (found == nil) == (c.last == nil) && (found == nil || maps.Equal(found.Data, c.last.Data)) {
 		return
 	}
-	f.last = found
-	reload := f.inForce.Reload(ctx, f.clients.kube, f.Flags, f.Clock, found)
+	c.last = found
+	reload := c.inForce.Reload(ctx, c.clients.kube, c.Flags, c.Clock, found)
 	if ctx.Err() != nil {
 		return // the class could not be read because the agent stops
 	}
 	for _, problem := range reload.Added {
 		warn(ctx, problem)
-		f.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
+		c.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
 	}
 	for _, section := range configmap.Sections() {
 		if section != configmap.SectionMaintenance { // the coordinator reports these
-			f.showProblems(section, reload.Problems)
+			c.showProblems(section, reload.Problems)
 		}
 	}
-	f.Metrics.ConfigRejected(reload.InForce == nil)
+	c.Metrics.ConfigRejected(reload.InForce == nil)
 	if reload.InForce == nil {
-		f.reportRejected(ctx, reload.Added)
+		c.reportRejected(ctx, reload.Added)
 		return
 	}
-	f.apply(reload.InForce)
-	f.reportApplied(ctx, reload)
+	c.apply(reload.InForce)
+	c.reportApplied(ctx, reload)
 }
 
 // apply has the new configuration in force for the movers that are created or started from now on.
-func (f *configFollower) apply(next *config.Startup) {
-	f.inForce = next
+func (c *configFollower) apply(next *config.Startup) {
+	c.inForce = next
 	limits := next.Config.Limits
-	f.class.setSettings(next.Settings())
-	f.preparing.SetSlots(limits.Concurrency, limits.MaxConcurrency)
-	f.admission.SetPerNode(limits.MaxConcurrency)
-	f.slots.SetLimits(limits.Concurrency, limits.GlobalConcurrency)
+	c.class.setSettings(next.Settings())
+	c.preparing.SetSlots(limits.Concurrency, limits.MaxConcurrency)
+	c.admission.SetPerNode(limits.MaxConcurrency)
+	c.slots.SetLimits(limits.Concurrency, limits.GlobalConcurrency)
 }
 
-func (f *configFollower) reportRejected(ctx context.Context, problems []configmap.Problem) {
+func (c *configFollower) reportRejected(ctx context.Context, problems []configmap.Problem) {
 	lines := make([]string, 0, len(problems))
 	for _, problem := range problems {
 		lines = append(lines, problem.String())
 	}
-	klog.FromContext(ctx).Error(nil, "Rejected edit of ConfigMap, the previous configuration stays in force", "configMap", f.Flags.NodeAgentConfigMap, "problems", lines)
-	f.recorder.Event(f.self(), corev1.EventTypeWarning, EventConfigNotApplied, truncate.End(
-		"Rejected the edit of ConfigMap "+f.Flags.NodeAgentConfigMap+"; the previous configuration stays in force. Correct "+strings.Join(lines, "; "), maxEventBytes))
+	klog.FromContext(ctx).Error(nil, "Rejected edit of ConfigMap, the previous configuration stays in force", "configMap", c.Flags.NodeAgentConfigMap, "problems", lines)
+	c.recorder.Event(c.self(), corev1.EventTypeWarning, EventConfigNotApplied, truncate.End(
+		"Rejected the edit of ConfigMap "+c.Flags.NodeAgentConfigMap+"; the previous configuration stays in force. Correct "+strings.Join(lines, "; "), maxEventBytes))
 }
 
 // reportApplied reports what changed. The Event of the priority class is the last: a reader of Events takes it for
 // obsolete if the configuration changed after it.
-func (f *configFollower) reportApplied(ctx context.Context, reload config.Reload) {
+func (c *configFollower) reportApplied(ctx context.Context, reload config.Reload) {
 	logger := klog.FromContext(ctx)
-	applied := "Applied ConfigMap " + f.Flags.NodeAgentConfigMap + " without a restart"
+	applied := "Applied ConfigMap " + c.Flags.NodeAgentConfigMap + " without a restart"
 	if len(reload.Applied) > 0 {
 		applied += ": " + strings.Join(reload.Applied, ", ")
 	}
-	logger.Info("Applied configuration", "configMap", f.Flags.NodeAgentConfigMap, "changed", reload.Applied)
-	f.recorder.Event(f.self(), corev1.EventTypeNormal, EventConfigApplied, applied)
+	logger.Info("Applied configuration", "configMap", c.Flags.NodeAgentConfigMap, "changed", reload.Applied)
+	c.recorder.Event(c.self(), corev1.EventTypeNormal, EventConfigApplied, applied)
 	if len(reload.Pending) > 0 {
-		logger.Error(nil, "Configuration changed in fields that need a restart", "configMap", f.Flags.NodeAgentConfigMap, "fields", reload.Pending)
-		f.recorder.Eventf(f.self(), corev1.EventTypeWarning, EventConfigNotApplied, "Restart the agents to apply %s", strings.Join(reload.Pending, ", "))
+		logger.Error(nil, "Configuration changed in fields that need a restart", "configMap", c.Flags.NodeAgentConfigMap, "fields", reload.Pending)
+		c.recorder.Eventf(c.self(), corev1.EventTypeWarning, EventConfigNotApplied, "Restart the agents to apply %s", strings.Join(reload.Pending, ", "))
 	}
 	for _, problem := range reload.Added {
-		f.recorder.Event(f.self(), corev1.EventTypeWarning, EventConfig, problem.String())
+		c.recorder.Event(c.self(), corev1.EventTypeWarning, EventConfig, problem.String())
 	}
-	f.exportHash(ctx, f.inForce)
+	c.exportHash(ctx, c.inForce)
 	if reload.Resolved != nil {
-		f.class.set(ctx, *reload.Resolved)
+		c.class.set(ctx, *reload.Resolved)
 	}
 }

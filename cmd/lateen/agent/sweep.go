@@ -15,24 +15,24 @@ import (
 
 // sweeper returns the sweeper that deletes orphaned objects during a term. It deletes snapshots in an order that
 // cannot lose data.
-func (p *assembly) sweeper(ctx context.Context, kinds []kind) *orphans.Sweeper {
+func (a *assembly) sweeper(ctx context.Context, kinds []kind) *orphans.Sweeper {
 	snapshots := func(ctx context.Context, orphan *metav1.PartialObjectMetadata) error {
-		return p.exposing.RemoveOrphan(ctx, p.Flags.Namespace, orphan)
+		return a.exposing.RemoveOrphan(ctx, a.Flags.Namespace, orphan)
 	}
 	return &orphans.Sweeper{
 		Served: func() bool {
-			served, err := p.snapshots.Available(ctx)
+			served, err := a.snapshots.Available(ctx)
 			return served && err == nil
 		},
 		ForeignContent: func(name string) bool {
-			content := p.snapshots.Content(name)
-			return content == nil || content.Spec.VolumeSnapshotRef.Namespace != p.Flags.Namespace
+			content := a.snapshots.Content(name)
+			return content == nil || content.Spec.VolumeSnapshotRef.Namespace != a.Flags.Namespace
 		},
 		Remove: map[string]func(context.Context, *metav1.PartialObjectMetadata) error{
-			orphans.Claims: p.removeClaim, orphans.Snapshots: snapshots, orphans.Contents: snapshots,
+			orphans.Claims: a.removeClaim, orphans.Snapshots: snapshots, orphans.Contents: snapshots,
 		},
-		Client: p.clients.metadata, Namespace: p.Flags.Namespace, Clock: p.Clock, Metrics: p.coordination,
-		Interval: p.OrphanSweep,
+		Client: a.clients.metadata, Namespace: a.Flags.Namespace, Clock: a.Clock, Metrics: a.coordination,
+		Interval: a.OrphanSweep,
 		Owner: func(uid types.UID) (exists, done bool) {
 			for _, k := range kinds {
 				if exists, done := k.owner(uid); exists {
@@ -45,19 +45,19 @@ func (p *assembly) sweeper(ctx context.Context, kinds []kind) *orphans.Sweeper {
 }
 
 // removeClaim deletes an orphaned claim with its volume, even if the reclaim policy of its class is Retain.
-func (p *assembly) removeClaim(ctx context.Context, orphan *metav1.PartialObjectMetadata) error {
-	claim, err := p.clients.kube.CoreV1().PersistentVolumeClaims(orphan.Namespace).Get(ctx, orphan.Name, metav1.GetOptions{})
+func (a *assembly) removeClaim(ctx context.Context, orphan *metav1.PartialObjectMetadata) error {
+	claim, err := a.clients.kube.CoreV1().PersistentVolumeClaims(orphan.Namespace).Get(ctx, orphan.Name, metav1.GetOptions{})
 	if err != nil || claim.UID != orphan.UID {
 		return err // the caller ignores that an orphan is already deleted
 	}
-	_, err = p.exposing.CleanUp(ctx, objects.MoverSpec{}, exposer.Existing{Claims: []*corev1.PersistentVolumeClaim{claim}})
+	_, err = a.exposing.CleanUp(ctx, objects.MoverSpec{}, exposer.Existing{Claims: []*corev1.PersistentVolumeClaim{claim}})
 	return err
 }
 
 // owner reports whether a resource of this kind has the UID, and whether it needs no further action.
-func (l *kindController[T]) owner(uid types.UID) (exists, done bool) {
-	for _, object := range l.resources.ByIndex(informers.ByUID, string(uid)) {
-		return true, l.transfers.Kind.Get(object).Settled()
+func (k *kindController[T]) owner(uid types.UID) (exists, done bool) {
+	for _, object := range k.resources.ByIndex(informers.ByUID, string(uid)) {
+		return true, k.transfers.Kind.Get(object).Settled()
 	}
 	return false, false
 }

@@ -25,8 +25,8 @@ const EventCaches = "CachesNotSynced"
 const syncTimeout = 2 * time.Minute
 
 // reportLacking reports the failing requests that keep the coordinator's caches, or a part of them, from syncing.
-func (p *assembly) reportLacking(ctx context.Context, what, lacking string) {
+func (a *assembly) reportLacking(ctx context.Context, what, lacking string) {
 	klog.FromContext(ctx).Error(nil, "Failed to sync caches", "of", what, "failing", lacking)
-	p.recorder.Event(p.self(), corev1.EventTypeWarning, EventCaches,
+	a.recorder.Event(a.self(), corev1.EventTypeWarning, EventCaches,
 		reconcile.EventMessage(fmt.Sprintf("Caches of %s cannot sync: %s. Check the RBAC rules of the agents' ServiceAccount (lateen install --apply restores them)", what, lacking)))
 }

@@ -91,18 +91,18 @@ func (d *Document) repositories() []string {
 }
 
 // fallBack adds Problems. For each section, it records the first Problem that causes a default.
-func (v *Result) fallBack(problems ...configmap.Problem) {
+func (r *Result) fallBack(problems ...configmap.Problem) {
 	for _, problem := range problems {
-		v.Problems = append(v.Problems, problem)
-		if _, known := v.Defaults[problem.Section]; !known && problem.Reason.Invalidates() {
-			v.Defaults[problem.Section] = len(v.Problems)
+		r.Problems = append(r.Problems, problem)
+		if _, known := r.Defaults[problem.Section]; !known && problem.Reason.Invalidates() {
+			r.Defaults[problem.Section] = len(r.Problems)
 		}
 	}
 }
 
 // wholeDefault returns the Problem, from 1, that causes the defaults everywhere; 0 if there is none.
-func (v *Result) wholeDefault() int {
-	return max(v.Defaults[configmap.SectionConfigMap], v.Defaults[configmap.SectionBackupRepository])
+func (r *Result) wholeDefault() int {
+	return max(r.Defaults[configmap.SectionConfigMap], r.Defaults[configmap.SectionBackupRepository])
 }
 
 func sortedNames[T any](all map[string]T) []string { return slices.Sorted(maps.Keys(all)) }

@@ -24,18 +24,18 @@ type row struct {
 }
 
 // rows describes the settings in effect. It describes one node if node is not nil.
-func (v *Result) rows(nodes []corev1.Node, node *corev1.Node) []row {
-	if v.Document.Kind == BackupRepository {
-		return []row{{"cache limit", configmap.SectionBackupRepository, []string{formatBytes(v.CacheLimit) + " per mover"}}}
+func (r *Result) rows(nodes []corev1.Node, node *corev1.Node) []row {
+	if r.Document.Kind == BackupRepository {
+		return []row{{"cache limit", configmap.SectionBackupRepository, []string{formatBytes(r.CacheLimit) + " per mover"}}}
 	}
-	if v.Document.Kind == Maintenance {
-		return v.jobRows()
+	if r.Document.Kind == Maintenance {
+		return r.jobRows()
 	}
-	movers := v.Config.Movers
+	movers := r.Config.Movers
 	return []row{
-		{"priority class", configmap.SectionPriorityClassName, []string{cmp.Or(v.Config.PriorityClassName, "none")}},
-		{"concurrent movers", configmap.SectionLoadConcurrency, formatConcurrency(v.Config, nodes, node)},
-		{"prepare queue", configmap.SectionLoadConcurrency, []string{formatQueue(v.Config.PrepareQueueLength)}},
+		{"priority class", configmap.SectionPriorityClassName, []string{cmp.Or(r.Config.PriorityClassName, "none")}},
+		{"concurrent movers", configmap.SectionLoadConcurrency, formatConcurrency(r.Config, nodes, node)},
+		{"prepare queue", configmap.SectionLoadConcurrency, []string{formatQueue(r.Config.PrepareQueueLength)}},
 		{"resources", configmap.SectionPodResources, formatMoverResources(movers.Resources)},
 		{"labels", configmap.SectionPodLabels, formatPairs(movers.Labels)},
 		{"annotations", configmap.SectionPodAnnotations, formatPairs(movers.Annotations)},
@@ -49,22 +49,22 @@ func (v *Result) rows(nodes []corev1.Node, node *corev1.Node) []row {
 }
 
 // jobRows describes the settings for all repositories, and lists the repositories with settings of their own.
-func (v *Result) jobRows() []row {
+func (r *Result) jobRows() []row {
 	var nodes []string
-	for _, selector := range v.Jobs.Jobs.LoadAffinity {
+	for _, selector := range r.Jobs.Jobs.LoadAffinity {
 		nodes = append(nodes, formatSelector(selector))
 	}
 	if nodes == nil {
 		nodes = []string{"any node"}
 	}
 	return []row{
-		{"priority class", "", []string{cmp.Or(v.Jobs.PriorityClassName, "none")}},
-		{"jobs kept", "", []string{fmt.Sprintf("%d per repository", v.Jobs.Jobs.Keep)}},
-		{"resources", "", formatResources(v.Jobs.Jobs.Resources)},
-		{"labels", "", formatPairs(v.Jobs.Jobs.Labels)},
-		{"annotations", "", formatPairs(v.Jobs.Jobs.Annotations)},
+		{"priority class", "", []string{cmp.Or(r.Jobs.PriorityClassName, "none")}},
+		{"jobs kept", "", []string{fmt.Sprintf("%d per repository", r.Jobs.Jobs.Keep)}},
+		{"resources", "", formatResources(r.Jobs.Jobs.Resources)},
+		{"labels", "", formatPairs(r.Jobs.Jobs.Labels)},
+		{"annotations", "", formatPairs(r.Jobs.Jobs.Annotations)},
 		{"job nodes", "", nodes},
-		{"own settings", "", orNone(v.Document.repositories())},
+		{"own settings", "", orNone(r.Document.repositories())},
 	}
 }
 

@@ -115,34 +115,34 @@ func checkAddress(address string) error {
 // validationErrors are sentences about invalid flags.
 type validationErrors []string
 
-func (c *validationErrors) add(format string, args ...any) {
-	*c = append(*c, fmt.Sprintf(format, args...))
+func (v *validationErrors) add(format string, args ...any) {
+	*v = append(*v, fmt.Sprintf(format, args...))
 }
 
 // name accepts an empty value: the flag is not set.
-func (c *validationErrors) name(flag, value string) {
+func (v *validationErrors) name(flag, value string) {
 	if value == "" {
 		return
 	}
 	if bad := validation.IsDNS1123Subdomain(value); len(bad) > 0 {
-		c.add("%s %q is not a valid object name: %s", flag, value, bad[0])
+		v.add("%s %q is not a valid object name: %s", flag, value, bad[0])
 	}
 }
 
-func (c *validationErrors) atLeast(flag string, value, least int) {
+func (v *validationErrors) atLeast(flag string, value, least int) {
 	if value < least {
-		c.add("%s is %d: use %d or more", flag, value, least)
+		v.add("%s is %d: use %d or more", flag, value, least)
 	}
 }
 
-func (c *validationErrors) positive(flag string, value time.Duration) {
+func (v *validationErrors) positive(flag string, value time.Duration) {
 	if value <= 0 {
-		c.add("%s is %s: use a duration greater than 0, such as 10m", flag, value)
+		v.add("%s is %s: use a duration greater than 0, such as 10m", flag, value)
 	}
 }
 
-func (c *validationErrors) choice(flag, value string, known []string) {
+func (v *validationErrors) choice(flag, value string, known []string) {
 	if !slices.Contains(known, value) {
-		c.add("%s %q is unknown: use %s", flag, value, configmap.OneOf(known))
+		v.add("%s %q is unknown: use %s", flag, value, configmap.OneOf(known))
 	}
 }

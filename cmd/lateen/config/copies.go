@@ -58,21 +58,21 @@ func copyRights(section configmap.Section, path string, copies objects.Copies) [
 }
 
 // Missing returns the Problem of agents without this permission in a namespace.
-func (r CopyRight) Missing(namespace string) configmap.Problem {
-	what := r.Resource
-	if r.Name != "" {
-		what += " " + r.Name
+func (c CopyRight) Missing(namespace string) configmap.Problem {
+	what := c.Resource
+	if c.Name != "" {
+		what += " " + c.Name
 	}
 	return configmap.Problem{
-		Section: r.Section, Path: r.Path, Reason: configmap.Forbidden,
+		Section: c.Section, Path: c.Path, Reason: configmap.Forbidden,
 		Message: fmt.Sprintf("agents may not %s %s in namespace %s, so transfers that need the copy fail; grant the right, see %q in docs/configuration.md of Lateen",
-			r.Verb, what, namespace, access.CopyRightsTitle),
+			c.Verb, what, namespace, access.CopyRightsTitle),
 	}
 }
 
 // Attributes returns the permission as the attributes of an access review.
-func (r CopyRight) Attributes(namespace string) *authorizationv1.ResourceAttributes {
-	return &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: r.Verb, Resource: r.Resource, Name: r.Name}
+func (c CopyRight) Attributes(namespace string) *authorizationv1.ResourceAttributes {
+	return &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: c.Verb, Resource: c.Resource, Name: c.Name}
 }
 
 // checkCopies reviews the permissions in Velero's namespace. Only the transfers show which other namespaces have

@@ -33,8 +33,8 @@ type NodeRule struct {
 }
 
 // Matches reports whether the rule selects nodes with these labels. An invalid selector matches no node.
-func (r NodeRule) Matches(nodeLabels map[string]string) bool {
-	selector, err := metav1.LabelSelectorAsSelector(&r.Nodes)
+func (n NodeRule) Matches(nodeLabels map[string]string) bool {
+	selector, err := metav1.LabelSelectorAsSelector(&n.Nodes)
 	return err == nil && selector.Matches(labels.Set(nodeLabels))
 }
 

@@ -75,13 +75,13 @@ func (s *Snapshot) Report() view.Report {
 	return report
 }
 
-func (j *evaluator) transfer(of *subject) view.Transfer {
-	state, mover := of.state, j.mover(of)
+func (e *evaluator) transfer(of *subject) view.Transfer {
+	state, mover := of.state, e.mover(of)
 	row := view.Transfer{
 		Kind: of.kind, Name: of.meta.GetName(), Volume: of.volume(), Node: state.Node, Phase: string(of.state.Phase), Since: since(of, mover).UTC(),
-		BytesDone: state.Progress.Done, BytesTotal: state.Progress.Total, Restarts: state.Restarts, WaitsFor: j.waits(of),
+		BytesDone: state.Progress.Done, BytesTotal: state.Progress.Total, Restarts: state.Restarts, WaitsFor: e.waits(of),
 	}
-	if took := j.now.Sub(state.StartedAt); state.Phase.HasStarted() && took >= time.Second {
+	if took := e.now.Sub(state.StartedAt); state.Phase.HasStarted() && took >= time.Second {
 		row.BytesPerSecond = int64(float64(state.Progress.Done) / took.Seconds())
 	}
 	if mover != nil {
@@ -114,16 +114,16 @@ func since(of *subject, mover *corev1.Pod) time.Time {
 }
 
 // nodesOf returns the nodes that have an agent or one of these transfers.
-func (j *evaluator) nodesOf(transfers []view.Transfer) []view.Node {
-	all := maps.Clone(j.agents)
+func (e *evaluator) nodesOf(transfers []view.Transfer) []view.Node {
+	all := maps.Clone(e.agents)
 	for _, one := range transfers {
-		if _, known := all[one.Node]; !known && one.Node != "" && j.sees(view.ResourcePods, j.namespace) {
+		if _, known := all[one.Node]; !known && one.Node != "" && e.sees(view.ResourcePods, e.namespace) {
 			all[one.Node] = view.Node{Name: one.Node, Agent: view.AgentNone, Message: "no node-agent pod on this node"}
 		}
 	}
 	nodes := slices.SortedFunc(maps.Values(all), func(a, b view.Node) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range nodes {
-		nodes[i].InUse, nodes[i].Limit = j.inUse[nodes[i].Name], j.settings.slots(j.nodes[nodes[i].Name])
+		nodes[i].InUse, nodes[i].Limit = e.inUse[nodes[i].Name], e.settings.slots(e.nodes[nodes[i].Name])
 	}
 	return append([]view.Node{}, nodes...)
 }

@@ -98,24 +98,24 @@ func classOf(configured, effective string, problems []configmap.Problem) class {
 
 // priorityClasses returns the priority classes of movers and jobs, with the number of current pods with and without
 // them.
-func (j *evaluator) priorityClasses() []view.PriorityClass {
-	if !j.settings.known {
+func (e *evaluator) priorityClasses() []view.PriorityClass {
+	if !e.settings.known {
 		return []view.PriorityClass{}
 	}
 	var jobPods []*corev1.Pod
-	for _, pod := range j.pods {
-		if pod.Namespace == j.namespace && pod.Labels[api.LabelRepository] != "" && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+	for _, pod := range e.pods {
+		if pod.Namespace == e.namespace && pod.Labels[api.LabelRepository] != "" && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
 			jobPods = append(jobPods, pod)
 		}
 	}
-	all := make([]view.PriorityClass, 0, len(j.settings.classes))
-	for i, pods := range [][]*corev1.Pod{j.movers(), jobPods} {
-		class := j.settings.classes[i]
+	all := make([]view.PriorityClass, 0, len(e.settings.classes))
+	for i, pods := range [][]*corev1.Pod{e.movers(), jobPods} {
+		class := e.settings.classes[i]
 		one := view.PriorityClass{Consumer: priority.Consumers()[i], Configured: class.configured, Effective: class.effective, Message: class.message, NotInForceOn: []string{}}
 		if one.Consumer == priority.DataMover {
-			one.NotInForceOn = j.deniedBy()
+			one.NotInForceOn = e.deniedBy()
 		}
-		if found := j.priorities[class.effective]; found != nil {
+		if found := e.priorities[class.effective]; found != nil {
 			one.Priority = &found.Value
 		}
 		for _, pod := range pods {

@@ -22,13 +22,13 @@ const (
 )
 
 // remedyOfWait returns what the user can do about a wait.
-func (j *evaluator) remedyOfWait(of *subject, wait view.Wait) string {
+func (e *evaluator) remedyOfWait(of *subject, wait view.Wait) string {
 	source := of.move.Source
 	switch wait.Reason {
 	case view.WaitAgent:
-		return j.remedyOfAgent(of)
+		return e.remedyOfAgent(of)
 	case view.WaitCoordinator:
-		return j.kubectl("logs -l role=node-agent --prefix --tail=20") + " shows why no agent acquires the Lease."
+		return e.kubectl("logs -l role=node-agent --prefix --tail=20") + " shows why no agent acquires the Lease."
 	case view.WaitQueue:
 		return "It is accepted when a prepared transfer starts. loadConcurrency in the node-agent ConfigMap limits running transfers (globalConfig, perNodeConfig) and prepared ones (prepareQueueLength)."
 	case view.WaitSlot:
@@ -44,80 +44,80 @@ func (j *evaluator) remedyOfWait(of *subject, wait view.Wait) string {
 		return fmt.Sprintf("kubectl -n %s describe volumesnapshot %s and the log of the CSI driver's snapshotter have details.", source.Snapshot.Namespace, source.Snapshot.Snapshot)
 	case view.WaitVolume:
 		names := []string{"pod/" + of.meta.GetName()}
-		for _, claim := range j.claimsOf(of) {
+		for _, claim := range e.claimsOf(of) {
 			names = append(names, "pvc/"+claim.Name)
 		}
-		return j.kubectl("describe "+strings.Join(names, " ")) + " has details."
+		return e.kubectl("describe "+strings.Join(names, " ")) + " has details."
 	case view.WaitScheduler:
 		return remedyRoom
 	case view.WaitContainer:
-		return j.remedyOfContainer(of)
+		return e.remedyOfContainer(of)
 	case view.WaitMover:
-		return j.remedyOfAgent(of)
+		return e.remedyOfAgent(of)
 	case view.WaitDelivery:
 		return fmt.Sprintf("kubectl -n %s describe pvc %s shows why the claim is not bound.", source.Target.Namespace, source.Target.Claim)
 	case view.WaitCleanUp:
-		return j.remedyOfCleanUp(of)
+		return e.remedyOfCleanUp(of)
 	case view.WaitCancel:
-		return fmt.Sprintf("None needed: a mover that does not respond is deleted %s after the cancel (--cancel-grace).", shortDuration(j.options().CancelGrace))
+		return fmt.Sprintf("None needed: a mover that does not respond is deleted %s after the cancel (--cancel-grace).", shortDuration(e.options().CancelGrace))
 	}
 	return ""
 }
 
 // remedyOfCleanUp returns what the user can do if a kubelet does not end a mover, or a CSI driver does not delete a
 // snapshot.
-func (j *evaluator) remedyOfCleanUp(of *subject) string {
-	if mover := j.endingMover(of); mover != nil {
-		return fmt.Sprintf("%s and the log of the kubelet of %s have details.", j.kubectl("describe pod "+mover.Name), mover.Spec.NodeName)
+func (e *evaluator) remedyOfCleanUp(of *subject) string {
+	if mover := e.endingMover(of); mover != nil {
+		return fmt.Sprintf("%s and the log of the kubelet of %s have details.", e.kubectl("describe pod "+mover.Name), mover.Spec.NodeName)
 	}
-	h := j.handover(of)
+	h := e.handover(of)
 	if h == nil || h.Backup.Content == nil {
-		return j.remedyOfAgent(of)
+		return e.remedyOfAgent(of)
 	}
 	return fmt.Sprintf("kubectl describe volumesnapshotcontent %s and the log of the CSI driver's snapshotter have details.", h.Name)
 }
 
 // remedyOfContainer returns what the user can do about a mover whose container waits. The kubelet's reasons for a missing
 // image have Image in their name (pkg/kubelet/images).
-func (j *evaluator) remedyOfContainer(of *subject) string {
-	if mover := j.mover(of); mover != nil {
+func (e *evaluator) remedyOfContainer(of *subject) string {
+	if mover := e.mover(of); mover != nil {
 		for _, container := range mover.Status.ContainerStatuses {
 			if waiting := container.State.Waiting; waiting != nil && strings.Contains(waiting.Reason, "Image") {
 				return remedyImage
 			}
 		}
 	}
-	return j.kubectl("describe pod "+of.meta.GetName()) + " has details."
+	return e.kubectl("describe pod "+of.meta.GetName()) + " has details."
 }
 
 // remedyOfAgent names the log or the object that shows why the next step is missing.
-func (j *evaluator) remedyOfAgent(of *subject) string {
-	node := cmp.Or(of.state.Node, j.coordinator().Node)
+func (e *evaluator) remedyOfAgent(of *subject) string {
+	node := cmp.Or(of.state.Node, e.coordinator().Node)
 	if source := of.move.Source.PodVolume; of.state.Node == "" && source != nil {
 		node = ""
-		if pod := j.pods[source.Pod.Namespace+"/"+source.Pod.Name]; pod != nil {
+		if pod := e.pods[source.Pod.Namespace+"/"+source.Pod.Name]; pod != nil {
 			node = pod.Spec.NodeName
 		}
 	}
-	pod := j.agentPod(node)
+	pod := e.agentPod(node)
 	switch {
 	case pod == "" && node == "":
 		return "If this continues, see the log of its agent."
 	case pod == "":
 		return fmt.Sprintf("DaemonSet node-agent has no pod on %s: check its node selector and tolerations, and the node.", node)
-	case j.agents[node].Agent != view.AgentReady:
-		return j.kubectl("describe pod "+pod) + " shows why the agent is not Ready."
+	case e.agents[node].Agent != view.AgentReady:
+		return e.kubectl("describe pod "+pod) + " shows why the agent is not Ready."
 	}
-	return "If this continues, see " + j.kubectl("logs "+pod) + "."
+	return "If this continues, see " + e.kubectl("logs "+pod) + "."
 }
 
 // remedyOfFailure returns what the user can do to avoid the same failure.
-func (j *evaluator) remedyOfFailure(of *subject) string {
-	return strings.TrimSpace(j.remedyOfReason(of) + " " + remedyRetry)
+func (e *evaluator) remedyOfFailure(of *subject) string {
+	return strings.TrimSpace(e.remedyOfReason(of) + " " + remedyRetry)
 }
 
 // remedyOfReason returns the remedy of the reason that the agent recorded; empty if there is none.
-func (j *evaluator) remedyOfReason(of *subject) string {
+func (e *evaluator) remedyOfReason(of *subject) string {
 	lost := ""
 	if of.state.Restarts > 0 {
 		lost = "Its movers were lost repeatedly. priorityClassName in the node-agent ConfigMap protects movers from preemption, podResources from eviction; a higher --mover-retries allows more restarts."
@@ -129,21 +129,21 @@ func (j *evaluator) remedyOfReason(of *subject) string {
 		transfer.ReasonUnconfirmed:    "Check the data of the named volume: if it is complete, nothing is left to do; if not, delete the pod first.",
 		transfer.ReasonRebindFailed:   "The restored data is kept: bind the named PersistentVolume to a claim, or delete it.",
 		transfer.ReasonSourceGone:     "The pod was deleted before or during the transfer, so its volume cannot be accessed any more.",
-		transfer.ReasonNotEligible:    j.remedyOfIneligible(of),
-		transfer.ReasonPrepareTimeout: j.remedyOfMover(of),
-		transfer.ReasonCannotRun:      j.remedyOfMover(of),
-		transfer.ReasonMoverFailed:    j.remedyOfMover(of),
+		transfer.ReasonNotEligible:    e.remedyOfIneligible(of),
+		transfer.ReasonPrepareTimeout: e.remedyOfMover(of),
+		transfer.ReasonCannotRun:      e.remedyOfMover(of),
+		transfer.ReasonMoverFailed:    e.remedyOfMover(of),
 	}[transfer.FailureOf(of.meta)]
 }
 
-func (j *evaluator) remedyOfIneligible(of *subject) string {
+func (e *evaluator) remedyOfIneligible(of *subject) string {
 	source := of.move.Source
 	switch {
 	case source.Target != nil:
 		return "Start a pod that uses the claim, or set restorePVC.ignoreDelayBinding in the node-agent ConfigMap."
 	case source.PodVolume != nil:
-		pod := j.pods[source.PodVolume.Pod.Namespace+"/"+source.PodVolume.Pod.Name]
-		if pod != nil && !j.ready(pod.Spec.NodeName) {
+		pod := e.pods[source.PodVolume.Pod.Namespace+"/"+source.PodVolume.Pod.Name]
+		if pod != nil && !e.ready(pod.Spec.NodeName) {
 			return "Check that DaemonSet node-agent has a Ready pod on that node."
 		}
 	}
@@ -152,7 +152,7 @@ func (j *evaluator) remedyOfIneligible(of *subject) string {
 
 // remedyOfMover returns the remedy for a mover that failed or could not run. The message holds the reason code of
 // Kubernetes, which is API: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/.
-func (j *evaluator) remedyOfMover(of *subject) string {
+func (e *evaluator) remedyOfMover(of *subject) string {
 	for _, known := range []struct{ code, remedy string }{
 		{"OOMKilled", remedyMemory},
 		{"ErrImage", remedyImage},

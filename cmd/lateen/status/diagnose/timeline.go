@@ -37,7 +37,7 @@ func (s *Snapshot) Timeline(of Reference) (view.Timeline, error) {
 	return timeline, nil
 }
 
-func (j *evaluator) facts(of *subject, row view.Transfer) []string {
+func (e *evaluator) facts(of *subject, row view.Transfer) []string {
 	facts := []string{"volume " + row.Volume}
 	for label, owner := range map[string]string{velerov1.BackupNameLabel: "backup ", velerov1.RestoreNameLabel: "restore "} {
 		if name := of.meta.GetLabels()[label]; name != "" {
@@ -49,7 +49,7 @@ func (j *evaluator) facts(of *subject, row view.Transfer) []string {
 		facts = append(facts, "node "+row.Node)
 	}
 	if row.Restarts > 0 {
-		facts = append(facts, fmt.Sprintf("restart %d of %d", row.Restarts, j.options().MoverRetries))
+		facts = append(facts, fmt.Sprintf("restart %d of %d", row.Restarts, e.options().MoverRetries))
 	}
 	if row.PriorityClass != "" {
 		facts = append(facts, "priority class "+row.PriorityClass)
@@ -164,18 +164,18 @@ func (s *Snapshot) reported(of *subject) []view.TimelineEvent {
 }
 
 // currentState returns the current state of a transfer and its remedy.
-func (j *evaluator) currentState(of *subject, row view.Transfer) (now, remedy string) {
+func (e *evaluator) currentState(of *subject, row view.Transfer) (now, remedy string) {
 	state := of.state
 	switch phase := of.state.Phase; {
 	case state.Foreign:
 		return fmt.Sprintf("Ignored by Lateen: it is for data mover %q, not Velero's own.", state.DataMover), ""
 	case phase.HasFailed() && row.WaitsFor != nil:
 		waits := strings.TrimSuffix(row.WaitsFor.Message, ".")
-		return "Failed: " + strings.TrimSuffix(view.OneLine(state.Message), ".") + ". Clean-up is waiting: " + waits, j.remedyOfWait(of, *row.WaitsFor) + " " + j.remedyOfFailure(of)
+		return "Failed: " + strings.TrimSuffix(view.OneLine(state.Message), ".") + ". Clean-up is waiting: " + waits, e.remedyOfWait(of, *row.WaitsFor) + " " + e.remedyOfFailure(of)
 	case phase.HasFailed():
-		return "Failed: " + view.OneLine(state.Message), j.remedyOfFailure(of)
+		return "Failed: " + view.OneLine(state.Message), e.remedyOfFailure(of)
 	case row.WaitsFor != nil:
-		return "Waiting: " + strings.TrimSuffix(row.WaitsFor.Message, ".") + j.deadline(of), j.remedyOfWait(of, *row.WaitsFor)
+		return "Waiting: " + strings.TrimSuffix(row.WaitsFor.Message, ".") + e.deadline(of), e.remedyOfWait(of, *row.WaitsFor)
 	case phase.Terminal():
 		return strings.TrimSpace(string(phase) + ". " + view.OneLine(state.Message)), ""
 	}
@@ -183,31 +183,31 @@ func (j *evaluator) currentState(of *subject, row view.Transfer) (now, remedy st
 }
 
 // deadline returns text about the time limit of the wait; empty if there is no limit.
-func (j *evaluator) deadline(of *subject) string {
-	limit, begun := j.options().DataMoverPrepareTimeout, of.state.AcceptedAt
+func (e *evaluator) deadline(of *subject) string {
+	limit, begun := e.options().DataMoverPrepareTimeout, of.state.AcceptedAt
 	switch phase := of.state.Phase; {
-	case j.missingActor(of) != nil:
+	case e.missingActor(of) != nil:
 		return "" // no agent enforces the limit
-	case phase.IsNew() && j.podMayStart(of):
+	case phase.IsNew() && e.podMayStart(of):
 		return ""
-	case phase.IsNew() && j.eligible(of) != nil:
+	case phase.IsNew() && e.eligible(of) != nil:
 		begun = of.state.CreatedAt
 	case !phase.NeedsMover() || of.state.Cancel || of.state.Deleting:
 		return ""
 	}
 	ends := begun.Add(limit)
-	if !ends.After(j.now) || begun.IsZero() {
+	if !ends.After(e.now) || begun.IsZero() {
 		return ""
 	}
 	return fmt.Sprintf("; fails at %s if this continues (--data-mover-prepare-timeout=%s)", ends.UTC().Format(time.TimeOnly), shortDuration(limit))
 }
 
 // podMayStart reports whether a restore waits for an existing pod that has not ended. Such a wait has no limit.
-func (j *evaluator) podMayStart(of *subject) bool {
+func (e *evaluator) podMayStart(of *subject) bool {
 	source := of.move.Source.PodVolume
 	if source == nil {
 		return false
 	}
-	pod := j.pods[source.Pod.Namespace+"/"+source.Pod.Name]
+	pod := e.pods[source.Pod.Namespace+"/"+source.Pod.Name]
 	return pod != nil && (source.Pod.UID == "" || pod.UID == source.Pod.UID) && !transfer.PodEnded(pod)
 }

@@ -22,7 +22,7 @@ func waitFor(reason, format string, description ...any) *view.Wait {
 
 // waits returns what blocks the next step of a transfer; nil if its mover moves data. It checks the cluster state in
 // the same order as an agent.
-func (j *evaluator) waits(of *subject) *view.Wait {
+func (e *evaluator) waits(of *subject) *view.Wait {
 	state := of.state
 	stop := (state.Cancel || state.Deleting) && !state.Phase.Terminal()
 	switch {
@@ -31,129 +31,129 @@ func (j *evaluator) waits(of *subject) *view.Wait {
 	case state.Foreign:
 		return nil
 	case stop && state.Phase.HasStarted():
-		return j.stopping(of)
+		return e.stopping(of)
 	case stop:
-		return cmp.Or(j.missingActor(of), waitFor(view.WaitAgent, "its agent has not canceled it yet"))
+		return cmp.Or(e.missingActor(of), waitFor(view.WaitAgent, "its agent has not canceled it yet"))
 	}
 	switch state.Phase {
 	case transfer.New:
-		return j.newTransfer(of)
+		return e.newTransfer(of)
 	case transfer.Accepted:
-		return j.accepted(of)
+		return e.accepted(of)
 	case transfer.Prepared:
-		return j.slot(of)
+		return e.slot(of)
 	case transfer.InProgress:
-		return j.moving(of)
+		return e.moving(of)
 	case transfer.Canceling:
-		return j.stopping(of)
+		return e.stopping(of)
 	case transfer.Completed, transfer.Failed, transfer.Canceled:
-		return j.cleanUp(of)
+		return e.cleanUp(of)
 	}
 	return waitFor(view.WaitAgent, "phase %s is unknown to Lateen", state.Phase)
 }
 
 // stopping returns what a canceled transfer waits for while its mover works.
-func (j *evaluator) stopping(of *subject) *view.Wait {
-	return cmp.Or(j.missingActor(of), waitFor(view.WaitCancel, "its mover has not stopped since the cancel"))
+func (e *evaluator) stopping(of *subject) *view.Wait {
+	return cmp.Or(e.missingActor(of), waitFor(view.WaitCancel, "its mover has not stopped since the cancel"))
 }
 
-func (j *evaluator) cleanUp(of *subject) *view.Wait {
+func (e *evaluator) cleanUp(of *subject) *view.Wait {
 	if !of.state.Finalizer {
 		return nil
 	}
-	if mover := j.endingMover(of); mover != nil {
-		return cmp.Or(j.missingActor(of), waitFor(view.WaitCleanUp, "the kubelet of %s has not ended its mover pod", mover.Spec.NodeName))
+	if mover := e.endingMover(of); mover != nil {
+		return cmp.Or(e.missingActor(of), waitFor(view.WaitCleanUp, "the kubelet of %s has not ended its mover pod", mover.Spec.NodeName))
 	}
-	if h := j.handover(of); h != nil {
+	if h := e.handover(of); h != nil {
 		if step, description := h.NextCleanup(); step == handover.AwaitSnapshot {
-			return cmp.Or(j.missingActor(of), waitFor(view.WaitCleanUp, "its snapshot is not deleted yet: %s", description))
+			return cmp.Or(e.missingActor(of), waitFor(view.WaitCleanUp, "its snapshot is not deleted yet: %s", description))
 		}
 	}
-	return cmp.Or(j.missingActor(of), waitFor(view.WaitCleanUp, "its objects are not deleted yet"))
+	return cmp.Or(e.missingActor(of), waitFor(view.WaitCleanUp, "its objects are not deleted yet"))
 }
 
 // endingMover returns the mover pod if the kubelet has not ended it yet; nil otherwise.
-func (j *evaluator) endingMover(of *subject) *corev1.Pod {
-	if mover := j.mover(of); objects.ReadPod(mover).Condition == objects.Terminating {
+func (e *evaluator) endingMover(of *subject) *corev1.Pod {
+	if mover := e.mover(of); objects.ReadPod(mover).Condition == objects.Terminating {
 		return mover
 	}
 	return nil
 }
 
 // newTransfer returns what a new transfer waits for.
-func (j *evaluator) newTransfer(of *subject) *view.Wait {
+func (e *evaluator) newTransfer(of *subject) *view.Wait {
 	if of.state.UnsupportedReason != "" {
 		return waitFor(view.WaitAgent, "no agent has failed it yet: %s", of.state.UnsupportedReason)
 	}
-	if wait := cmp.Or(j.missingActor(of), j.eligible(of), j.place(of)); wait != nil {
+	if wait := cmp.Or(e.missingActor(of), e.eligible(of), e.place(of)); wait != nil {
 		return wait
 	}
-	return waitFor(view.WaitAgent, "%s has not accepted it yet", j.actorName(of))
+	return waitFor(view.WaitAgent, "%s has not accepted it yet", e.actorName(of))
 }
 
 // place returns a wait for the admission queue if it has no free place.
-func (j *evaluator) place(of *subject) *view.Wait {
-	limits := j.settings.movers.Limits
+func (e *evaluator) place(of *subject) *view.Wait {
+	limits := e.settings.movers.Limits
 	if limits.PrepareQueueLength == 0 {
-		return j.pace(of)
+		return e.pace(of)
 	}
 	forIt, kept := limits.PrepareQueueLength, ""
-	if j.restores && !of.move.Restores {
+	if e.restores && !of.move.Restores {
 		forIt -= max(forIt/4, 1) // the share of capacity.Admission
 		kept = fmt.Sprintf(", %d reserved for restores", limits.PrepareQueueLength-forIt)
 	}
 	node := of.state.Node
 	switch {
-	case j.prepared[""] >= forIt:
-		return waitFor(view.WaitQueue, "queue %d/%d%s", j.prepared[""], limits.PrepareQueueLength, kept)
-	case of.state.NodeBound && node != "" && j.prepared[node] >= limits.MaxConcurrency:
-		return waitFor(view.WaitQueue, "queue of %s %d/%d", node, j.prepared[node], limits.MaxConcurrency)
+	case e.prepared[""] >= forIt:
+		return waitFor(view.WaitQueue, "queue %d/%d%s", e.prepared[""], limits.PrepareQueueLength, kept)
+	case of.state.NodeBound && node != "" && e.prepared[node] >= limits.MaxConcurrency:
+		return waitFor(view.WaitQueue, "queue of %s %d/%d", node, e.prepared[node], limits.MaxConcurrency)
 	}
 	return nil
 }
 
 // pace returns a wait if as many transfers are prepared as capacity.Preparation allows.
-func (j *evaluator) pace(of *subject) *view.Wait {
-	node, slots := of.state.Node, j.settings.slots(j.nodes[of.state.Node])
+func (e *evaluator) pace(of *subject) *view.Wait {
+	node, slots := of.state.Node, e.settings.slots(e.nodes[of.state.Node])
 	switch {
-	case !j.settings.known:
+	case !e.settings.known:
 		return nil
 	case of.state.NodeBound:
-		if ahead := capacity.Ahead(slots); node != "" && slots > 0 && j.prepared[node] >= ahead {
-			return waitFor(view.WaitQueue, "queue of %s %d/%d", node, j.prepared[node], ahead)
+		if ahead := capacity.Ahead(slots); node != "" && slots > 0 && e.prepared[node] >= ahead {
+			return waitFor(view.WaitQueue, "queue of %s %d/%d", node, e.prepared[node], ahead)
 		}
 	default:
-		if ahead := capacity.FleetAhead(len(j.agents), j.settings.movers.MaxConcurrency); j.unbound >= ahead {
-			return waitFor(view.WaitQueue, "queue %d/%d", j.unbound, ahead)
+		if ahead := capacity.FleetAhead(len(e.agents), e.settings.movers.MaxConcurrency); e.unbound >= ahead {
+			return waitFor(view.WaitQueue, "queue %d/%d", e.unbound, ahead)
 		}
 	}
 	return nil
 }
 
 // slot returns what a prepared transfer waits for.
-func (j *evaluator) slot(of *subject) *view.Wait {
+func (e *evaluator) slot(of *subject) *view.Wait {
 	node := of.state.Node
-	if wait := cmp.Or(j.missingActor(of), j.lost(of)); wait != nil {
+	if wait := cmp.Or(e.missingActor(of), e.lost(of)); wait != nil {
 		return wait
 	}
-	if limit := j.settings.slots(j.nodes[node]); limit > 0 && j.inUse[node] >= limit {
-		return waitFor(view.WaitSlot, "no free slot on %s: %d of %d in use", node, j.inUse[node], limit)
+	if limit := e.settings.slots(e.nodes[node]); limit > 0 && e.inUse[node] >= limit {
+		return waitFor(view.WaitSlot, "no free slot on %s: %d of %d in use", node, e.inUse[node], limit)
 	}
 	return waitFor(view.WaitAgent, "the agent of %s has not started its mover yet", node)
 }
 
-func (j *evaluator) moving(of *subject) *view.Wait {
+func (e *evaluator) moving(of *subject) *view.Wait {
 	if !of.state.MoverSucceededAt.IsZero() {
 		return waitFor(view.WaitDelivery, "restored volume is not bound to claim %s yet", of.volume())
 	}
-	return cmp.Or(j.missingActor(of), j.lost(of))
+	return cmp.Or(e.missingActor(of), e.lost(of))
 }
 
 // lost returns a wait if the mover is missing, lost or being deleted.
-func (j *evaluator) lost(of *subject) *view.Wait {
-	seen := objects.ReadPod(j.mover(of))
+func (e *evaluator) lost(of *subject) *view.Wait {
+	seen := objects.ReadPod(e.mover(of))
 	switch {
-	case !j.sees(view.ResourcePods, j.namespace):
+	case !e.sees(view.ResourcePods, e.namespace):
 		return nil
 	case seen.Condition == objects.Absent:
 		return waitFor(view.WaitMover, "mover is not replaced yet: mover pod vanished")
@@ -166,18 +166,18 @@ func (j *evaluator) lost(of *subject) *view.Wait {
 }
 
 // missingActor returns a wait if no agent can take the next step; nil if one can, or if that is unknown.
-func (j *evaluator) missingActor(of *subject) *view.Wait {
+func (e *evaluator) missingActor(of *subject) *view.Wait {
 	if node := of.state.Node; node != "" {
-		return agentUnless(j.ready(node), j.noAgent(node))
+		return agentUnless(e.ready(node), e.noAgent(node))
 	}
-	if holder := j.coordinator(); !of.state.NodeBound && j.sees(view.ResourceLeases, j.namespace) && (holder.Node == "" || holder.Expired) {
+	if holder := e.coordinator(); !of.state.NodeBound && e.sees(view.ResourceLeases, e.namespace) && (holder.Node == "" || holder.Expired) {
 		return waitFor(view.WaitCoordinator, "no coordinator: no agent holds Lease %s", deploy.CoordinatorLease)
 	}
 	return nil
 }
 
-func (j *evaluator) actorName(of *subject) string {
-	switch holder := j.coordinator().Node; {
+func (e *evaluator) actorName(of *subject) string {
+	switch holder := e.coordinator().Node; {
 	case of.state.Node != "":
 		return "the agent of " + of.state.Node
 	case of.state.NodeBound || holder == "":
@@ -187,43 +187,43 @@ func (j *evaluator) actorName(of *subject) string {
 	}
 }
 
-func (j *evaluator) ready(node string) bool {
-	return !j.sees(view.ResourcePods, j.namespace) || j.agents[node].Agent == view.AgentReady
+func (e *evaluator) ready(node string) bool {
+	return !e.sees(view.ResourcePods, e.namespace) || e.agents[node].Agent == view.AgentReady
 }
 
-func (j *evaluator) noAgent(node string) *view.Wait {
+func (e *evaluator) noAgent(node string) *view.Wait {
 	description := "no ready node-agent on " + node
-	if why := j.agents[node].Message; why != "" {
+	if why := e.agents[node].Message; why != "" {
 		description += ": " + why
 	}
 	return waitFor(view.WaitAgent, "%s", description)
 }
 
 // accepted returns what an accepted transfer waits for while its mover does not run.
-func (j *evaluator) accepted(of *subject) *view.Wait {
-	if wait := j.missingActor(of); wait != nil {
+func (e *evaluator) accepted(of *subject) *view.Wait {
+	if wait := e.missingActor(of); wait != nil {
 		return wait
 	}
-	mover := j.mover(of)
+	mover := e.mover(of)
 	if mover == nil {
-		if wait := cmp.Or(j.refused(of), j.snapshot(of), j.claim(of)); wait != nil {
+		if wait := cmp.Or(e.refused(of), e.snapshot(of), e.claim(of)); wait != nil {
 			return wait
 		}
 		if of.state.Restarts > 0 {
 			return waitFor(view.WaitMover, "mover of restart %d is not created yet, after: %s", of.state.Restarts, cmp.Or(of.state.Message, "mover was lost"))
 		}
-		return waitFor(view.WaitMover, "%s has not created its mover pod yet", j.actorName(of))
+		return waitFor(view.WaitMover, "%s has not created its mover pod yet", e.actorName(of))
 	}
 	switch seen := objects.ReadPod(mover); seen.Condition {
 	case objects.Pending:
-		return cmp.Or(j.claim(of), j.snapshot(of), j.pending(mover, seen))
+		return cmp.Or(e.claim(of), e.snapshot(of), e.pending(mover, seen))
 	case objects.Running:
-		return cmp.Or(agentUnless(j.ready(mover.Spec.NodeName), j.noAgent(mover.Spec.NodeName)),
+		return cmp.Or(agentUnless(e.ready(mover.Spec.NodeName), e.noAgent(mover.Spec.NodeName)),
 			waitFor(view.WaitAgent, "the agent of %s has not observed that its mover runs", mover.Spec.NodeName))
 	case objects.Terminating:
 		return waitFor(view.WaitMover, "its mover pod is being deleted")
 	default:
-		return waitFor(view.WaitAgent, "%s has not handled this yet: %s", j.actorName(of), cmp.Or(seen.Message, "its mover ended"))
+		return waitFor(view.WaitAgent, "%s has not handled this yet: %s", e.actorName(of), cmp.Or(seen.Message, "its mover ended"))
 	}
 }
 
@@ -235,8 +235,8 @@ func agentUnless(ready bool, wait *view.Wait) *view.Wait {
 }
 
 // refused returns the last create error that the agent reported.
-func (j *evaluator) refused(of *subject) *view.Wait {
-	for _, event := range slices.Backward(j.events) {
+func (e *evaluator) refused(of *subject) *view.Wait {
+	for _, event := range slices.Backward(e.events) {
 		if event.InvolvedObject.UID == of.meta.GetUID() && event.Reason == reconcile.EventCreateFailed && !lastSeen(event).Before(of.state.AcceptedAt) {
 			return waitFor(view.WaitRefused, "mover not created: %s", event.Message)
 		}
@@ -245,8 +245,8 @@ func (j *evaluator) refused(of *subject) *view.Wait {
 }
 
 // snapshot returns what blocks the hand-over of a snapshot to Velero's namespace, or its use there.
-func (j *evaluator) snapshot(of *subject) *view.Wait {
-	h := j.handover(of)
+func (e *evaluator) snapshot(of *subject) *view.Wait {
+	h := e.handover(of)
 	if h == nil {
 		return nil
 	}
@@ -264,12 +264,12 @@ func (j *evaluator) snapshot(of *subject) *view.Wait {
 }
 
 // claim returns a Warning about an unbound claim of the mover, with the message of its component.
-func (j *evaluator) claim(of *subject) *view.Wait {
-	for _, claim := range j.claimsOf(of) {
+func (e *evaluator) claim(of *subject) *view.Wait {
+	for _, claim := range e.claimsOf(of) {
 		if claim.Status.Phase == corev1.ClaimBound {
 			continue
 		}
-		if warning := j.warning(claim.UID); warning != "" {
+		if warning := e.warning(claim.UID); warning != "" {
 			return waitFor(view.WaitVolume, "volume not created: claim %s is %s: %s", claim.Name, claim.Status.Phase, warning)
 		}
 	}
@@ -277,7 +277,7 @@ func (j *evaluator) claim(of *subject) *view.Wait {
 }
 
 // pending returns what keeps a mover pod from running.
-func (j *evaluator) pending(mover *corev1.Pod, seen objects.Exposure) *view.Wait {
+func (e *evaluator) pending(mover *corev1.Pod, seen objects.Exposure) *view.Wait {
 	for _, condition := range mover.Status.Conditions {
 		if condition.Type != corev1.PodScheduled || condition.Status != corev1.ConditionFalse {
 			continue
@@ -287,7 +287,7 @@ func (j *evaluator) pending(mover *corev1.Pod, seen objects.Exposure) *view.Wait
 		}
 		return waitFor(view.WaitScheduler, "pod not scheduled: %s: %s", condition.Reason, condition.Message)
 	}
-	switch warning := j.warning(mover.UID); {
+	switch warning := e.warning(mover.UID); {
 	case mover.Spec.NodeName == "":
 		return waitFor(view.WaitScheduler, "its mover pod is not scheduled yet")
 	case objects.Starting(mover) && warning != "":

@@ -31,13 +31,13 @@ type TimelineEvent struct {
 }
 
 // Write prints a timeline for people, in lines of 80 columns. It returns the write error.
-func (s *Timeline) Write(to io.Writer) error {
+func (t *Timeline) Write(to io.Writer) error {
 	var text strings.Builder
-	text.WriteString(wrap("", fmt.Sprintf("%s %s/%s: %s", s.Kind, s.Namespace, s.Name, s.Phase)))
-	text.WriteString(wrap("  ", strings.Join(s.Facts, "; ")))
+	text.WriteString(wrap("", fmt.Sprintf("%s %s/%s: %s", t.Kind, t.Namespace, t.Name, t.Phase)))
+	text.WriteString(wrap("  ", strings.Join(t.Facts, "; ")))
 	text.WriteString("\n")
 	day := ""
-	for _, step := range s.Events {
+	for _, step := range t.Events {
 		if today := step.Time.Format(time.DateOnly); today != day {
 			day = today
 			text.WriteString(day + ", UTC\n")
@@ -48,13 +48,13 @@ func (s *Timeline) Write(to io.Writer) error {
 		}
 		text.WriteString(wrapHanging(mark+step.Time.Format(time.TimeOnly)+"  ", step.What))
 	}
-	text.WriteString("\n" + wrapHanging("Now:     ", s.Now))
-	if s.Remedy != "" {
-		text.WriteString(wrapHanging("Remedy:  ", s.Remedy))
+	text.WriteString("\n" + wrapHanging("Now:     ", t.Now))
+	if t.Remedy != "" {
+		text.WriteString(wrapHanging("Remedy:  ", t.Remedy))
 	}
-	if len(s.Unreadable) > 0 {
+	if len(t.Unreadable) > 0 {
 		text.WriteString("\nNOT READABLE\n")
-		for _, one := range s.Unreadable {
+		for _, one := range t.Unreadable {
 			text.WriteString(wrap("  ", one.String()))
 		}
 	}

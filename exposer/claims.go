@@ -88,7 +88,7 @@ func (e *Exposer) releaseVolume(ctx context.Context, claim *corev1.PersistentVol
 // objects: the caches may lag behind.
 func (e *Exposer) FindLeftovers(ctx context.Context, move objects.MoverSpec, pod bool, claims []string) (left Existing, err error) {
 	if pod {
-		left.Pod, err = found(ctx, e.Client.CoreV1().Pods(move.Namespace), move.Name)
+		left.Pod, err = get(ctx, e.Client.CoreV1().Pods(move.Namespace), move.Name)
 		if err != nil {
 			return Existing{}, fmt.Errorf("get mover pod %s: %w", move.Name, err)
 		}
@@ -97,7 +97,7 @@ func (e *Exposer) FindLeftovers(ctx context.Context, move objects.MoverSpec, pod
 		}
 	}
 	for _, name := range claims {
-		claim, err := found(ctx, e.Client.CoreV1().PersistentVolumeClaims(move.Namespace), name)
+		claim, err := get(ctx, e.Client.CoreV1().PersistentVolumeClaims(move.Namespace), name)
 		if err != nil {
 			return Existing{}, fmt.Errorf("get claim %s: %w", name, err)
 		}
@@ -110,7 +110,7 @@ func (e *Exposer) FindLeftovers(ctx context.Context, move objects.MoverSpec, pod
 
 // TargetClaim GETs the target claim of a restore; nil if it does not exist.
 func (e *Exposer) TargetClaim(ctx context.Context, target types.NamespacedName) (*corev1.PersistentVolumeClaim, error) {
-	claim, err := found(ctx, e.Client.CoreV1().PersistentVolumeClaims(target.Namespace), target.Name)
+	claim, err := get(ctx, e.Client.CoreV1().PersistentVolumeClaims(target.Namespace), target.Name)
 	if err != nil {
 		return nil, fmt.Errorf("get claim %s: %w", target, err)
 	}

@@ -26,8 +26,8 @@ type object[S any] interface {
 	DeepCopy() *S
 }
 
-// found returns the object from the API server, or nil if it does not exist.
-func found[S any, T object[S]](ctx context.Context, from client[T], name string) (T, error) {
+// get returns the object from the API server, or nil if it does not exist.
+func get[S any, T object[S]](ctx context.Context, from client[T], name string) (T, error) {
 	there, err := from.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, ignoreNotFound(err)
@@ -35,8 +35,8 @@ func found[S any, T object[S]](ctx context.Context, from client[T], name string)
 	return there, nil
 }
 
-// created returns the created object, or the existing one of that name.
-func created[S any, T object[S]](ctx context.Context, to client[T], want T) (T, error) {
+// getOrCreate returns the getOrCreate object, or the existing one of that name.
+func getOrCreate[S any, T object[S]](ctx context.Context, to client[T], want T) (T, error) {
 	there, err := to.Create(ctx, want, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		there, err = to.Get(ctx, want.GetName(), metav1.GetOptions{})
@@ -47,8 +47,8 @@ func created[S any, T object[S]](ctx context.Context, to client[T], want T) (T, 
 	return there, nil
 }
 
-// deleted returns the object with a deletionTimestamp, or nil if it does not exist.
-func deleted[S any, T object[S]](ctx context.Context, from client[T], was T) (T, error) {
+// deleteExact returns the object with a deletionTimestamp, or nil if it does not exist.
+func deleteExact[S any, T object[S]](ctx context.Context, from client[T], was T) (T, error) {
 	if err := from.Delete(ctx, was.GetName(), uidPrecondition(was)); err != nil {
 		return ifFound(was, err), ignoreNotFound(err)
 	}

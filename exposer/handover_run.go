@@ -53,27 +53,27 @@ func (h *handoverRun) step(ctx context.Context, step handover.Step) (err error) 
 	case handover.Reobserve:
 		return h.observe(ctx)
 	case handover.CreateSnapshot:
-		backup.Snapshot, err = created(ctx, h.snapshots(h.Namespace), h.BackupSnapshot())
+		backup.Snapshot, err = getOrCreate(ctx, h.snapshots(h.Namespace), h.BackupSnapshot())
 		return wrapCreate(h.describe(step), err)
 	case handover.CreateContent:
-		backup.Content, err = created(ctx, h.contents(), h.BackupContent())
+		backup.Content, err = getOrCreate(ctx, h.contents(), h.BackupContent())
 		return wrapCreate(h.describe(step), err)
 	case handover.AdoptSnapshot:
-		backup.Snapshot, err = changed(ctx, h.snapshots(h.Namespace), backup.Snapshot, change{Labels: h.OwnerLabels(), Annotations: h.Annotations()})
+		backup.Snapshot, err = patch(ctx, h.snapshots(h.Namespace), backup.Snapshot, change{Labels: h.OwnerLabels(), Annotations: h.Annotations()})
 	case handover.AdoptContent:
-		backup.Content, err = changed(ctx, h.contents(), backup.Content, change{Labels: h.OwnerLabels()})
+		backup.Content, err = patch(ctx, h.contents(), backup.Content, change{Labels: h.OwnerLabels()})
 	case handover.RetainOriginal:
-		original.Content, err = changed(ctx, h.contents(), original.Content, change{Policy: snapshotv1.VolumeSnapshotContentRetain})
+		original.Content, err = patch(ctx, h.contents(), original.Content, change{Policy: snapshotv1.VolumeSnapshotContentRetain})
 	case handover.SetDeletePolicyOfOriginal:
-		original.Content, err = changed(ctx, h.contents(), original.Content, change{Policy: snapshotv1.VolumeSnapshotContentDelete})
+		original.Content, err = patch(ctx, h.contents(), original.Content, change{Policy: snapshotv1.VolumeSnapshotContentDelete})
 	case handover.SetHandleOfBackup:
 		backup.Content, err = withHandle(ctx, h.contents(), backup.Content)
 	case handover.SetDeletePolicyOfBackup:
-		backup.Content, err = changed(ctx, h.contents(), backup.Content, change{Policy: snapshotv1.VolumeSnapshotContentDelete})
+		backup.Content, err = patch(ctx, h.contents(), backup.Content, change{Policy: snapshotv1.VolumeSnapshotContentDelete})
 	case handover.MarkOriginalContentBeingDeleted:
-		original.Content, err = changed(ctx, h.contents(), original.Content, change{Annotations: handover.MarkedBeingDeleted()})
+		original.Content, err = patch(ctx, h.contents(), original.Content, change{Annotations: handover.MarkedBeingDeleted()})
 	case handover.MarkBackupContentBeingDeleted:
-		backup.Content, err = changed(ctx, h.contents(), backup.Content, change{Annotations: handover.MarkedBeingDeleted()})
+		backup.Content, err = patch(ctx, h.contents(), backup.Content, change{Annotations: handover.MarkedBeingDeleted()})
 	case handover.DeleteOriginal:
 		original.Snapshot, err = deleteTracked(ctx, h, h.snapshots(h.Source.Namespace), original.Snapshot)
 	case handover.DeleteOriginalContent:
@@ -101,23 +101,23 @@ func (h *handoverRun) describe(step handover.Step) string {
 func (h *handoverRun) observe(ctx context.Context) (err error) {
 	h.Verified = true
 	if h.Backup.Snapshot == nil {
-		if h.Backup.Snapshot, err = found(ctx, h.snapshots(h.Namespace), h.Name); err != nil {
+		if h.Backup.Snapshot, err = get(ctx, h.snapshots(h.Namespace), h.Name); err != nil {
 			return fmt.Errorf("get VolumeSnapshot %s/%s: %w", h.Namespace, h.Name, err)
 		}
 	}
 	h.LoadSource()
 	if h.Original.Snapshot == nil && h.Source.Name != "" && !h.handedOver {
-		if h.Original.Snapshot, err = found(ctx, h.snapshots(h.Source.Namespace), h.Source.Name); err != nil {
+		if h.Original.Snapshot, err = get(ctx, h.snapshots(h.Source.Namespace), h.Source.Name); err != nil {
 			return fmt.Errorf("get VolumeSnapshot %s: %w", h.Source, err)
 		}
 	}
 	if h.Backup.Content == nil && (h.Backup.Snapshot != nil || h.Original.Snapshot != nil) {
-		if h.Backup.Content, err = found(ctx, h.contents(), h.Name); err != nil {
+		if h.Backup.Content, err = get(ctx, h.contents(), h.Name); err != nil {
 			return fmt.Errorf("get VolumeSnapshotContent %s: %w", h.Name, err)
 		}
 	}
 	if name := h.SourceContent(); h.Original.Content == nil && name != "" {
-		if h.Original.Content, err = found(ctx, h.contents(), name); err != nil {
+		if h.Original.Content, err = get(ctx, h.contents(), name); err != nil {
 			return fmt.Errorf("get VolumeSnapshotContent %s: %w", name, err)
 		}
 	}
@@ -155,8 +155,8 @@ func (c change) patch(uid types.UID) ([]byte, error) {
 	}{metadata{uid, c.Labels, c.Annotations}, spec{c.Policy}})
 }
 
-// changed returns the object after a merge patch, or nil if it does not exist.
-func changed[S any, T object[S]](ctx context.Context, at client[T], was T, to change) (T, error) {
+// patch returns the object after a merge patch, or nil if it does not exist.
+func patch[S any, T object[S]](ctx context.Context, at client[T], was T, to change) (T, error) {
 	data, err := to.patch(was.GetUID())
 	if err != nil {
 		return was, fmt.Errorf("encode patch: %w", err)
@@ -187,7 +187,7 @@ func withHandle(ctx context.Context, at client[*snapshotv1.VolumeSnapshotContent
 
 // deleteTracked deletes an object and records that, so that the caches return it as deleting at once.
 func deleteTracked[S any, T object[S]](ctx context.Context, c *handoverRun, from client[T], was T) (T, error) {
-	now, err := deleted(ctx, from, was)
+	now, err := deleteExact(ctx, from, was)
 	if err == nil {
 		c.deleted(was)
 	}

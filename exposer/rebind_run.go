@@ -126,7 +126,7 @@ func (r *rebindRun) observe(ctx context.Context) (err error) {
 		return err
 	}
 	target := r.Move.Source.Target
-	r.Target, err = found(ctx, r.client.Client.CoreV1().PersistentVolumeClaims(target.Namespace), target.Claim)
+	r.Target, err = get(ctx, r.client.Client.CoreV1().PersistentVolumeClaims(target.Namespace), target.Claim)
 	if err != nil {
 		return fmt.Errorf("get target claim %s/%s: %w", target.Namespace, target.Claim, err)
 	}
@@ -139,7 +139,7 @@ func (r *rebindRun) findVolume(ctx context.Context) (err error) {
 	if r.Volume, err = r.volume(ctx); err != nil || r.Volume != nil {
 		return err
 	}
-	claim, err := found(ctx, r.client.Client.CoreV1().PersistentVolumeClaims(r.Move.Namespace), r.Move.Name)
+	claim, err := get(ctx, r.client.Client.CoreV1().PersistentVolumeClaims(r.Move.Namespace), r.Move.Name)
 	if err != nil {
 		return fmt.Errorf("get claim %s/%s: %w", r.Move.Namespace, r.Move.Name, err)
 	}
@@ -156,7 +156,7 @@ func (r *rebindRun) findVolume(ctx context.Context) (err error) {
 func (r *rebindRun) volume(ctx context.Context) (*corev1.PersistentVolume, error) {
 	var claimed *corev1.PersistentVolume
 	if r.Claim != nil && r.Claim.Spec.VolumeName != "" {
-		volume, err := found(ctx, r.client.Client.CoreV1().PersistentVolumes(), r.Claim.Spec.VolumeName)
+		volume, err := get(ctx, r.client.Client.CoreV1().PersistentVolumes(), r.Claim.Spec.VolumeName)
 		if err != nil {
 			return nil, fmt.Errorf("get PersistentVolume %s: %w", r.Claim.Spec.VolumeName, err)
 		}
@@ -205,9 +205,9 @@ func (r *rebindRun) execute(ctx context.Context, step rebind.Step) (err error) {
 	case rebind.RetainVolume:
 		return r.patch(ctx, r.Retain())
 	case rebind.DeleteMover:
-		r.Pod, err = deleted(ctx, core.Pods(r.Pod.Namespace), r.Pod)
+		r.Pod, err = deleteExact(ctx, core.Pods(r.Pod.Namespace), r.Pod)
 	case rebind.DeleteClaim:
-		r.Claim, err = deleted(ctx, core.PersistentVolumeClaims(r.Claim.Namespace), r.Claim)
+		r.Claim, err = deleteExact(ctx, core.PersistentVolumeClaims(r.Claim.Namespace), r.Claim)
 	case rebind.SetClaimRef:
 		return r.patch(ctx, r.Reserve())
 	case rebind.ReleaseVolume:

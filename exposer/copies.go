@@ -15,11 +15,10 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// copier creates one copy for a claim. Without a claim it only does a dry run of the copy.
+// copier creates one copy for a claim.
 type copier func(ctx context.Context, claim *corev1.PersistentVolumeClaim) error
 
-// copies reads the objects that must be copied for a mover. It reports a read error before any original snapshot is
-// deleted.
+// copies reads the objects that must be copied for a mover.
 func (e *Exposer) copies(ctx context.Context, move objects.MoverSpec, facts objects.VolumeInfo) ([]copier, error) {
 	from, names := objects.CopiesOf(move, facts, e.current())
 	core := e.Client.CoreV1()
@@ -89,13 +88,6 @@ func (c copying[T]) refused(ctx context.Context, verb string, want T, err error)
 
 // ensureCopy creates the copy, or adds the claim to the owners of the existing one.
 func ensureCopy[S any, T object[S]](ctx context.Context, c copying[T], want T, claim *corev1.PersistentVolumeClaim) error {
-	if claim == nil {
-		_, err := c.to.Create(ctx, want, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		if apierrors.IsAlreadyExists(err) {
-			return nil
-		}
-		return c.refused(ctx, "create", want, err)
-	}
 	want.SetOwnerReferences([]metav1.OwnerReference{objects.OwnedByClaim(claim)})
 	verb := "create"
 	have, err := c.to.Create(ctx, want, metav1.CreateOptions{})

@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -143,25 +142,4 @@ func TestAMissingOriginalFailsTheTransfer(t *testing.T) {
 	require.ErrorAs(t, err, &terminal)
 	require.ErrorContains(t, err, "get configmaps app/kms for its copy")
 	require.NotContains(t, requests(client), "create persistentvolumeclaims")
-}
-
-// As with the mover pod, no original snapshot is deleted before a dry run of the copies succeeds.
-func TestCopiesAreDryRunBeforeAHandOver(t *testing.T) {
-	source := secret("apps", "s3cret")
-	settings := objects.Settings{BackupClaims: map[string]objects.BackupClaim{"fast": {Copies: objects.Copies{SecretNames: []string{"key"}}}}}
-	for name, namespace := range map[string]string{"the original may not be read": "apps", "the copy is forbidden": "velero"} {
-		t.Run(name, func(t *testing.T) {
-			claim := sourceClaim(func(claim *corev1.PersistentVolumeClaim) { claim.Namespace, claim.Name = "apps", "data" })
-			client := fake.NewClientset(source, claim, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}})
-			refuseAccess(client, "*", namespace, false)
-			snapshot, content := original()
-			s := newStorage(snapshot, content)
-			s.refresh(t)
-			e := exposed(client, settings)
-			e.Snapshots = s
-			_, err := e.Ensure(t.Context(), upload())
-			require.ErrorContains(t, err, "secrets "+namespace+"/key: the agent is not allowed to")
-			require.NotContains(t, s.requests(), "delete volumesnapshots snap")
-		})
-	}
 }

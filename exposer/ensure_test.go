@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
-	"github.com/lateen-project/lateen/exposer/priority"
 )
 
 // cached creates a cache volume for every restore.
@@ -49,11 +47,7 @@ func freeClaim() *corev1.PersistentVolumeClaim {
 func requests(client *fake.Clientset) []string {
 	var all []string
 	for _, action := range client.Actions() {
-		reported := action.GetVerb() + " " + action.GetResource().Resource
-		if create, ok := action.(clienttesting.CreateActionImpl); ok && len(create.CreateOptions.DryRun) > 0 {
-			reported = "rehearse " + reported
-		}
-		all = append(all, reported)
+		all = append(all, action.GetVerb()+" "+action.GetResource().Resource)
 	}
 	return all
 }
@@ -203,46 +197,6 @@ func TestCleanUpConvergesAfterAnyFailedRequest(t *testing.T) {
 			})
 		}
 	}
-}
-
-func TestADryRunWithAMissingClassIsNotRepeated(t *testing.T) {
-	client := fake.NewClientset()
-	client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		create, ok := action.(clienttesting.CreateActionImpl)
-		require.True(t, ok)
-		pod, ok := create.GetObject().(*corev1.Pod)
-		require.True(t, ok)
-		if pod.Spec.PriorityClassName != "" {
-			return true, nil, forbidden("no PriorityClass with name low was found")
-		}
-		return len(create.CreateOptions.DryRun) > 0, pod, nil // the tracker would create it
-	})
-	rejected := 0
-	e := exposed(client, objects.Settings{PriorityClass: "low"})
-	e.Rejected = func(_ context.Context, pod *corev1.Pod, class string, reason priority.Reason) {
-		rejected++
-		require.Equal(t, "low", class)
-		require.Equal(t, priority.NotFound, reason)
-		require.Empty(t, pod.Spec.PriorityClassName)
-	}
-	created := 0
-	e.Created = func(*corev1.Pod) { created++ }
-	p := planner{exposer: e, spec: movement(), settings: e.current()}
-	require.NoError(t, p.dryRun(t.Context()))
-	require.Zero(t, rejected+created, "no pod is created yet")
-	require.NoError(t, e.ensurePod(t.Context(), p.plan.Pod, "low", p.refused))
-	require.Equal(t, 1, rejected)
-	require.Equal(t, 1, created)
-	require.Equal(t, "rehearse create pods, rehearse create pods, create pods", strings.Join(requests(client), ", "))
-}
-
-func TestADryRunWithAnExistingPod(t *testing.T) {
-	foreign := mover()
-	foreign.OwnerReferences[0].UID = "of-an-older-one"
-	p := planner{exposer: exposed(fake.NewClientset(foreign), objects.Settings{}), spec: movement()}
-	require.ErrorContains(t, p.dryRun(t.Context()), "has another owner")
-	p = planner{exposer: exposed(fake.NewClientset(mover()), objects.Settings{}), spec: movement()}
-	require.NoError(t, p.dryRun(t.Context()), "it is the one that is wanted")
 }
 
 func TestEnsureAnExistingClaim(t *testing.T) {

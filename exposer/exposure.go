@@ -2,6 +2,9 @@ package exposer
 
 import (
 	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/lateen-project/lateen/exposer/objects"
 )
@@ -14,17 +17,31 @@ func (e *Exposer) Ensure(ctx context.Context, move objects.MoverSpec) (waits str
 	if e.Refresh != nil {
 		e.Refresh(ctx)
 	}
-	plan := planner{exposer: e, spec: move, settings: e.current()}
+	settings := e.current()
+	var size resource.Quantity
 	if move.Source.Snapshot != nil {
-		waits, plan.size, err = e.handOver(ctx, move, plan.dryRun)
+		waits, size, err = e.handOver(ctx, move)
 		if err != nil || waits != "" {
 			return waits, err
 		}
 	}
-	if err := plan.create(ctx); err != nil {
+	info, err := e.volumeInfo(ctx, move)
+	if err != nil {
 		return "", err
 	}
-	for _, want := range plan.plan.Claims {
+	if !size.IsZero() {
+		info.Size = size
+	}
+	template, ok := e.Templates[info.OS]
+	if !ok {
+		return "", &TerminalError{fmt.Errorf("find mover template for %s nodes: no DaemonSet of node-agents exists for them", info.OS)}
+	}
+	copies, err := e.copies(ctx, move, info)
+	if err != nil {
+		return "", err
+	}
+	plan := objects.PlanOf(move, info, template, settings)
+	for _, want := range plan.Claims {
 		claim, waits, err := e.ensureClaim(ctx, want)
 		if err != nil || waits != "" {
 			return waits, err
@@ -33,13 +50,13 @@ func (e *Exposer) Ensure(ctx context.Context, move objects.MoverSpec) (waits str
 			continue // a cache
 		}
 		// The claim owns the copies, so they are created after it. A driver that was faster retries.
-		for _, ensure := range plan.copies {
+		for _, ensure := range copies {
 			if err := ensure(ctx, claim); err != nil {
 				return "", err
 			}
 		}
 	}
-	return "", e.ensurePod(ctx, plan.plan.Pod, plan.settings.PriorityClass, plan.refused)
+	return "", e.ensurePod(ctx, plan.Pod, settings.PriorityClass)
 }
 
 // CleanUp deletes the found objects, and no recreated object of the same name. For a snapshot it deletes both pairs

@@ -17,17 +17,16 @@ import (
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
-// ensurePod creates the mover pod or adopts the existing one. class is the priority class in force; refused is why the
-// pod lacks it already.
-func (e *Exposer) ensurePod(ctx context.Context, pod *corev1.Pod, class string, refused priority.Reason) error {
-	_, created, reason, err := e.create(ctx, pod, metav1.CreateOptions{})
+// ensurePod creates the mover pod or adopts the existing one. class is the priority class in force.
+func (e *Exposer) ensurePod(ctx context.Context, pod *corev1.Pod, class string) error {
+	created, reason, err := e.create(ctx, pod, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		return e.adopt(ctx, pod)
 	case err != nil:
 		return err
 	case class != "" && created.Spec.PriorityClassName != class:
-		e.Rejected(ctx, created, class, cmp.Or(reason, refused, priority.Rejected))
+		e.Rejected(ctx, created, class, cmp.Or(reason, priority.Rejected))
 	}
 	klog.FromContext(ctx).V(2).Info("Created mover", "pod", klog.KObj(created), "priorityClass", created.Spec.PriorityClassName, "priority", ptr.Deref(created.Spec.Priority, 0))
 	if e.Created != nil {
@@ -36,9 +35,9 @@ func (e *Exposer) ensurePod(ctx context.Context, pod *corev1.Pod, class string, 
 	return nil
 }
 
-// create creates a pod, without its priority class if the API server accepts it only without. wanted is the pod of the
-// last request; created is the pod that the API server returned; reason is why wanted has no class.
-func (e *Exposer) create(ctx context.Context, pod *corev1.Pod, options metav1.CreateOptions) (wanted, created *corev1.Pod, reason priority.Reason, err error) {
+// create creates a pod, without its priority class if the API server accepts it only without. created is the pod that the
+// API server returned; reason is why it has no class.
+func (e *Exposer) create(ctx context.Context, pod *corev1.Pod, options metav1.CreateOptions) (created *corev1.Pod, reason priority.Reason, err error) {
 	pods := e.Client.CoreV1().Pods(pod.Namespace)
 	created, err = pods.Create(ctx, pod, options)
 	if pod.Spec.PriorityClassName != "" {
@@ -47,10 +46,10 @@ func (e *Exposer) create(ctx context.Context, pod *corev1.Pod, options metav1.Cr
 	if reason != "" {
 		plain := objects.WithoutPriorityClass(pod)
 		if other, otherErr := pods.Create(ctx, plain, options); otherErr == nil || apierrors.IsAlreadyExists(otherErr) {
-			return plain, other, reason, wrapCreate("create mover pod "+pod.Name, otherErr)
+			return other, reason, wrapCreate("create mover pod "+pod.Name, otherErr)
 		}
 	}
-	return pod, created, "", wrapCreate("create mover pod "+pod.Name, err)
+	return created, "", wrapCreate("create mover pod "+pod.Name, err)
 }
 
 // TryClass asks the API server whether it accepts a mover with a priority class. The reason is why not; it is empty if
@@ -62,7 +61,7 @@ func (e *Exposer) TryClass(ctx context.Context, namespace, class string) priorit
 	settings := e.current()
 	settings.PriorityClass = class
 	pod := objects.PlanOf(move, objects.VolumeInfo{OS: corev1.Linux}, e.Templates[corev1.Linux], settings).Pod
-	_, created, reason, err := e.create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	created, reason, err := e.create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if err == nil && reason == "" && created.Spec.PriorityClassName != class {
 		return priority.Rejected
 	}

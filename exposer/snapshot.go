@@ -32,9 +32,9 @@ type Snapshots interface {
 }
 
 // handOver gives the snapshot handle a second owner in Velero's namespace and deletes the originals. It runs until
-// it must wait, and returns what for, or until the originals are deleting. dryRun must succeed before the
-// original VolumeSnapshot is deleted. size is the required size of a volume created from the snapshot, or 0.
-func (e *Exposer) handOver(ctx context.Context, move objects.MoverSpec, dryRun func(context.Context) error) (waits string, size resource.Quantity, err error) {
+// it must wait, and returns what for, or until the originals are deleting. size is the required size of a volume created
+// from the snapshot, or 0.
+func (e *Exposer) handOver(ctx context.Context, move objects.MoverSpec) (waits string, size resource.Quantity, err error) {
 	served, err := e.served(ctx)
 	switch {
 	case err != nil:
@@ -54,10 +54,6 @@ func (e *Exposer) handOver(ctx context.Context, move objects.MoverSpec, dryRun f
 			return "", size, &TerminalError{errors.New(description)}
 		case handover.NameConflict:
 			return "", size, errors.New(description)
-		case handover.DeleteOriginal:
-			if err := dryRun(ctx); err != nil {
-				return "", size, err
-			}
 		default: // a failure of these steps loses nothing
 		}
 		if err := run.step(ctx, step); err != nil {

@@ -101,12 +101,10 @@ func TestAHandOverWritesFiveTimesAndReadsNothing(t *testing.T) {
 	snapshot, content := original()
 	s := newStorage(snapshot, content)
 	s.refresh(t)
-	dryRun := 0
-	waits, size, err := (&Exposer{Snapshots: s}).handOver(t.Context(), upload(), func(context.Context) error { dryRun++; return nil })
+	waits, size, err := (&Exposer{Snapshots: s}).handOver(t.Context(), upload())
 	require.NoError(t, err)
 	require.Empty(t, waits)
 	require.Equal(t, "5Gi", size.String())
-	require.Equal(t, 1, dryRun)
 	require.Equal(t, []string{
 		"create volumesnapshots du-1", "create volumesnapshotcontents du-1", "patch volumesnapshotcontents snapcontent-snap-uid",
 		"delete volumesnapshots snap", "delete volumesnapshotcontents snapcontent-snap-uid",
@@ -125,7 +123,7 @@ func TestAHandOverContinuesThatOfVelerosAgent(t *testing.T) {
 	theirs.Spec.VolumeSnapshotRef = corev1.ObjectReference{Namespace: "velero", Name: "du-1", UID: "backup-uid"}
 	s := newStorage(snapshot, content, backup, theirs)
 	s.refresh(t)
-	waits, _, err := (&Exposer{Snapshots: s}).handOver(t.Context(), upload(), func(context.Context) error { return nil })
+	waits, _, err := (&Exposer{Snapshots: s}).handOver(t.Context(), upload())
 	require.NoError(t, err)
 	require.Empty(t, waits)
 	require.Equal(t, []string{
@@ -148,7 +146,7 @@ func TestAHandOverContinuesThatOfVelerosAgent(t *testing.T) {
 
 func TestAHandOverThatCannotSucceedIsATerminalError(t *testing.T) {
 	for name, s := range map[string]*storage{"without its original": newStorage(), "without snapshots": {unserved: true}} {
-		_, _, err := (&Exposer{Snapshots: s}).handOver(t.Context(), upload(), nil)
+		_, _, err := (&Exposer{Snapshots: s}).handOver(t.Context(), upload())
 		terminal := (*TerminalError)(nil)
 		require.ErrorAs(t, err, &terminal, name)
 	}
@@ -192,7 +190,7 @@ func TestDeletesHaveUIDPreconditions(t *testing.T) {
 	s := newStorage(snapshot, content)
 	s.refresh(t)
 	e := &Exposer{Snapshots: s}
-	_, _, err := e.handOver(t.Context(), upload(), func(context.Context) error { return nil })
+	_, _, err := e.handOver(t.Context(), upload())
 	require.NoError(t, err)
 	uids := map[string]string{"snap": "snap-uid", "snapcontent-snap-uid": "content-uid"}
 	require.Equal(t, uids, deletedUIDs(t, s.client.Actions()))

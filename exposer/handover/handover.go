@@ -27,7 +27,7 @@ const (
 	AdoptSnapshot                               // label a backup VolumeSnapshot of Velero's agent as Lateen's
 	AdoptContent                                // label its content as Lateen's
 	RetainOriginal                              // set Retain, so that deleting the original content keeps the handle
-	DeleteOriginal                              // delete the original VolumeSnapshot; in a hand-over only after a dry run
+	DeleteOriginal                              // delete the original VolumeSnapshot
 	DeleteOriginalContent                       // delete the original content
 	SetDeletePolicyOfOriginal                   // set Delete, so that deleting the original content deletes the handle
 	MarkOriginalContentBeingDeleted             // let the sidecar delete an original content without a VolumeSnapshot

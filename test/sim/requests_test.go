@@ -12,18 +12,20 @@ import (
 func TestATransferKeepsWithinItsBudgetOfRequests(t *testing.T) {
 	const more, schedules = 5, 20
 	for kind, most := range map[Kind]struct{ writes, reads int }{
-		// Conflicts repeat a write, and what is read again depends on which cache is faster. An upload that waits for its turn gets
-		// its finalizer before it is accepted.
-		Backup: {7, 1}, Restore: {7, 1}, Upload: {18, 5}, Download: {14, 10},
+		// On average: conflicts repeat a write, and what is read or written again depends on which cache is faster. An upload that
+		// waits for its turn gets its finalizer before it is accepted.
+		Backup: {7, 1}, Restore: {7, 1}, Upload: {17, 5}, Download: {14, 10},
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
+			writes, reads := 0, 0
 			for seed := range uint64(schedules) {
-				writes, reads := requests(t, seed, kind, 1)
-				moreWrites, moreReads := requests(t, seed, kind, 1+more)
-				require.LessOrEqual(t, moreWrites-writes, more*most.writes, "writes")
-				require.LessOrEqual(t, moreReads-reads, more*most.reads, "reads")
+				oneWrites, oneReads := requests(t, seed, kind, 1)
+				allWrites, allReads := requests(t, seed, kind, 1+more)
+				writes, reads = writes+allWrites-oneWrites, reads+allReads-oneReads
 			}
+			require.LessOrEqual(t, writes, schedules*more*most.writes, "writes")
+			require.LessOrEqual(t, reads, schedules*more*most.reads, "reads")
 		})
 	}
 }

@@ -1,12 +1,8 @@
 package docs
 
 import (
-	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -65,9 +61,6 @@ func TestEveryFlagOfTheAgentIsDescribed(t *testing.T) {
 	section := page(t, "command-line").section(t, "Flags")
 	described, defaults := map[string]bool{}, map[string]string{}
 	for _, each := range section {
-		if strings.HasPrefix(each.text, "<details>") {
-			break // the flags of other commands
-		}
 		for _, code := range codes(each.text) {
 			if name, is := strings.CutPrefix(code, "--"); is {
 				described[name] = true
@@ -96,57 +89,6 @@ func TestEveryFlagOfTheAgentIsDescribed(t *testing.T) {
 		}
 	}
 	require.Empty(t, described, "docs/command-line.md describes flags that lateen node-agent does not have")
-}
-
-const (
-	flagsBegin = "<!-- flags: written by go test ./docs -update, in test -->\n"
-	flagsEnd   = "<!-- end of flags -->\n"
-)
-
-// The flags of all other commands are listed as the program explains them.
-func TestTheFlagsOfAllCommandsAreListed(t *testing.T) {
-	list := page(t, "command-line")
-	text := list.text
-	before, rest, found := strings.Cut(text, flagsBegin)
-	require.True(t, found, "docs/command-line.md has no place for the flags")
-	listed, after, found := strings.Cut(rest, flagsEnd)
-	require.True(t, found, "the place for the flags in docs/command-line.md has no end")
-	want := flagTables(t)
-	if *update && listed != want {
-		require.NoError(t, os.WriteFile(filepath.Join(root, list.name), []byte(before+flagsBegin+want+flagsEnd+after), 0o644))
-		return
-	}
-	known := strings.Split(listed, "\n")
-	for each := range strings.SplitSeq(want, "\n") {
-		require.True(t, slices.Contains(known, each), "docs/command-line.md does not have %q; run: cd test && go test ./docs -run Flags -update", each)
-	}
-	if want != listed {
-		require.Fail(t, "docs/command-line.md lists flags that no command has; run: cd test && go test ./docs -run Flags -update")
-	}
-}
-
-func flagTables(t *testing.T) string {
-	t.Helper()
-	var text strings.Builder
-	text.WriteString("<details>\n<summary>Flags of the other commands</summary>\n")
-	bar := strings.NewReplacer("|", `\|`, "<", "&lt;")
-	for _, command := range commands(t) {
-		if command == "node-agent" {
-			continue
-		}
-		fmt.Fprintf(&text, "\n| `lateen %s` | default | |\n|---|---|---|\n", command)
-		for _, each := range flagsOf(t, command) {
-			fallback := each.fallback
-			if fallback == "[]" || fallback == "" {
-				fallback = " "
-			} else {
-				fallback = " `" + fallback + "` "
-			}
-			fmt.Fprintf(&text, "| `--%s` |%s| %s |\n", each.name, fallback, bar.Replace(each.usage))
-		}
-	}
-	text.WriteString("\n</details>\n")
-	return text.String()
 }
 
 // A flag that is named anywhere is one.

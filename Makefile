@@ -2,7 +2,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help build cluster cluster-check cluster-sample cluster-test compatibility velero-checkout demo demo-real test verify race sweep nightly sim mutants reverts conformance bench scale monitored recording pictures site image release manifests lint
+.PHONY: help build cluster cluster-check cluster-sample cluster-test compatibility velero-checkout demo demo-real test verify race sweep nightly sim mutants reverts conformance bench scale monitored pictures image release manifests lint
 
 BIN := $(CURDIR)/bin
 PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller bin/kubectl
@@ -142,7 +142,7 @@ demo-real: ## Show the same on a real control plane, with Velero's server and mo
 	$(call need,bwrap=bubblewrap)
 	$(call with,lateen controlplane velero)
 	@cd test && go build -o $(BIN)/demo ./demo
-	@bin/demo --real --break=$(BREAK) --record=$(RECORD_STATUS)
+	@bin/demo --real --break=$(BREAK)
 
 # $(call before,TIME) says how long a target takes on 2 cores once everything is compiled, and $(call after) how long it took.
 BEGAN := $(shell date +%s)
@@ -257,15 +257,9 @@ scale: ## Measure what an idle agent costs the API server (AGENTS=10,50,100 whol
 	@cd test && go build -o $(BIN)/bench ./bench
 	@bin/bench scale --agents=$(or $(AGENTS),10$(comma)50$(comma)100) --hollow=$(or $(HOLLOW),250$(comma)500)
 
-recording: RECORD_STATUS := $(CURDIR)/docs/pictures/status.cast
-recording: demo-real pictures ## Record lateen status --watch during make demo-real, and draw it
-
-pictures: ## Write the pictures of the documentation: state machine, plot and tables of the recorded benchmark, recording
+pictures: ## Write the pictures of the documentation: state machine, plot and tables of the recorded benchmark
 	@go test ./reconcile/transfer -run TestEdges -update >/dev/null
 	@cd test && go run ./pictures --root ..
-
-site: ## Build the documentation as a static site in bin/site, for reading offline
-	@cd test && go run ./site --root .. --into $(BIN)/site
 
 # IMAGE has the registry in its name if it is to be pushed. Windows containers need a base image of Microsoft's, which has to
 # come from a registry: WINDOWS_BASE=mcr.microsoft.com/windows/nanoserver:ltsc2022.

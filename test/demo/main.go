@@ -18,13 +18,12 @@ const actTime = 10 * time.Minute
 func main() {
 	sabotage := flag.String("break", "", "spoil one act, which must then fail: agent, class, maintenance, kill or restore")
 	onReal := flag.Bool("real", false, "use a real control plane with Velero's server and movers")
-	record := flag.String("record", "", "file for what lateen status --watch shows meanwhile, as asciicast v2")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	dir, err := os.MkdirTemp("", "lateen-demo-")
 	if err == nil {
-		err = run(ctx, dir, *onReal, *sabotage, *record)
+		err = run(ctx, dir, *onReal, *sabotage)
 	}
 	if err != nil {
 		fmt.Printf("%v; the logs are in %s\n", err, dir)
@@ -34,7 +33,7 @@ func main() {
 }
 
 // run plays all acts. Files are in dir.
-func run(ctx context.Context, dir string, onReal bool, sabotage, record string) (err error) {
+func run(ctx context.Context, dir string, onReal bool, sabotage string) (err error) {
 	began, furnish := time.Now(), embeddedStage
 	if onReal {
 		furnish = realStage
@@ -44,19 +43,12 @@ func run(ctx context.Context, dir string, onReal bool, sabotage, record string) 
 	if err != nil {
 		return fmt.Errorf("the demo did not start: %w", err)
 	}
-	end, err := recording(ctx, s, record)
-	if err != nil {
-		return err
-	}
 	d := &demo{stage: s, began: began, sabotage: sabotage}
 	for i, act := range acts() {
 		fmt.Printf("\nact %d: %s\n", i+1, act.title)
 		if err := d.play(ctx, act.play); err != nil {
 			return fmt.Errorf("act %d failed: %s: %w", i+1, act.title, err)
 		}
-	}
-	if err := end(); err != nil {
-		return err
 	}
 	fmt.Printf("\n%s\n", s.played)
 	return nil

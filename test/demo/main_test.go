@@ -10,7 +10,7 @@ import (
 // TestTheDemoSucceeds plays all acts; no part of it is spoiled.
 func TestTheDemoSucceeds(t *testing.T) {
 	t.Parallel()
-	require.NoError(t, run(t.Context(), t.TempDir(), false, "", ""))
+	require.NoError(t, run(t.Context(), t.TempDir(), false, ""))
 }
 
 // TestASabotagedActFails shows that each act observes what it says.
@@ -19,7 +19,7 @@ func TestASabotagedActFails(t *testing.T) {
 	for i, sabotage := range []string{"agent", "class", "maintenance", "kill", "restore"} {
 		t.Run(sabotage, func(t *testing.T) {
 			t.Parallel()
-			require.ErrorContains(t, run(t.Context(), t.TempDir(), false, sabotage, ""), fmt.Sprintf("act %d failed: ", i+1))
+			require.ErrorContains(t, run(t.Context(), t.TempDir(), false, sabotage), fmt.Sprintf("act %d failed: ", i+1))
 		})
 	}
 }

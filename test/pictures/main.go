@@ -13,7 +13,6 @@ import (
 func generated() map[string]func(root string) ([]byte, error) {
 	return map[string]func(string) ([]byte, error){
 		"docs/pictures/benchmark.svg": plot,
-		"docs/pictures/status.svg":    recording,
 		figuresPage:                   withFigures,
 	}
 }

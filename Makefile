@@ -250,16 +250,15 @@ velero-checkout: ## Run the tests of test/e2e with server, movers and definition
 bench: ## Print the figures: throughput, API calls, memory (ONLY=pace|uploads|maintenance|memory; RECORD=1 keeps them in docs)
 	$(call with,lateen controlplane snapshot-controller)
 	@cd test && go build -o $(BIN)/bench ./bench
-	@bin/bench --only=$(ONLY) $(if $(RECORD),--record=docs/pictures/benchmark.json)
+	@bin/bench --only=$(ONLY) $(if $(RECORD),--record=docs/performance.md)
 
 scale: ## Measure what an idle agent costs the API server (AGENTS=10,50,100 whole ones, HOLLOW=250,500 beside them)
 	$(call with,controlplane snapshot-controller)
-	@cd test && go build -o $(BIN)/bench ./bench
-	@bin/bench scale --agents=$(or $(AGENTS),10$(comma)50$(comma)100) --hollow=$(or $(HOLLOW),250$(comma)500)
+	cd test && $(TEST) -v -timeout 30m -run TestAnIdleAgentCostsWhatTheFormulaSays ./bench -backups=50 \
+		-agents=$(or $(AGENTS),10$(comma)50$(comma)100) -hollow=$(or $(HOLLOW),250$(comma)500)
 
-pictures: ## Write the pictures of the documentation: state machine, plot and tables of the recorded benchmark
+pictures: ## Write the diagram of the state machine in the documentation
 	@go test ./reconcile/transfer -run TestEdges -update >/dev/null
-	@cd test && go run ./pictures --root ..
 
 # IMAGE has the registry in its name if it is to be pushed. Windows containers need a base image of Microsoft's, which has to
 # come from a registry: WINDOWS_BASE=mcr.microsoft.com/windows/nanoserver:ltsc2022.

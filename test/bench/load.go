@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
@@ -28,84 +27,84 @@ type load struct {
 
 // seen is what was seen of them.
 type seen struct {
-	load
-	transitions []testenv.Transition // of the transfers
-	movers      []testenv.Transition
+	transitions []testenv.Transition
 	calls       figures.Calls // of all agents together
 	cpu         time.Duration // of all agents together
 	resident    float64       // MiB of the agent of the first node, at the end
 }
 
-// carry has agents do a load on an installation of their own: Lateen's on each node, or package floor alone.
-func (s *env) carry(ctx context.Context, name string, l load, floor bool) (result *seen, err error) {
-	installed, err := s.install(ctx, name, l.nodes, fixture.Options{Takes: l.takes})
+// do has agents do a load on an installation of their own.
+func (e *env) do(ctx context.Context, name string, l load) (result *seen, err error) {
+	installed, err := e.install(ctx, name, l.nodes, fixture.Options{Takes: l.takes})
 	defer func() { err = errors.Join(err, installed.Close()) }()
 	if err != nil {
 		return nil, err
 	}
-	start := installed.agents
-	if floor {
-		start = installed.floor
+	var agents []*fixture.Program
+	for _, on := range installed.Nodes {
+		agent, err := installed.Program(ctx, on)
+		if err != nil {
+			return nil, err
+		}
+		agents = append(agents, agent)
 	}
-	agents, err := start(ctx)
-	if err != nil {
+	if err := coordinated(ctx, installed.Env); err != nil {
 		return nil, err
 	}
 	create, err := l.prepare(ctx, installed, l.transfers)
 	if err != nil {
 		return nil, err
 	}
-	result = &seen{load: l}
-	if err := installed.observe(ctx, result, agents, create); err != nil {
+	if result, err = installed.observe(ctx, l, agents, create); err != nil {
 		return nil, fmt.Errorf("%w; the log of agent %s ends with:\n%s", err, installed.Nodes[0].Name(), agents[0].Tail())
 	}
 	return result, nil
 }
 
-// agents starts Lateen's agents, and returns when one of them coordinates.
-func (s *installation) agents(ctx context.Context) ([]*fixture.Program, error) {
-	var started []*fixture.Program
-	for _, on := range s.Nodes {
-		agent, err := s.Program(ctx, on)
-		if err != nil {
-			return nil, err
-		}
-		started = append(started, agent)
-	}
-	return started, coordinated(ctx, s.Env)
-}
-
-// observe creates the transfers, and adds what was seen until the agents had nothing left to do.
-func (s *installation) observe(ctx context.Context, result *seen, agents []*fixture.Program, create func(i int) error) error {
+// observe creates the transfers, and returns what was seen until the agents had removed the finalizers of all, which is the
+// last thing that they do.
+func (i *installation) observe(ctx context.Context, l load, agents []*fixture.Program, create func(i int) error) (*seen, error) {
 	ctx, stop := fixture.While(ctx, agents...)
 	defer stop()
-	phases, err := s.phases(ctx, result)
+	history, err := i.Record(ctx)
 	if err != nil {
-		return err
-	}
-	movers, err := s.pods(ctx, result.kind.Label(), result.transfers, &result.movers)
-	if err != nil {
-		return err
+		return nil, err
 	}
 	before, err := cpuOf(agents)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	begun := time.Now()
-	if err := errors.Join(fixture.InParallel(result.transfers, result.transfers, create), <-phases, <-movers); err != nil {
-		return err
+	begun, result := time.Now(), &seen{}
+	if err := fixture.InParallel(l.transfers, l.transfers, create); err != nil {
+		return nil, err
+	}
+	terminal := map[string]bool{}
+	result.transitions, err = history.Until(ctx, func(all []testenv.Transition) bool {
+		for _, each := range all {
+			if each.To.Ended() {
+				terminal[each.Name] = true
+			}
+		}
+		return len(terminal) == l.transfers
+	})
+	for name := range terminal {
+		_, settled := i.Transfers(l.kind).Wait(ctx, name, testenv.Settled)
+		err = errors.Join(err, settled)
+	}
+	if err != nil {
+		return nil, err
 	}
 	after, err := cpuOf(agents)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	result.cpu = after - before
 	if result.resident, err = residentOf(agents[0]); err != nil {
-		return err
+		return nil, err
 	}
-	records, err := s.Plane.Audit(ctx, cluster.Query{User: s.User(), Since: begun})
+	records, err := i.Plane.Audit(ctx, cluster.Query{User: i.User(), Since: begun})
 	result.calls = figures.CountCalls(records)
-	return err
+	return result, err
 }
 
 // prepareBackups makes a pod with a claim for each backup, so that no two backups read the same objects.
@@ -173,9 +172,6 @@ func prepareUploads(ctx context.Context, on *installation, uploads int) (create 
 	}, err
 }
 
-// slotsInAll are those of all nodes.
-func (l load) slotsInAll() int { return l.nodes * slots }
-
 // mostOnANode is how many transfers were InProgress at once on the node where that were most.
 func (s *seen) mostOnANode() (most int) {
 	nodes := map[string][]testenv.Transition{}
@@ -183,19 +179,7 @@ func (s *seen) mostOnANode() (most int) {
 		nodes[t.Node] = append(nodes[t.Node], t)
 	}
 	for _, transitions := range nodes {
-		most = max(most, figures.Measure(transitions, slots).MostAtOnce)
+		most = max(most, figures.Measure(transitions).MostAtOnce)
 	}
 	return most
-}
-
-// turnovers are the times from the end of a mover to the next InProgress, sorted.
-func (s *seen) turnovers() []time.Duration {
-	var ends []time.Time
-	for _, mover := range s.movers {
-		if mover.To == testenv.Completed {
-			ends = append(ends, mover.At)
-		}
-	}
-	slices.SortFunc(ends, time.Time.Compare)
-	return figures.Turnovers(s.transitions, ends, s.slotsInAll())
 }

@@ -9,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/exposer/api"
-	"github.com/lateen-project/lateen/test/bench/record"
 	"github.com/lateen-project/lateen/test/fixture"
 )
 
@@ -18,8 +17,8 @@ const finished = 10_000
 
 // memory is what the agent needs when it is ready, in a namespace without backups and in one where thousands are
 // over and not yet expired.
-func (s *env) memory(ctx context.Context, show *record.Scenario) (err error) {
-	installed, err := s.install(ctx, show.Name, 1, fixture.Options{})
+func (e *env) memory(ctx context.Context, show *sheet) (err error) {
+	installed, err := e.install(ctx, show.scenario, 1, fixture.Options{})
 	defer func() { err = errors.Join(err, installed.Close()) }()
 	if err != nil {
 		return err
@@ -34,29 +33,29 @@ func (s *env) memory(ctx context.Context, show *record.Scenario) (err error) {
 }
 
 // weigh starts an agent, and adds what it needs.
-func (s *installation) weigh(ctx context.Context, show *record.Scenario, with string) error {
-	agent, err := s.Program(ctx, s.Nodes[0])
+func (i *installation) weigh(ctx context.Context, show *sheet, with string) error {
+	agent, err := i.Program(ctx, i.Nodes[0])
 	if err != nil {
 		return err
 	}
 	resident, err := residentOf(agent)
-	show.Show(with+": resident", resident, "MiB")
+	show.against(with+": resident", resident, "MiB", expected{})
 	return errors.Join(err, agent.Kill())
 }
 
 // history creates backups of its node that are over, with all that Velero leaves in one.
-func (s *installation) history(ctx context.Context) error {
-	pod, err := s.Source(ctx, "source", s.Nodes[0])
+func (i *installation) history(ctx context.Context) error {
+	pod, err := i.Source(ctx, "source", i.Nodes[0])
 	if err != nil {
 		return err
 	}
-	backup, err := s.Backup(ctx, "backup")
+	backup, err := i.Backup(ctx, "backup")
 	if err != nil {
 		return err
 	}
 	const atOnce = 16
 	return fixture.InParallel(finished, atOnce, func(int) error {
-		_, err := s.PodVolumeBackup(ctx, backup, pod, "data", func(b *velerov1.PodVolumeBackup) {
+		_, err := i.PodVolumeBackup(ctx, backup, pod, "data", func(b *velerov1.PodVolumeBackup) {
 			now := metav1.Now()
 			b.Labels[api.LabelDone] = "true" // as Lateen's agents leave it
 			b.Spec.RepoIdentifier = "repository-of-" + pod.Namespace

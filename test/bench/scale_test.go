@@ -2,14 +2,22 @@ package main
 
 import (
 	"context"
+	"flag"
 	"os"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/fixture"
-	"github.com/lateen-project/lateen/test/testenv"
+)
+
+var (
+	agents  = flag.String("agents", "10,50", "numbers of whole agents to measure with, ascending")
+	hollow  = flag.String("hollow", "", "numbers of hollow agents beside them, ascending")
+	backups = flag.Int("backups", 20, "PodVolumeBackups for each measurement")
 )
 
 var plane *cluster.Cluster
@@ -17,20 +25,48 @@ var plane *cluster.Cluster
 func TestMain(m *testing.M) { os.Exit(fixture.Main(m, &plane)) }
 
 // TestAnIdleAgentCostsWhatTheFormulaSays fails when an agent needs a watch, a list or a delivery more for what it does not
-// own: that is what a large cluster cannot pay.
+// own: that is what a large cluster cannot pay. Whole agents and hollow ones run in this process, each with a connection of
+// its own and the permissions of the agents' ServiceAccount. One node works; what the others receive is the cost.
 func TestAnIdleAgentCostsWhatTheFormulaSays(t *testing.T) {
-	const few, many, backups = 10, 50, 20
-	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
 	require.NoError(t, fixture.LogToFile(t.TempDir()))
 	f, err := newFleet(ctx, plane, t.TempDir())
 	t.Cleanup(func() { require.NoError(t, f.close()) })
 	require.NoError(t, err)
-	samples, err := f.samples(ctx, []int{few, many}, nil, backups)
-	require.NoError(t, err)
-	cost := compare(samples[0], samples[1])
-	require.Empty(t, cost.check(watchesPerAgent(false)), "%+v", cost)
-	t.Logf("%+v", cost)
-	require.Zero(t, samples[1].did.terminated, "every watcher keeps up")
-	require.Zero(t, samples[1].did.refused, "no request is refused by API Priority and Fairness")
+	var few *sample
+	measure := func(isHollow bool) {
+		many, err := f.measure(ctx, *backups)
+		require.NoError(t, err)
+		t.Logf("%d agents: %s", many.agents, many)
+		if few != nil {
+			cost := compare(few, many)
+			require.Empty(t, cost.check(watchesPerAgent(isHollow)), "%+v", cost)
+			t.Logf("each further agent, for each backup: %s", cost)
+		}
+		require.Zero(t, many.did.refused, "no request is refused by API Priority and Fairness")
+		if !isHollow {
+			require.Zero(t, many.did.terminated, "every watcher keeps up")
+		}
+		few = many
+	}
+	for _, number := range numbers(t, *agents) {
+		require.NoError(t, f.grow(ctx, number))
+		measure(false)
+	}
+	for _, number := range numbers(t, *hollow) {
+		require.NoError(t, f.addHollow(ctx, number))
+		measure(true)
+	}
+}
+
+// numbers reads a list of numbers, which may be empty.
+func numbers(t *testing.T, text string) (all []int) {
+	t.Helper()
+	for field := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' }) {
+		number, err := strconv.Atoi(field)
+		require.NoError(t, err)
+		all = append(all, number)
+	}
+	return all
 }

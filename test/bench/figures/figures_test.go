@@ -38,41 +38,9 @@ func backups() []testenv.Transition {
 }
 
 func TestThroughputIsWhatTheWatchSaw(t *testing.T) {
-	measured := figures.Measure(backups(), 2)
-	require.Equal(t, 3, measured.Completed)
-	require.Equal(t, 10*time.Second, measured.Makespan)
-	require.Equal(t, 2, measured.MostAtOnce)
-	require.InDelta(t, (6+2+5.5)/20, measured.Held, 1e-9)
-	require.Equal(t, 2*time.Second, measured.First)
-	require.Equal(t, 5500*time.Millisecond, measured.Median)
-	require.Zero(t, figures.Measure(nil, 2))
-}
-
-func TestTurnoverIsFromTheEndOfAMoverToWhoeverTakesItsSlot(t *testing.T) {
-	ends := []time.Time{at(7.5), at(3.75), at(9.5)} // in any order
-	require.Equal(t, []time.Duration{750 * time.Millisecond}, figures.Turnovers(backups(), ends, 2))
-}
-
-func TestTurnoverIsNotCountedWhileNobodyCouldBegin(t *testing.T) {
-	require.Empty(t, figures.Turnovers(backups(), []time.Time{at(0.5)}, 2))
-}
-
-func TestPercentile(t *testing.T) {
-	for name, test := range map[string]struct {
-		sorted []time.Duration
-		share  float64
-		want   time.Duration
-	}{
-		"of nothing there is none":                    {nil, .5, 0},
-		"the median of two is the lower one":          {[]time.Duration{1, 2}, .5, 1},
-		"the median of three is the one between":      {[]time.Duration{1, 2, 3}, .5, 2},
-		"the 99th of a few is the last of them":       {[]time.Duration{1, 2, 3}, .99, 3},
-		"all of them are at most as long as the last": {[]time.Duration{1, 2, 3}, 1, 3},
-	} {
-		t.Run(name, func(t *testing.T) {
-			require.Equal(t, test.want, figures.Percentile(test.sorted, test.share))
-		})
-	}
+	want := figures.Throughput{Completed: 3, Makespan: 10 * time.Second, MostAtOnce: 2, First: 2 * time.Second}
+	require.Equal(t, want, figures.Measure(backups()))
+	require.Zero(t, figures.Measure(nil))
 }
 
 func TestCallsAreSortedByWhatTheyAre(t *testing.T) {

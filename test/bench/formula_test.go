@@ -58,8 +58,13 @@ type sample struct {
 	did             *counters
 }
 
+func (s *sample) String() string {
+	return fmt.Sprintf("%.0f watches, %.0f events of %.0f KiB, CPU of the API server %s, %.0f watchers terminated, %.0f requests refused, in %s",
+		total(s.did.watches), total(s.did.deliveries), total(s.did.bytes)/1024, s.did.cpu, s.did.terminated, s.did.refused, s.took)
+}
+
 // measure has a fleet back up, and returns what the API server did for it until it had delivered everything.
-func (f *fleet) measure(ctx context.Context, agents, backups int) (*sample, error) {
+func (f *fleet) measure(ctx context.Context, backups int) (*sample, error) {
 	before, err := calm(ctx, f.Kube)
 	if err != nil {
 		return nil, err
@@ -73,7 +78,7 @@ func (f *fleet) measure(ctx context.Context, agents, backups int) (*sample, erro
 	if err != nil {
 		return nil, err
 	}
-	return &sample{agents: agents, backups: backups, took: took, did: after.since(before)}, nil
+	return &sample{agents: len(f.whole) + f.hollow, backups: backups, took: took, did: after.since(before)}, nil
 }
 
 // calmFor is how long nothing must be delivered until everything counts as delivered.
@@ -114,6 +119,10 @@ type perAgent struct {
 	requests   map[string]float64 // by verb and resource, for each backup
 	cpu        time.Duration      // of the API server, for each backup
 	noise      float64            // what comes with time, for each watch and backup
+}
+
+func (c perAgent) String() string {
+	return fmt.Sprintf("%.1f watches, %.2f events of %.1f KiB, CPU of the API server %s", total(c.watches), total(c.deliveries), c.bytes/1024, c.cpu)
 }
 
 // compare returns the difference of two samples per agent. Leases, Nodes and repeated Events are left out: they come with

@@ -7,7 +7,6 @@ import (
 	"os"
 	"regexp"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -130,13 +129,9 @@ type panel struct {
 	ID          int    `json:"id"`
 	Title       string `json:"title"`
 	Description string `json:"description"`
-	Type        string `json:"type"`
 	Datasource  struct {
 		UID string `json:"uid"`
 	} `json:"datasource"`
-	At struct {
-		X, Y, W, H int
-	} `json:"gridPos"`
 	Targets []struct {
 		Expr string `json:"expr"`
 	} `json:"targets"`
@@ -152,9 +147,7 @@ func panels(t *testing.T) []panel {
 	return shown.Panels
 }
 
-func TestTheDashboardCanBeLaidOut(t *testing.T) {
-	const columns = 24 // of Grafana's grid
-	taken := map[[2]int]string{}
+func TestEveryPanelIsExplainedAndHasItsSource(t *testing.T) {
 	ids := map[int]bool{}
 	for _, panel := range panels(t) {
 		require.NotEmpty(t, panel.Title)
@@ -163,45 +156,5 @@ func TestTheDashboardCanBeLaidOut(t *testing.T) {
 		ids[panel.ID] = true
 		require.Equal(t, "${datasource}", panel.Datasource.UID, panel.Title)
 		require.NotEmpty(t, panel.Targets, panel.Title)
-		require.LessOrEqual(t, panel.At.X+panel.At.W, columns, panel.Title)
-		for x := range panel.At.W {
-			for y := range panel.At.H {
-				position := [2]int{panel.At.X + x, panel.At.Y + y}
-				require.Empty(t, taken[position], "%s overlaps another panel", panel.Title)
-				taken[position] = panel.Title
-			}
-		}
 	}
-}
-
-// Kustomize reads only the files that it names.
-func TestTheKustomizationNamesEveryFile(t *testing.T) {
-	kustomization := read[struct {
-		APIVersion string   `json:"apiVersion"`
-		Kind       string   `json:"kind"`
-		Resources  []string `json:"resources"`
-		ConfigMaps []struct {
-			Name      string   `json:"name"`
-			Namespace string   `json:"namespace"`
-			Files     []string `json:"files"`
-			Options   struct {
-				DisableNameSuffixHash bool              `json:"disableNameSuffixHash"`
-				Labels                map[string]string `json:"labels"`
-			} `json:"options"`
-		} `json:"configMapGenerator"`
-	}](t, "kustomization.yaml")
-	named := append([]string{"kustomization.yaml"}, kustomization.Resources...)
-	for _, generated := range kustomization.ConfigMaps {
-		require.Equal(t, "1", generated.Options.Labels["grafana_dashboard"])
-		named = append(named, generated.Files...)
-	}
-	var there []string
-	entries, err := os.ReadDir(".")
-	require.NoError(t, err)
-	for _, entry := range entries {
-		if name := entry.Name(); !entry.IsDir() && !strings.HasSuffix(name, "_test.go") && !strings.HasPrefix(name, ".") {
-			there = append(there, entry.Name())
-		}
-	}
-	require.ElementsMatch(t, there, named)
 }

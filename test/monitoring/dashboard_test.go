@@ -1,11 +1,16 @@
 package monitoring
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -13,24 +18,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/process"
 	"github.com/lateen-project/lateen/test/testenv"
 )
-
-// step is the distance of two points of a panel.
-const step = 2 * time.Second
-
-// dashboard is what the test reads of Grafana's model.
-type dashboard struct {
-	Panels []struct {
-		Title   string
-		Targets []struct{ Expr string }
-	}
-}
 
 // always are panels that have data when agents have moved data.
 func always() []string {
@@ -42,81 +39,82 @@ func always() []string {
 }
 
 // A panel of a moment has data only if Prometheus has scraped an agent in that moment, which a loaded machine may delay to a later round.
+// Prometheus evaluates the rules with the series of the agents, too.
 func TestTheDashboardShowsTransfers(t *testing.T) {
-	t.Parallel()
-	s, agents := newFleet(t)
-	p := &prometheus{url: "http://" + scrape(t, agents)}
-	sources := s.sources(t)
+	e := newEnv(t)
+	p := startPrometheus(t, e.agents)
 	began, deadline := time.Now(), soon(t)
 	for round := 0; ; round++ {
-		s.round(t, sources, round)
+		e.round(t, round)
 		empty := p.withoutData(t, began)
 		if len(empty) == 0 {
-			return
+			break
 		}
 		require.NoError(t, deadline.Err(), "panels have no data after %d rounds: %v", round+1, empty)
 	}
+	p.requireRules(t)
 }
 
-// newFleet runs the agents of two nodes as programs.
-func newFleet(t *testing.T) (*env, []*fixture.Program) {
+// env is Velero on two nodes with agents that are programs, and a pod with a volume on each node.
+type env struct {
+	*fixture.Env
+	agents  []*fixture.Program
+	sources []*corev1.Pod
+}
+
+// soon bounds one wait.
+var soon = fixture.Soon
+
+func newEnv(t *testing.T) *env {
 	t.Helper()
-	s := &env{class: "backup-low"}
+	plane, err := cluster.Start(soon(t), cluster.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, plane.Stop()) })
+	require.NoError(t, testenv.InstallCRDs(soon(t), plane.Admin()))
 	options := fixture.Options{
 		Config: `{"priorityClassName":"backup-low","loadConcurrency":{"globalConfig":2,"prepareQueueLength":6}}`,
 		Takes:  3 * time.Second, Nodes: []node.Options{{Name: "worker-1"}, {Name: "worker-2"}},
 	}
 	options.NodeLabels = map[string]string{"dashboard": "yes"}
-	var err error
-	s.Env, err = fixture.New(soon(t), planeOf(t), t.TempDir(), options)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	e := &env{}
+	e.Env, err = fixture.New(soon(t), plane, t.TempDir(), options)
+	t.Cleanup(func() { require.NoError(t, e.Close()) })
 	require.NoError(t, err)
-	s.Movers.Bytes, s.Movers.Reports = 64<<20, 3
-	require.NoError(t, s.PriorityClass(soon(t), s.class, 10))
-	repository := &velerov1.BackupRepository{ObjectMeta: metav1.ObjectMeta{Name: "app-default-kopia", Namespace: s.Namespace}}
+	e.Movers.Bytes, e.Movers.Reports = 64<<20, 3
+	require.NoError(t, e.PriorityClass(soon(t), "backup-low", 10))
+	repository := &velerov1.BackupRepository{ObjectMeta: metav1.ObjectMeta{Name: "app-default-kopia", Namespace: e.Namespace}}
 	repository.Spec = velerov1.BackupRepositorySpec{
 		VolumeNamespace: "app", BackupStorageLocation: "default", RepositoryType: "kopia", MaintenanceFrequency: metav1.Duration{Duration: time.Hour},
 	}
 	repository.Status.Phase = velerov1.BackupRepositoryPhaseReady
 	repository.Status.LastMaintenanceTime = new(metav1.NewTime(time.Now().Add(-20 * time.Minute)))
-	_, err = s.Repositories().Create(soon(t), repository, metav1.CreateOptions{})
+	_, err = e.Repositories().Create(soon(t), repository, metav1.CreateOptions{})
 	require.NoError(t, err)
-	var agents []*fixture.Program
-	for _, on := range s.Nodes {
-		started, err := s.Program(soon(t), on)
+	for _, on := range e.Nodes {
+		agent, err := e.Program(soon(t), on)
 		require.NoError(t, err)
-		agents = append(agents, started)
-	}
-	return s, agents
-}
-
-// sources creates a pod with a volume on each node.
-func (s *env) sources(t *testing.T) (created []string) {
-	t.Helper()
-	for _, on := range s.Nodes {
-		source, err := s.Source(soon(t), "app-"+on.Name(), on)
+		e.agents = append(e.agents, agent)
+		source, err := e.Source(soon(t), "app-"+on.Name(), on)
 		require.NoError(t, err)
-		created = append(created, source.Name)
+		e.sources = append(e.sources, source)
 	}
-	return created
+	return e
 }
 
 // round backs up each volume four times, and cancels one of the backups.
-func (s *env) round(t *testing.T, sources []string, number int) {
+func (e *env) round(t *testing.T, number int) {
 	t.Helper()
-	backup, err := s.Backup(soon(t), fmt.Sprintf("nightly-%d", number))
+	backup, err := e.Backup(soon(t), fmt.Sprintf("nightly-%d", number))
 	require.NoError(t, err)
 	var names []string
 	for range 4 {
-		for _, name := range sources {
-			source, err := s.Kube.CoreV1().Pods(s.Apps).Get(soon(t), name, metav1.GetOptions{})
-			require.NoError(t, err)
-			created, err := s.PodVolumeBackup(soon(t), backup, source, "data")
+		for _, source := range e.sources {
+			created, err := e.PodVolumeBackup(soon(t), backup, source, "data")
 			require.NoError(t, err)
 			names = append(names, created.Name)
 		}
 	}
-	transfers := s.Transfers(testenv.PodVolumeBackup)
+	transfers := e.Transfers(testenv.PodVolumeBackup)
 	require.NoError(t, transfers.Cancel(soon(t), names[len(names)-1]))
 	for _, name := range names {
 		_, err := transfers.Wait(soon(t), name, testenv.Settled)
@@ -124,8 +122,11 @@ func (s *env) round(t *testing.T, sources []string, number int) {
 	}
 }
 
-// scrape runs Prometheus with agents as targets, as the PodMonitor has them, and returns its address.
-func scrape(t *testing.T, agents []*fixture.Program) string {
+// prometheus scrapes agents and evaluates the rules.
+type prometheus struct{ url string }
+
+// startPrometheus runs Prometheus with agents as targets, as the PodMonitor has them, until the end of the test.
+func startPrometheus(t *testing.T, agents []*fixture.Program) prometheus {
 	t.Helper()
 	var addresses []string
 	for _, each := range agents {
@@ -133,7 +134,8 @@ func scrape(t *testing.T, agents []*fixture.Program) string {
 	}
 	dir := t.TempDir()
 	text, err := yaml.Marshal(map[string]any{
-		"global": map[string]string{"scrape_interval": "1s", "scrape_timeout": "1s"},
+		"global":     map[string]string{"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+		"rule_files": []string{readRules(t).write(t, dir)},
 		"scrape_configs": []any{map[string]any{
 			"job_name":       "velero/lateen",
 			"static_configs": []any{map[string]any{"targets": addresses, "labels": map[string]string{"namespace": "velero"}}},
@@ -142,39 +144,82 @@ func scrape(t *testing.T, agents []*fixture.Program) string {
 	require.NoError(t, err)
 	config := filepath.Join(dir, "prometheus.yaml")
 	require.NoError(t, os.WriteFile(config, text, 0o600))
-	return launch(t, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address=127.0.0.1:0")
+	binary, err := cluster.FindBinary("prometheus")
+	require.NoError(t, err)
+	command := exec.Command(binary, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address=127.0.0.1:0")
+	log, err := command.StderrPipe()
+	require.NoError(t, err)
+	started, err := process.Start(command)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, started.Kill()) })
+	listens := regexp.MustCompile(`msg="Listening on" address=(\S+)`)
+	for lines := bufio.NewScanner(log); lines.Scan(); {
+		if found := listens.FindStringSubmatch(lines.Text()); found != nil {
+			go func() { _, _ = io.Copy(io.Discard, log) }()
+			return prometheus{"http://" + found[1]}
+		}
+		t.Log(lines.Text())
+	}
+	require.Fail(t, "Prometheus does not listen")
+	return prometheus{}
 }
 
-// withoutData returns the panels that always have data, and have had none since the beginning.
-func (p *prometheus) withoutData(t *testing.T, began time.Time) []string {
+// get asks Prometheus's HTTP API.
+func (p prometheus) get(t *testing.T, path string, answer any) {
 	t.Helper()
+	request, err := http.NewRequestWithContext(soon(t), http.MethodGet, p.url+path, nil)
+	require.NoError(t, err)
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, response.StatusCode, "%s: %s", path, text)
+	require.NoError(t, json.Unmarshal(text, answer))
+}
+
+// withoutData returns the panels that always have data, and have had none since the beginning. It queries each panel.
+func (p prometheus) withoutData(t *testing.T, began time.Time) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(manifests, "lateen.json"))
+	require.NoError(t, err)
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &dashboard))
+	variables := strings.NewReplacer("$namespace", "velero", "$__rate_interval", "10s")
 	titles := always()
-	for _, panel := range readDashboard(t).Panels {
+	for _, panel := range dashboard.Panels {
 		for _, target := range panel.Targets {
-			if p.series(t, target.Expr, began) > 0 {
+			var answer struct{ Data struct{ Result []any } }
+			p.get(t, fmt.Sprintf("/api/v1/query_range?query=%s&start=%d&end=%d&step=2",
+				url.QueryEscape(variables.Replace(target.Expr)), began.Unix(), time.Now().Unix()), &answer)
+			if len(answer.Data.Result) > 0 {
 				titles = slices.DeleteFunc(titles, func(title string) bool { return title == panel.Title })
-				break
 			}
 		}
 	}
 	return titles
 }
 
-// series returns the number of series that a query of the dashboard has had since the beginning.
-func (p *prometheus) series(t *testing.T, query string, began time.Time) int {
+// requireRules shows that Prometheus can evaluate every rule with what a real agent has.
+func (p prometheus) requireRules(t *testing.T) {
 	t.Helper()
-	var answer struct{ Data struct{ Result []any } }
-	variables := strings.NewReplacer("$namespace", "velero", "$__rate_interval", "10s")
-	p.get(t, fmt.Sprintf("/api/v1/query_range?query=%s&start=%d&end=%d&step=%.0f",
-		url.QueryEscape(variables.Replace(query)), began.Unix(), time.Now().Unix(), step.Seconds()), &answer)
-	return len(answer.Data.Result)
-}
-
-func readDashboard(t *testing.T) (read dashboard) {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(manifests, "lateen.json"))
-	require.NoError(t, err)
-	require.NoError(t, json.Unmarshal(text, &read))
-	require.NotEmpty(t, read.Panels)
-	return read
+	var answer struct {
+		Data struct {
+			Groups []struct {
+				Rules []struct{ Name, Health, LastError string }
+			}
+		}
+	}
+	p.get(t, "/api/v1/rules", &answer)
+	require.Len(t, answer.Data.Groups, len(readRules(t).Groups))
+	for _, group := range answer.Data.Groups {
+		for _, rule := range group.Rules {
+			require.Equal(t, "ok", rule.Health, "%s: %s", rule.Name, rule.LastError)
+		}
+	}
 }

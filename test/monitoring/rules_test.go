@@ -2,7 +2,6 @@
 package monitoring
 
 import (
-	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,7 +12,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // manifests are what the tests are about, and the data with which promtool tries it.
@@ -53,10 +51,7 @@ func promtool(t *testing.T, args ...string) {
 	t.Helper()
 	binary, err := cluster.FindBinary("promtool")
 	require.NoError(t, err)
-	const patience = 5 * testenv.Patience // it computes, for as many seconds as the machine is slow
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	reported, err := exec.CommandContext(ctx, binary, args...).CombinedOutput()
+	reported, err := exec.CommandContext(soon(t), binary, args...).CombinedOutput()
 	require.NoError(t, err, string(reported))
 }
 
@@ -94,14 +89,18 @@ func TestKubectlBuildsTheKustomization(t *testing.T) {
 	kinds := map[string]int{}
 	for part := range strings.SplitSeq(string(built), "\n---\n") {
 		var object struct {
-			Kind     string                     `json:"kind"`
-			Metadata struct{ Namespace string } `json:"metadata"`
-			Data     map[string]string          `json:"data"`
+			Kind     string `json:"kind"`
+			Metadata struct {
+				Namespace string
+				Labels    map[string]string
+			} `json:"metadata"`
+			Data map[string]string `json:"data"`
 		}
 		require.NoError(t, yaml.Unmarshal([]byte(part), &object))
 		require.Equal(t, "velero", object.Metadata.Namespace)
 		kinds[object.Kind]++
 		if object.Kind == "ConfigMap" {
+			require.Equal(t, "1", object.Metadata.Labels["grafana_dashboard"], "Grafana's sidecar finds it")
 			dashboard, err := os.ReadFile(filepath.Join(manifests, "lateen.json"))
 			require.NoError(t, err)
 			require.Equal(t, map[string]string{"lateen.json": string(dashboard)}, object.Data)

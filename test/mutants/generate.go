@@ -1,27 +1,35 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"go/ast"
+	"go/parser"
 	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 )
 
-// mutant is one change of one line. The changed program has both versions; the environment selects one.
+// mutant is one change of one line.
 type mutant struct {
-	number     int
 	file       string // relative to the root
 	line       int
-	was, is    string // for people
-	start, end int    // offsets of what is replaced
-	text       string // replacement, with a place for the number
+	was, is    string
+	start, end int // offsets of what is replaced
 }
 
-// number is the place of a mutant's number in its text.
-const number = "MUTANT"
+// String returns where a mutant is and what it changes.
+func (m mutant) String() string {
+	was, _, _ := strings.Cut(m.was, "\n")
+	return fmt.Sprintf("%s:%d: %s → %s", m.file, m.line, was, m.is)
+}
+
+// apply returns a file with the mutant.
+func (m mutant) apply(text []byte) []byte {
+	return slices.Concat(text[:m.start], []byte(m.is), text[m.end:])
+}
 
 // swapped are the operators that a mutant replaces.
 var swapped = map[token.Token]token.Token{
@@ -29,83 +37,106 @@ var swapped = map[token.Token]token.Token{
 	token.LAND: token.LOR, token.LOR: token.LAND,
 }
 
+// generateAll returns all mutants of the packages below directories.
+func generateAll(root string, dirs []string) (all []mutant, err error) {
+	for _, dir := range dirs {
+		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "/seeds/") {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			file, err := filepath.Rel(root, path)
+			if err != nil {
+				return err
+			}
+			mutants, err := generate(file, text)
+			all = append(all, mutants...)
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("generate mutants of %s: %w", dir, err)
+		}
+	}
+	return all, nil
+}
+
 // generator collects the mutants of a file.
 type generator struct {
-	source
-	all []mutant
+	file  string
+	text  []byte
+	files *token.FileSet
+	all   []mutant
 }
 
 // generate returns all mutants of a file: swapped comparisons, logical operators and arguments, dropped alternatives, changed
-// numbers, returned truth values that are inverted, and calls and assignments that are left out.
-func generate(s source) []mutant {
-	g := &generator{source: s}
-	for _, declaration := range s.syntax.Decls {
+// numbers, returned truth values that are inverted, and calls and assignments that are left out. Some of them do not compile.
+func generate(file string, text []byte) ([]mutant, error) {
+	g := &generator{file: file, text: text, files: token.NewFileSet()}
+	syntax, err := parser.ParseFile(g.files, file, text, parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	for _, declaration := range syntax.Decls {
 		if function, ok := declaration.(*ast.FuncDecl); ok && function.Body != nil {
 			ast.Inspect(function.Body, g.visit)
 		}
 	}
-	return g.all
+	return g.all, nil
 }
 
-func (g *generator) code(from, to token.Pos) string {
-	return string(g.text[g.files.Position(from).Offset:g.files.Position(to).Offset])
+func (g *generator) of(node ast.Node) string {
+	return string(g.text[g.files.Position(node.Pos()).Offset:g.files.Position(node.End()).Offset])
 }
 
-func (g *generator) of(node ast.Node) string { return g.code(node.Pos(), node.End()) }
-
-// add adds a mutant that replaces what is between two positions.
-func (g *generator) add(from, to token.Pos, is, replacement string) {
-	was, _, _ := strings.Cut(g.code(from, to), "\n")
+// add adds a mutant that replaces what is from one node to another.
+func (g *generator) add(from, to ast.Node, is string) {
+	start, end := g.files.Position(from.Pos()), g.files.Position(to.End())
 	g.all = append(g.all, mutant{
-		file: g.path, line: g.files.Position(from).Line, was: was, is: is, text: replacement,
-		start: g.files.Position(from).Offset, end: g.files.Position(to).Offset,
+		file: g.file, line: start.Line, was: string(g.text[start.Offset:end.Offset]), is: is, start: start.Offset, end: end.Offset,
 	})
 }
 
 // visit adds the mutants of a node, and reports whether those within it are wanted too.
 func (g *generator) visit(node ast.Node) bool {
-	if expression, ok := node.(ast.Expr); ok {
-		if name, ok := g.isNumber(expression); ok {
-			was := g.of(node)
-			g.add(node.Pos(), node.End(), "2 * "+was+" + 1", "mutants.Changed["+name+"]("+number+", "+was+")")
-			return false
-		}
-	}
 	switch node := node.(type) {
-	case *ast.GenDecl:
-		return node.Tok != token.CONST
-	case *ast.ArrayType:
-		return false
-	case *ast.CompositeLit: // an index must be constant
-		for _, element := range node.Elts {
-			if pair, ok := element.(*ast.KeyValueExpr); ok {
-				element = pair.Value
-			}
-			ast.Inspect(element, g.visit)
+	case *ast.BasicLit:
+		if node.Kind == token.INT || node.Kind == token.FLOAT {
+			g.add(node, node, "(2*"+node.Value+" + 1)")
 		}
-		return false
 	case *ast.BinaryExpr:
 		g.binary(node)
 	case *ast.CallExpr:
-		return !isLog(node) && g.call(node)
+		if isLog(node) {
+			return false
+		}
+		for i := 1; i < len(node.Args); i++ {
+			if a, b := node.Args[i-1], node.Args[i]; isPlain(a) && isPlain(b) && g.of(a) != g.of(b) {
+				g.add(a, b, g.of(b)+", "+g.of(a))
+			}
+		}
 	case *ast.IfStmt: // a condition of log lines alone
 		return node.Else != nil || slices.ContainsFunc(node.Body.List, func(statement ast.Stmt) bool { return !isLogLine(statement) })
 	case *ast.SwitchStmt:
-		if node.Tag == nil {
-			g.cases(node)
+		for _, statement := range node.Body.List {
+			if clause, ok := statement.(*ast.CaseClause); ok && node.Tag == nil && len(clause.List) == 1 {
+				g.add(clause.List[0], clause.List[0], "false && ("+g.of(clause.List[0])+")")
+			}
 		}
 	case *ast.CaseClause: // that does nothing, as the values of the switch that it does not list
 		return len(node.Body) > 0
 	case *ast.ReturnStmt:
 		for _, value := range node.Results {
 			if name, ok := value.(*ast.Ident); ok && (name.Name == "true" || name.Name == "false") {
-				g.add(name.Pos(), name.End(), "!"+name.Name, "(mutants.Is("+number+") != "+name.Name+")")
+				g.add(name, name, "!"+name.Name)
 			}
 		}
 	case *ast.BlockStmt:
 		for _, statement := range node.List {
 			if omissible(statement) {
-				g.add(statement.Pos(), statement.End(), "nothing", "if !mutants.Is("+number+") {\n"+g.of(statement)+"\n}")
+				g.add(statement, statement, "if false { "+g.of(statement)+" }")
 			}
 		}
 	}
@@ -119,34 +150,10 @@ func (g *generator) binary(node *ast.BinaryExpr) {
 		return
 	}
 	left, right := g.of(node.X), g.of(node.Y)
-	replacements := []string{left + " " + to.String() + " " + right}
+	g.add(node, node, "("+left+" "+to.String()+" "+right+")")
 	if node.Op == token.LAND || node.Op == token.LOR {
-		replacements = append(replacements, left, right)
-	}
-	for _, is := range replacements {
-		g.add(node.Pos(), node.End(), is, "func() bool { if mutants.Is("+number+") { return "+is+" }; return "+g.of(node)+" }()")
-	}
-}
-
-// call swaps arguments.
-func (g *generator) call(node *ast.CallExpr) bool {
-	for i := 1; i < len(node.Args); i++ {
-		a, b := node.Args[i-1], node.Args[i]
-		if isPlain(a) && isPlain(b) && g.of(a) != g.of(b) && g.alike(a, b) {
-			left, right := g.of(a), g.of(b)
-			g.add(a.Pos(), b.End(), right+", "+left, "mutants.Either("+number+", "+left+", "+right+"), mutants.Either("+number+", "+right+", "+left+")")
-		}
-	}
-	return true
-}
-
-// cases drops each alternative of a switch without a tag.
-func (g *generator) cases(node *ast.SwitchStmt) {
-	for _, statement := range node.Body.List {
-		if clause, ok := statement.(*ast.CaseClause); ok && len(clause.List) == 1 {
-			condition := clause.List[0]
-			g.add(condition.Pos(), condition.End(), "never", "!mutants.Is("+number+") && ("+g.of(condition)+")")
-		}
+		g.add(node, node, left)
+		g.add(node, node, right)
 	}
 }
 
@@ -175,18 +182,18 @@ func isLogLine(statement ast.Stmt) bool {
 	return ok && isLog(call)
 }
 
-// isPlain reports whether an expression is a name or a field, which may be evaluated twice.
+// isPlain reports whether an expression is a name or a field.
 func isPlain(expression ast.Expr) bool {
 	switch one := expression.(type) {
 	case *ast.Ident:
-		return true
+		return one.Name != "nil"
 	case *ast.SelectorExpr:
 		return isPlain(one.X)
 	}
 	return false
 }
 
-// omissible reports whether the program compiles without a statement: a call other than panic, or an assignment.
+// omissible reports whether the program may compile without a statement: a call other than panic, or an assignment.
 func omissible(statement ast.Stmt) bool {
 	switch one := statement.(type) {
 	case *ast.ExprStmt:
@@ -203,81 +210,3 @@ func omissible(statement ast.Stmt) bool {
 	}
 	return false
 }
-
-// separate returns those of the mutants, in their order, that do not overlap an earlier one.
-func separate(all []mutant) (apart []mutant) {
-	for _, one := range all {
-		if !slices.ContainsFunc(apart, func(other mutant) bool {
-			return other.file == one.file && one.start < other.end && other.start < one.end
-		}) {
-			apart = append(apart, one)
-		}
-	}
-	return apart
-}
-
-// instrument returns a file with its mutants, and with the import that they need.
-func instrument(source []byte, module string, mutants []mutant) []byte {
-	slices.SortFunc(mutants, func(a, b mutant) int { return b.start - a.start })
-	for _, one := range mutants {
-		replacement := strings.ReplaceAll(one.text, number, strconv.Itoa(one.number))
-		source = slices.Concat(source[:one.start], []byte(replacement), source[one.end:])
-	}
-	return bytes.Replace(source, []byte("\nimport ("), []byte("\nimport (\n\t"+fmt.Sprintf("%q", module+"/mutants")+"\n"), 1)
-}
-
-// selector is the package that the changed program imports. It also records which mutants a run reaches.
-const selector = `// Package mutants selects a mutant.
-package mutants
-
-import (
-	"os"
-	"strconv"
-	"sync"
-)
-
-var (
-	active, _ = strconv.Atoi(os.Getenv("MUTANT"))
-	record    = os.Getenv("MUTANTS_REACHED")
-	lock      sync.Mutex
-	reached   = map[int]bool{}
-)
-
-// Changed returns another number if a mutant is active.
-func Changed[N ~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint | ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~float32 | ~float64](mutant int, number N) N {
-	if Is(mutant) {
-		return 2*number + 1
-	}
-	return number
-}
-
-// Either returns the second value if a mutant is active, and the first one otherwise.
-func Either[T any](mutant int, first, second T) T {
-	if Is(mutant) {
-		return second
-	}
-	return first
-}
-
-// Is reports whether a mutant is active.
-func Is(number int) bool {
-	if record != "" {
-		lock.Lock()
-		defer lock.Unlock()
-		if !reached[number] {
-			reached[number] = true
-			file, err := os.OpenFile(record, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-			if err == nil {
-				_, err = file.WriteString(strconv.Itoa(number) + "\n")
-			}
-			if err == nil {
-				err = file.Close()
-			}
-			if err != nil {
-				panic(err)
-			}
-		}
-	}
-	return number == active
-}
-`

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -11,32 +10,27 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 )
-
-const module = "github.com/lateen-project/lateen"
 
 func main() {
 	count := flag.Int("count", 100, "mutants")
 	seed := flag.Uint64("seed", 0, "chooses the mutants; 0: random")
-	runs := flag.Int("runs", 200, "schedules of the simulation for each mutant that the unit tests do not find")
+	runs := flag.Int("runs", 200, "schedules of the simulation for each mutant that the unit tests do not find, or for each revert")
 	root := flag.String("root", "..", "directory of the program")
 	packages := flag.String("packages", "reconcile,exposer,informers,deploy,metrics,cmd/lateen/agent,cmd/lateen/config", "directories whose packages are changed")
 	reverts := flag.String("reverts", "", "directory of patches, each of which reverts a fix: the simulation plays each of them instead of mutants")
-	names := flag.String("names", "", "names of the patches, separated by commas; default: a sample of count, or all if count is 0")
+	names := flag.String("names", "", "names of the patches, separated by commas; default: all")
 	flag.Parse()
-	if *seed == 0 {
-		*seed = 1 + rand.Uint64N(1<<63)
-	}
-	fmt.Printf("seed %d\n", *seed)
 	work := func(ctx context.Context, root string) error {
+		if *seed == 0 {
+			*seed = 1 + rand.Uint64N(1<<63)
+		}
+		fmt.Printf("seed %d\n", *seed)
 		return measure(ctx, root, strings.Split(*packages, ","), *seed, *count, *runs)
 	}
 	if *reverts != "" {
-		work = func(ctx context.Context, root string) error {
-			return playReverts(ctx, root, *reverts, selection{*names, *count, *seed}, *runs)
-		}
+		work = func(ctx context.Context, root string) error { return playReverts(ctx, root, *reverts, *names, *runs) }
 	}
 	if err := inCopy(context.Background(), *root, work); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -58,102 +52,120 @@ func inCopy(ctx context.Context, source string, work func(ctx context.Context, r
 	return work(ctx, root)
 }
 
-// measure mutates a copy of the program and runs its tests. One copy has all mutants at once, and the environment
-// selects one: so it is compiled only once.
+// goTest runs `go test` in a directory with more arguments. It returns the output, and an error if a test fails.
+func goTest(ctx context.Context, dir string, args ...string) (string, error) {
+	test := exec.CommandContext(ctx, "go", append([]string{"test", "-vet=off"}, args...)...)
+	test.Dir = dir
+	output, err := test.CombinedOutput()
+	return string(output), err
+}
+
+// measure changes the program, one mutant after the other, until so many count. Those that do not compile or that no unit test
+// reaches do not.
 func measure(ctx context.Context, root string, packages []string, seed uint64, count, runs int) error {
-	mutants, err := mutate(ctx, root, packages, seed, count)
+	reached, err := coverage(ctx, root, packages)
 	if err != nil {
 		return err
 	}
-	suites, err := build(ctx, root)
+	all, err := generateAll(root, packages)
 	if err != nil {
 		return err
 	}
-	simulation, err := compile(ctx, root, "test", "test/sim")
-	if err != nil {
-		return err
-	}
-	if err := simulation.observe(ctx, root, schedules(runs)...); err != nil { // or a slow machine would count as a failure
-		return err
-	}
-	report := &report{}
-	for _, one := range mutants {
-		if report.total() == count {
+	random := rand.New(rand.NewPCG(seed, seed)) //nolint:gosec // a seed repeats it
+	random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	fmt.Printf("%d mutants are possible\n", len(all))
+	found, unreached := map[string]int{}, 0
+	var survivors []mutant
+	for _, one := range all {
+		if found[byUnitTests]+found[bySimulation]+len(survivors) == count {
 			break
 		}
-		how, err := kill(ctx, root, one, suites, simulation, runs)
+		if !reached[place{one.file, one.line}] {
+			unreached++
+			continue
+		}
+		how, err := one.play(ctx, root, runs)
 		if err != nil {
 			return err
 		}
-		report.add(one, how)
+		found[how]++
+		if how == survived {
+			survivors = append(survivors, one)
+			fmt.Printf("survived: %s\n", one)
+		}
 	}
-	report.print()
+	total := found[byUnitTests] + found[bySimulation]
+	fmt.Printf("%d of %d mutants were found: %d by unit tests, %d by the simulation; %d more are in lines that no unit test reaches\n",
+		total, total+len(survivors), found[byUnitTests], found[bySimulation], unreached)
 	return nil
 }
 
-// mutate writes mutants into the copy, more than are wanted: tests do not reach all of them.
-func mutate(ctx context.Context, root string, packages []string, seed uint64, count int) ([]mutant, error) {
-	sources, err := load(ctx, root, packages)
+// How a mutant ended.
+const (
+	notCompiled  = "not compiled"
+	byUnitTests  = "unit tests"
+	bySimulation = "simulation"
+	survived     = "survived"
+)
+
+// play writes a mutant into the program, and undoes it after the tests: of its package, of all packages, and the simulation.
+func (m mutant) play(ctx context.Context, root string, runs int) (how string, err error) {
+	path := filepath.Join(root, m.file)
+	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	var all []mutant
-	for _, one := range sources {
-		if strings.Contains(string(one.text), "\nimport (") && !strings.Contains(one.path, "/seeds/") {
-			all = append(all, generate(one)...)
+	defer func() {
+		if undone := os.WriteFile(path, text, 0o600); err == nil {
+			err = undone
+		}
+	}()
+	if err := os.WriteFile(path, m.apply(text), 0o600); err != nil {
+		return "", err
+	}
+	const limit = "-timeout=3m" // a mutant that makes tests hang counts as found
+	for _, packages := range []string{"./" + filepath.Dir(m.file), "./..."} {
+		switch output, err := goTest(ctx, root, limit, "-failfast", packages); {
+		case strings.Contains(output, "[build failed]"):
+			return notCompiled, nil
+		case err != nil:
+			return byUnitTests, nil
 		}
 	}
-	slices.SortStableFunc(all, func(a, b mutant) int { return cmp.Compare(a.file, b.file) }) // packages come in any order
-	random := rand.New(rand.NewPCG(seed, seed))                                              //nolint:gosec // a seed repeats it
-	random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	fmt.Printf("%d mutants are possible\n", len(all))
-	const more = 2
-	all = separate(all[:min(len(all), more*count)])
-	byFile := map[string][]mutant{}
-	for i := range all {
-		all[i].number = i + 1
-		byFile[all[i].file] = append(byFile[all[i].file], all[i])
+	if _, err := goTest(ctx, filepath.Join(root, "test"), "-timeout=20m", "-run=TestSchedules", "./sim", "-runs", fmt.Sprint(runs)); err != nil {
+		return bySimulation, nil
 	}
-	for file, mutants := range byFile {
-		path := filepath.Join(root, file)
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return nil, err
-		}
-		if err := os.WriteFile(path, instrument(text, module, mutants), 0o600); err != nil {
-			return nil, err
-		}
-	}
-	if err := os.Mkdir(filepath.Join(root, "mutants"), 0o700); err != nil {
-		return nil, err
-	}
-	return all, os.WriteFile(filepath.Join(root, "mutants", "mutants.go"), []byte(selector), 0o600)
+	return survived, nil
 }
 
-// build compiles the unit tests of the program and observes what each reaches.
-func build(ctx context.Context, root string) (suites []*suite, err error) {
-	list := exec.CommandContext(ctx, "go", "list", "-f", "{{.Dir}}", "./...")
-	list.Dir = root
-	output, err := list.Output()
+// place is a line of a file of the program.
+type place struct {
+	file string
+	line int
+}
+
+// coverage returns the lines of packages that unit tests reach.
+func coverage(ctx context.Context, root string, packages []string) (map[place]bool, error) {
+	profile := filepath.Join(root, "coverage")
+	changed := "./" + strings.Join(packages, "/...,./") + "/..."
+	if output, err := goTest(ctx, root, "-coverpkg="+changed, "-coverprofile="+profile, "./..."); err != nil {
+		return nil, fmt.Errorf("run the tests without a mutant: %w\n%s", err, output)
+	}
+	text, err := os.ReadFile(profile)
 	if err != nil {
-		return nil, fmt.Errorf("list packages: %w", err)
+		return nil, err
 	}
-	for dir := range strings.Lines(string(output)) {
-		relative, err := filepath.Rel(root, strings.TrimSpace(dir))
-		if err != nil {
-			return nil, fmt.Errorf("list packages: %w", err)
+	const module = "github.com/lateen-project/lateen/"
+	reached := map[place]bool{}
+	for line := range strings.Lines(string(text)) {
+		file, block, _ := strings.Cut(strings.TrimPrefix(line, module), ":")
+		var from, to, column, statements, times int
+		if _, err := fmt.Sscanf(block, "%d.%d,%d.%d %d %d", &from, &column, &to, &column, &statements, &times); err != nil || times == 0 {
+			continue // the first line has the mode
 		}
-		one, err := compile(ctx, root, ".", relative)
-		if err != nil {
-			return nil, err
+		for ; from <= to; from++ {
+			reached[place{file, from}] = true
 		}
-		if one == nil {
-			continue
-		}
-		if err := one.observe(ctx, root); err != nil {
-			return nil, err
-		}
-		suites = append(suites, one)
 	}
-	return suites, nil
+	return reached, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -55,44 +54,21 @@ func readReverts(dir string) ([]revert, error) {
 	return all, nil
 }
 
-// selection says which reverts are played.
-type selection struct {
-	names string // separated by commas; empty: a sample
-	count int    // of the sample, which has no rare one; 0: all
-	seed  uint64 // of the sample
-}
-
-func (s selection) of(all []revert) ([]revert, error) {
-	if s.names != "" {
-		names := strings.Split(s.names, ",")
-		chosen := slices.DeleteFunc(all, func(one revert) bool { return !slices.Contains(names, one.name) })
-		if len(chosen) != len(names) {
-			return nil, fmt.Errorf("not all of %s have a patch", s.names)
-		}
-		return chosen, nil
-	}
-	if s.count == 0 {
-		return all, nil
-	}
-	often := slices.DeleteFunc(all, func(one revert) bool { return one.rare })
-	random := rand.New(rand.NewPCG(s.seed, s.seed)) //nolint:gosec // a seed repeats it
-	random.Shuffle(len(often), func(i, j int) { often[i], often[j] = often[j], often[i] })
-	return often[:min(s.count, len(often))], nil
-}
-
 // errNotFound means that the simulation passes without a fix.
 var errNotFound = errors.New("no schedule found a reverted fix")
 
 // playReverts applies one revert after the other to a copy of the program, and plays schedules until one fails. It
 // returns errNotFound if none fails although the revert is not rare.
-func playReverts(ctx context.Context, root, dir string, selected selection, runs int) error {
-	all, err := readReverts(dir)
+func playReverts(ctx context.Context, root, dir, names string, runs int) error {
+	chosen, err := readReverts(dir)
 	if err != nil {
 		return err
 	}
-	chosen, err := selected.of(all)
-	if err != nil {
-		return err
+	if wanted := strings.Split(names, ","); names != "" {
+		chosen = slices.DeleteFunc(chosen, func(one revert) bool { return !slices.Contains(wanted, one.name) })
+		if len(chosen) != len(wanted) {
+			return fmt.Errorf("not all of %s have a patch", names)
+		}
 	}
 	fmt.Printf("%-10s %10s %8s %20s  %s\n", "reverted", "schedules", "seconds", "seed", "what went wrong")
 	found := 0
@@ -129,27 +105,19 @@ func (r revert) play(ctx context.Context, root string, runs int) (schedules stri
 	if err := r.apply(ctx, root); err != nil {
 		return "", 0, "", err
 	}
-	simulation, err := compile(ctx, root, "test", "test/sim")
-	if err != nil {
-		return "", 0, "", err
-	}
 	start := time.Now()
-	const limit = 2 * time.Hour
-	passed, output, err := simulation.run(ctx, root, 0, limit, "", "-test.v", "-test.timeout", limit.String(), "-test.run", "^"+r.test+"$",
+	output, failure := goTest(ctx, filepath.Join(root, "test"), "-v", "-timeout=2h", "-failfast", "-run", "^"+r.test+"$", "./sim",
 		"-first", "-runs", strconv.Itoa(runs))
-	if err != nil {
-		return "", 0, "", err
-	}
 	seconds = time.Since(start).Seconds()
 	if count := played.FindStringSubmatch(output); count != nil {
 		schedules = count[1]
 	}
 	if failed := failedSeed.FindStringSubmatch(output); failed != nil {
 		seed = failed[1]
-	} else if !passed && r.test != randomTest && strings.Contains(output, "--- FAIL: "+r.test) {
+	} else if failure != nil && r.test != randomTest && strings.Contains(output, "--- FAIL: "+r.test) {
 		seed = r.test
-	} else if !passed {
-		return "", 0, "", fmt.Errorf("the simulation without %s failed, but no schedule did:\n%s", r.name, output)
+	} else if failure != nil {
+		return "", 0, "", fmt.Errorf("run the simulation without %s: %w, but no schedule failed:\n%s", r.name, failure, output)
 	}
 	return schedules, seconds, seed, r.apply(ctx, root, "--reverse")
 }

@@ -2,7 +2,6 @@ package docs
 
 import (
 	"fmt"
-	"go/ast"
 	"regexp"
 	"strconv"
 	"strings"
@@ -14,53 +13,32 @@ import (
 )
 
 // fieldsRead are the names of all fields that the parser knows, at any depth and of any ConfigMap, by the function that
-// reads them: the keys of its literals of type fields.
+// reads them: the keys of its literal of type fields.
 func fieldsRead(t *testing.T) map[string][]string {
 	t.Helper()
-	sections := map[string]string{}
-	for _, section := range configmap.Sections() {
-		sections[strings.ToLower("Section"+string(section))] = string(section)
-	}
 	all := map[string][]string{}
-	for _, file := range sources(t, "cmd/lateen/configmap") {
-		for _, declared := range file.Decls {
-			function, is := declared.(*ast.FuncDecl)
-			if !is {
-				continue
-			}
-			for node := range ast.Preorder(function) {
-				literal, is := node.(*ast.CompositeLit)
-				if !is {
-					continue
-				}
-				if kind, is := literal.Type.(*ast.Ident); !is || kind.Name != "fields" {
-					continue
-				}
-				for _, element := range literal.Elts {
-					pair, is := element.(*ast.KeyValueExpr)
-					require.True(t, is)
-					all[function.Name.Name] = append(all[function.Name.Name], fieldName(t, pair.Key, sections))
-				}
-			}
+	field := regexp.MustCompile(`(?m)(?:^\t+|fields\{)(?:"(\w+)"|string\(Section(\w+)\)): `)
+	for function := range strings.SplitSeq(sources(t)["cmd/lateen/configmap"], "\nfunc ") {
+		if !strings.Contains(function, "fields{") {
+			continue
+		}
+		name := first(`^(?:\([^)]*\) )?(\w+)`, function)[0]
+		for _, found := range field.FindAllStringSubmatch(function, -1) {
+			all[name] = append(all[name], found[1]+sectionOf(found[2]))
 		}
 	}
 	require.NotEmpty(t, all)
 	return all
 }
 
-// fieldName is a string, or a section's constant made one.
-func fieldName(t *testing.T, key ast.Expr, sections map[string]string) string {
-	t.Helper()
-	if value, is := text(key); is {
-		return value
+// sectionOf is the section with a constant of that name.
+func sectionOf(constant string) string {
+	for _, section := range configmap.Sections() {
+		if strings.EqualFold(string(section), constant) {
+			return string(section)
+		}
 	}
-	conversion, is := key.(*ast.CallExpr)
-	require.True(t, is, "a field's name is a string or a section")
-	constant, is := conversion.Args[0].(*ast.Ident)
-	require.True(t, is, "a field's name is a string or a section")
-	name := sections[strings.ToLower(constant.Name)]
-	require.NotEmpty(t, name, constant.Name)
-	return name
+	return ""
 }
 
 // schema is how one ConfigMap is read.

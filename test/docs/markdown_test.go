@@ -124,14 +124,3 @@ func sorted(found []string) []string {
 	slices.Sort(found)
 	return slices.Compact(found)
 }
-
-func TestMarkdownIsUnderstood(t *testing.T) {
-	d := parse("a.md", "# A\n\nwhy\n\n```sh\n# no heading\nls\n```\n## B\n| x | y |\n|---|---|\n| `a` `b` | c \\| d |\n# C\n```")
-	require.Equal(t, []block{
-		{line: 5, language: "sh", above: "why", text: "# no heading\nls\n"},
-		{line: 14, language: unclosed, above: "# C"},
-	}, d.blocks)
-	require.Equal(t, []line{{10, "| x | y |"}, {11, "|---|---|"}, {12, "| `a` `b` | c \\| d |"}}, d.section(t, "B"))
-	require.Equal(t, [][]string{{"`a` `b`", "c | d"}}, rows(d.prose))
-	require.Len(t, d.section(t, "A"), 7, "a heading that is lower does not end a section")
-}

@@ -297,7 +297,7 @@ release: ## Write bin/dist: program for each system, image, chart, SBOMs, checks
 	bin/helm package "$$chart/lateen" --version $(CHART_VERSION) --app-version $(VERSION) --destination bin/dist >/dev/null; \
 	bin/release --version=$(VERSION) --date="$$date" --binaries=bin --into=bin/dist --download=$(DOWNLOAD) \
 		--platforms=$(subst $(space),$(comma),$(RELEASE_PLATFORMS))
-	@cat bin/dist/checksums.txt
+	@cd bin/dist && LC_ALL=C && sha256sum -- * >checksums.txt && cat checksums.txt
 
 # Debian's packages, unpacked and not installed, with those that they need and the machine lacks.
 DEBIAN := runc containernetworking-plugins nftables busybox-static iproute2

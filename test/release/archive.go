@@ -4,6 +4,8 @@ import (
 	"archive/tar"
 	"archive/zip"
 	"compress/gzip"
+	"crypto/sha256"
+	"fmt"
 	"io"
 	"os"
 	"time"
@@ -61,6 +63,11 @@ func zipped(path string, date time.Time, entries []entry) error {
 		}
 		return archive.Close()
 	})
+}
+
+func sha256Of(path string) (string, error) {
+	content, err := os.ReadFile(path)
+	return fmt.Sprintf("%x", sha256.Sum256(content)), err
 }
 
 // create writes a file whole.

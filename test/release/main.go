@@ -1,5 +1,5 @@
 // Command release packs built programs for operators to download: an archive, an SBOM and an entry of the krew manifest for
-// each platform, and checksums of all files. The same programs give the same bytes. It builds and uploads nothing.
+// each platform. The same programs give the same bytes. It builds and uploads nothing.
 package main
 
 import (
@@ -24,7 +24,7 @@ type options struct {
 	version   string    // such as v0.1.0
 	date      time.Time // of the commit; the time of everything in the archives
 	binaries  string    // directory of the programs lateen-OS-ARCH, with .exe for Windows
-	into      string    // directory with what is already part of the release; archives and checksums are added
+	into      string    // directory of the release
 	platforms []string  // such as linux/amd64
 	beside    []string  // files that each archive has, too
 	download  string    // URL of the directory that the archives will be in
@@ -35,7 +35,7 @@ func run(args []string) error {
 	version := flags.String("version", "", "version of the release, such as v0.1.0")
 	date := flags.String("date", "", "date of the commit in RFC 3339")
 	binaries := flags.String("binaries", "bin", "directory of the programs lateen-OS-ARCH")
-	into := flags.String("into", "dist", "directory of the release; files that it has already get checksums, too")
+	into := flags.String("into", "dist", "directory of the release")
 	platforms := flags.String("platforms", "", "platforms of the archives, separated by commas")
 	beside := flags.String("beside", "LICENSE,README.md", "files that each archive has, too, separated by commas")
 	download := flags.String("download", "", "URL of the directory that the archives will be in, for the krew manifest")
@@ -82,7 +82,7 @@ func pack(o options) error {
 		plugins = append(plugins, plugin{system: system, architecture: architecture, archive: archive, program: inside})
 	}
 	if err := writeKrew(filepath.Join(o.into, "lateen.krew.yaml"), plugins, o); err != nil {
-		return fmt.Errorf("write krew manifest: %w", err)
+		return fmt.Errorf("write manifest of krew: %w", err)
 	}
-	return writeChecksums(o.into)
+	return nil
 }

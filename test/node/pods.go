@@ -94,7 +94,6 @@ func (n *Node) run(ctx context.Context, run *podRun) {
 	if end := n.live(ctx, logger, run); end != nil {
 		report(ctx, logger, "Post end of pod", n.post(ctx, run.pod, *end))
 	}
-	report(ctx, logger, "Detach volumes of pod", n.detach(context.WithoutCancel(ctx), run))
 	n.close(run)
 	select {
 	case <-ctx.Done():
@@ -183,26 +182,22 @@ func (n *Node) begin(ctx context.Context, logger klog.Logger, run *podRun, runne
 func (n *Node) prepare(ctx context.Context, pod *corev1.Pod) (volumes map[string]string, err error) {
 	if volumes, err = n.makeVolumes(ctx, pod); err != nil {
 		if ctx.Err() == nil {
-			n.event(ctx, pod, corev1.EventTypeWarning, "FailedMount", err.Error())
+			n.warning(ctx, pod, "FailedMount", err.Error())
 		}
 		return nil, err
 	}
 	return volumes, n.initialize(ctx, pod, volumes)
 }
 
-// event sends an Event about a pod, as a kubelet or the attach-detach controller does.
-func (n *Node) event(ctx context.Context, pod *corev1.Pod, kind, reason, message string) {
-	n.eventFrom(ctx, corev1.EventSource{Component: "kubelet", Host: n.options.Name}, pod, kind, reason, message)
-}
-
-func (n *Node) eventFrom(ctx context.Context, source corev1.EventSource, pod *corev1.Pod, kind, reason, message string) {
+// warning sends an Event about a pod, as a kubelet does.
+func (n *Node) warning(ctx context.Context, pod *corev1.Pod, reason, message string) {
 	now := metav1.Now()
 	_, err := n.client.CoreV1().Events(pod.Namespace).Create(ctx, &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: pod.Name + ".", Namespace: pod.Namespace},
 		InvolvedObject: corev1.ObjectReference{
 			APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
 		},
-		Source: source, Type: kind,
+		Source: corev1.EventSource{Component: "kubelet", Host: n.options.Name}, Type: corev1.EventTypeWarning,
 		Reason: reason, Message: message, FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}, metav1.CreateOptions{})
 	report(ctx, klog.FromContext(ctx), "Send Event about pod", err)

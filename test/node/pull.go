@@ -28,7 +28,7 @@ func (n *Node) warn(ctx context.Context, pod *corev1.Pod, why Waiting) {
 		return
 	}
 	if reason := imageWarnings[why.Reason]; reason != "" {
-		n.event(ctx, pod, corev1.EventTypeWarning, reason, why.Message)
+		n.warning(ctx, pod, reason, why.Message)
 	}
-	n.event(ctx, pod, corev1.EventTypeWarning, "Failed", "Error: "+why.Reason)
+	n.warning(ctx, pod, "Failed", "Error: "+why.Reason)
 }

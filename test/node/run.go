@@ -17,12 +17,11 @@ type podRun struct {
 	began metav1.Time             // of its containers
 	gone  context.CancelCauseFunc // called with errGone or errForced
 
-	deleted     chan struct{} // closed when the pod is being deleted
-	grace       time.Duration // of the deletion; valid after deleted is closed
-	evicted     chan struct{} // closed when the node evicts the pod
-	why         string        // it is evicted; valid after evicted is closed
-	attachments []string      // names of its VolumeAttachments; guarded by the node's lock, like closed
-	closed      bool          // it can no longer be evicted
+	deleted chan struct{} // closed when the pod is being deleted
+	grace   time.Duration // of the deletion; valid after deleted is closed
+	evicted chan struct{} // closed when the node evicts the pod
+	why     string        // it is evicted; valid after evicted is closed
+	closed  bool          // it can no longer be evicted; guarded by the node's lock
 }
 
 // Causes of a pod's end while the node runs.

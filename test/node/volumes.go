@@ -20,7 +20,6 @@ const dirAttribute = "dir"
 // location is the path of a volume in a pod and the target of that link; "" if it is a plain directory.
 type location struct {
 	dir, target string
-	bound       *corev1.PersistentVolume // of a claim; otherwise nil
 }
 
 // makeVolumes creates the directories of a pod's volumes at the kubelet's paths and returns them by volume name. It
@@ -29,9 +28,6 @@ func (n *Node) makeVolumes(ctx context.Context, pod *corev1.Pod) (map[string]str
 	dirs := map[string]string{}
 	for _, volume := range pod.Spec.Volumes {
 		where, err := n.locate(ctx, pod, volume)
-		if err == nil && where.bound != nil {
-			err = n.attach(ctx, pod, where.bound)
-		}
 		if err != nil {
 			return nil, err
 		}
@@ -114,7 +110,7 @@ func (n *Node) locateClaim(ctx context.Context, dir, namespace, name string) (lo
 	if err != nil {
 		return location{}, fmt.Errorf("get volume of claim %s: %w", name, err)
 	}
-	where := location{bound: volume}
+	where := location{}
 	if where.dir, err = volumeDirOf(dir, volume); err != nil {
 		return location{}, err
 	}

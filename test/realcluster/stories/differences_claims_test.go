@@ -95,7 +95,6 @@ func (p moverPlay) seen(ctx context.Context, t *testing.T, config *rest.Config, 
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	name := "pvc-" + string(claim.UID)
-	r.watchAttachment(ctx, t, client, name)
 	if p.class == soonClass {
 		_, err := testenv.Wait(ctx, claims, testenv.Named(p.name), testenv.Bound)
 		require.NoError(t, err)
@@ -123,12 +122,10 @@ func (p moverPlay) seen(ctx context.Context, t *testing.T, config *rest.Config, 
 		require.NoError(t, err)
 		require.NoError(t, volumes.Delete(ctx, name, metav1.DeleteOptions{}))
 	}
-	for _, ended := range []chan struct{}{r.gone, r.detached} {
-		select {
-		case <-ended:
-		case <-ctx.Done():
-			require.Fail(t, "the claim, its volume or the attachment is left", "%v", r.states)
-		}
+	select {
+	case <-r.gone:
+	case <-ctx.Done():
+		require.Fail(t, "the claim or its volume is left", "%v", r.states)
 	}
 	r.lock.Lock()
 	defer r.lock.Unlock()
@@ -152,7 +149,7 @@ func simulate(t *testing.T) *cluster.Cluster {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, plane.Stop()) })
 	require.NoError(t, testenv.InstallSnapshotCRDs(t.Context(), plane.Admin()))
-	storage, err := csi.Start(t.Context(), plane.Admin(), csi.Options{Driver: driver.DefaultName, Dir: t.TempDir(), Attach: true})
+	storage, err := csi.Start(t.Context(), plane.Admin(), csi.Options{Driver: driver.DefaultName, Dir: t.TempDir()})
 	require.NoError(t, err)
 	t.Cleanup(storage.Stop)
 	client, err := kubernetes.NewForConfig(plane.Admin())

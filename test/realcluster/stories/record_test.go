@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
@@ -22,8 +21,6 @@ type record struct {
 	states map[string][]string
 	events map[string]bool
 	gone   chan struct{} // closed when the claim and its volume are gone, or the volume is released and retained
-	// detached is closed when the attachment of the volume is gone.
-	detached chan struct{}
 }
 
 func (r *record) add(object, state string) {
@@ -58,10 +55,7 @@ func follow(ctx context.Context, t *testing.T, open func(metav1.ListOptions) (ap
 // watches records the claim of a play, its volume, and the Events of both and of the pod.
 func (p moverPlay) watches(ctx context.Context, t *testing.T, client kubernetes.Interface) *record {
 	t.Helper()
-	r := &record{states: map[string][]string{}, events: map[string]bool{}, gone: make(chan struct{}), detached: make(chan struct{})}
-	if p.pending {
-		close(r.detached) // it has no volume
-	}
+	r := &record{states: map[string][]string{}, events: map[string]bool{}, gone: make(chan struct{})}
 	follow(ctx, t, func(options metav1.ListOptions) (apiwatch.Interface, error) {
 		return client.CoreV1().PersistentVolumeClaims(playSpace).Watch(ctx, options)
 	}, "metadata.name="+p.name, func(change apiwatch.Event) {
@@ -91,7 +85,10 @@ func (p moverPlay) watches(ctx context.Context, t *testing.T, client kubernetes.
 		}
 		state := fmt.Sprintf("%s deleting=%t", volume.Status.Phase, volume.DeletionTimestamp != nil)
 		if volume.DeletionTimestamp == nil { // then provisioner and volume controller race for theirs
-			state += fmt.Sprintf(" %s", slices.Sorted(slices.Values(volume.Finalizers)))
+			finalizers := slices.DeleteFunc(slices.Sorted(slices.Values(volume.Finalizers)), func(finalizer string) bool {
+				return strings.HasPrefix(finalizer, "external-attacher/") // The simulator attaches nothing.
+			})
+			state += fmt.Sprintf(" %s", finalizers)
 		}
 		r.add("volume", state)
 	})
@@ -112,28 +109,11 @@ func (p moverPlay) watches(ctx context.Context, t *testing.T, client kubernetes.
 	return r
 }
 
-// watchAttachment records the attachment of a volume.
-func (r *record) watchAttachment(ctx context.Context, t *testing.T, client kubernetes.Interface, volume string) {
-	t.Helper()
-	follow(ctx, t, func(options metav1.ListOptions) (apiwatch.Interface, error) {
-		return client.StorageV1().VolumeAttachments().Watch(ctx, options)
-	}, "", func(change apiwatch.Event) {
-		attachment, ok := change.Object.(*storagev1.VolumeAttachment)
-		switch {
-		case !ok || *attachment.Spec.Source.PersistentVolumeName != volume:
-		case change.Type == apiwatch.Deleted:
-			r.add("attachment", "gone")
-			close(r.detached)
-		default:
-			r.add("attachment", fmt.Sprintf("attached=%t deleting=%t %v", attachment.Status.Attached, attachment.DeletionTimestamp != nil, attachment.Finalizers))
-		}
-	})
-}
-
 // leftOut leaves out Events about other objects of the name, those of a kubelet that all is well, which the simulated node does
-// not send, and those about a claim that waits for its pod, which depend on which of the two the volume controller, real on both,
-// sees first.
+// not send, those of an attachment, which the simulator does not have, and those about a claim that waits for its pod, which depend
+// on which of the two the volume controller, real on both, sees first.
 func leftOut(event *corev1.Event) bool {
 	return event.InvolvedObject.Kind == "Node" || event.Reason == "WaitForFirstConsumer" || event.Reason == "WaitForPodScheduled" ||
+		event.Source.Component == "attachdetach-controller" ||
 		event.Source.Component == "kubelet" && event.Type == corev1.EventTypeNormal
 }

@@ -1,25 +1,19 @@
-// Package csi plays the sidecars of a CSI driver against a real control plane: provisioner, snapshotter and attacher.
-// They call the same driver as the real sidecars of the cluster with a real kubelet. Volumes are directories, and
-// snapshots are copies of directories. It never mounts anything and does not depend on Lateen.
+// Package csi plays the sidecars of a CSI driver: csi-provisioner by the library that it is made with, and csi-snapshotter. They
+// call the same driver as the real sidecars of the cluster with a real kubelet. Volumes are directories, and snapshots are copies of
+// directories. It never mounts anything and does not depend on Lateen.
 package csi
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
-	snapshotinformers "github.com/kubernetes-csi/external-snapshotter/client/v8/informers/externalversions"
-	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
 	"github.com/lateen-project/lateen/test/csi/driver"
 )
@@ -27,14 +21,8 @@ import (
 // DefaultDriver is the default name of a driver.
 const DefaultDriver = "csi.example.com"
 
-// workers is the number of concurrent workers for volumes and snapshots.
+// workers is the number of concurrent workers for volumes, and for snapshots.
 const workers = 16
-
-// Retries start after firstRetry. The delay doubles with each failure, up to lastRetry.
-const (
-	firstRetry = 50 * time.Millisecond
-	lastRetry  = 2 * time.Second
-)
 
 // Options configure a driver. Only Dir is required.
 type Options struct {
@@ -46,8 +34,6 @@ type Options struct {
 	ReadyDelay time.Duration
 	// DataLess creates empty snapshots, and empty volumes from them, for load tests.
 	DataLess bool
-	// Attach requires that volumes are attached by VolumeAttachments before a mount (CSIDriver's attachRequired).
-	Attach bool
 	// Fault, if set, decides about each call of the driver.
 	Fault driver.Fault
 }
@@ -65,8 +51,6 @@ const (
 	CreateSnapshot = driver.CreateSnapshot
 	DeleteSnapshot = driver.DeleteSnapshot
 	GetSnapshot    = driver.GetSnapshot
-	Attach         = driver.Attach
-	Detach         = driver.Detach
 )
 
 // Driver is a running driver with its provisioner and its snapshotter. Many goroutines may call its methods.
@@ -75,29 +59,13 @@ type Driver struct {
 	driver    *driver.Driver
 	kube      kubernetes.Interface
 	snapshots snapshotclient.Interface
-	caches    *caches
-	queue     workqueue.TypedRateLimitingInterface[key]
-	recorder  record.EventRecorder
-	settled   sync.Map // UIDs of contents whose handle is deleted, maybe not yet in the cache
 	stop      func()
 
-	mu        sync.Mutex
+	lock      sync.Mutex
 	deletions map[string]int // by handle
 }
 
-// key identifies an object in the queue.
-type key struct{ kind, namespace, name string }
-
-// The kinds of keys.
-const (
-	claimKind      = "claim"
-	volumeKind     = "volume"
-	contentKind    = "content"
-	attachmentKind = "attachment"
-)
-
-// Start registers the driver and waits until its caches have synced. The driver ends by Stop, not with the context.
-// An error names the step that failed.
+// Start starts a driver. It ends by Stop, not with the context. An error names the step that failed.
 func Start(ctx context.Context, config *rest.Config, options Options) (*Driver, error) {
 	if options.Driver == "" {
 		options.Driver = DefaultDriver
@@ -116,59 +84,30 @@ func Start(ctx context.Context, config *rest.Config, options Options) (*Driver, 
 	if d.snapshots, err = snapshotclient.NewForConfig(config); err != nil {
 		return nil, fmt.Errorf("make client of snapshots: %w", err)
 	}
-	if err := d.register(ctx); err != nil {
+	snapshotter, err := newSnapshotter(d)
+	if err != nil {
 		return nil, err
 	}
-	return d, d.run(ctx)
-}
-
-// register creates the CSIDriver. It declares whether volumes need an attachment; without one, nothing waits for an
-// attacher.
-func (d *Driver) register(ctx context.Context) error {
-	driver := &storagev1.CSIDriver{
-		ObjectMeta: metav1.ObjectMeta{Name: d.options.Driver}, Spec: storagev1.CSIDriverSpec{AttachRequired: new(d.options.Attach)},
-	}
-	_, err := d.kube.StorageV1().CSIDrivers().Create(ctx, driver, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("register driver: %w", err)
-	}
-	return nil
-}
-
-// run starts the informers and workers, and sets the function that stops them.
-func (d *Driver) run(started context.Context) error {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(started))
-	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstRetry, lastRetry)
-	d.queue = workqueue.NewTypedRateLimitingQueue(limiter)
-	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-	core := informers.NewSharedInformerFactory(d.kube, 0)
-	snapshots := snapshotinformers.NewSharedInformerFactory(d.snapshots, 0)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var working sync.WaitGroup
+	provisioning := controller.NewProvisionController(ctx, d.kube, options.Driver, provisioner{d},
+		controller.LeaderElection(false), controller.AddFinalizer(true), controller.Threadiness(workers),
+		controller.FailedProvisionThreshold(0), controller.FailedDeleteThreshold(0),
+		controller.RateLimiter(retries()), controller.CreateProvisionedPVLimiter(retries()),
+	)
+	provisioning.ControllerWaitGroup(&working)
+	working.Go(func() { provisioning.Run(ctx) })
+	working.Go(func() { snapshotter.run(ctx) })
 	d.stop = func() {
 		cancel()
-		d.queue.ShutDown()
 		working.Wait()
-		core.Shutdown()
-		snapshots.Shutdown()
-		broadcaster.Shutdown()
 	}
-	var err error
-	if d.recorder, err = newRecorder(broadcaster, d.kube, d.options.Driver); err == nil {
-		d.caches, err = newCaches(core, snapshots, d)
-	}
-	if err == nil {
-		core.Start(ctx.Done())
-		snapshots.Start(ctx.Done())
-		err = d.caches.wait(started)
-	}
-	if err != nil {
-		d.stop()
-		return fmt.Errorf("start driver %s: %w", d.options.Driver, err)
-	}
-	for range workers {
-		working.Go(func() { d.work(ctx) })
-	}
-	return nil
+	return d, nil
+}
+
+// retries has a delay double with each failure, between bounds that suit tests.
+func retries() workqueue.TypedRateLimiter[string] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, 2*time.Second)
 }
 
 // Stop ends the driver. Its volumes and snapshots stay.
@@ -176,50 +115,6 @@ func (d *Driver) Stop() { d.stop() }
 
 // Name returns the name of the driver, the provisioner in classes.
 func (d *Driver) Name() string { return d.options.Driver }
-
-func (d *Driver) work(ctx context.Context) {
-	for {
-		item, closed := d.queue.Get()
-		if closed {
-			return
-		}
-		after, err := d.sync(ctx, item)
-		if err != nil {
-			d.queue.AddRateLimited(item)
-		} else {
-			d.queue.Forget(item)
-		}
-		if after > 0 {
-			d.queue.AddAfter(item, after)
-		}
-		d.queue.Done(item)
-	}
-}
-
-// sync reconciles one object and returns the delay until the next reconcile; 0 for none.
-func (d *Driver) sync(ctx context.Context, item key) (time.Duration, error) {
-	switch item.kind {
-	case claimKind:
-		return 0, d.syncClaim(ctx, item.namespace, item.name)
-	case volumeKind:
-		return 0, d.syncVolume(ctx, item.name)
-	case attachmentKind:
-		return 0, d.syncAttachment(ctx, item.name)
-	case contentKind:
-		return d.syncContent(ctx, item.name)
-	default:
-		return 0, errors.New("there is no work of kind " + item.kind)
-	}
-}
-
-// unserved is the answer of a call that the driver does not serve: its volumes need no attachment.
-func unserved() (any, error) { return nil, nil } //nolint:nilnil // only the fault counts
-
-// callAttacher calls the driver for a VolumeAttachment.
-func (d *Driver) callAttacher(ctx context.Context, verb Verb, volume string) error {
-	_, err := driver.Serve(ctx, d.driver, Call{Verb: verb, Object: volume}, unserved)
-	return err
-}
 
 // Volumes returns the handles of all volumes, sorted.
 func (d *Driver) Volumes() []string { return must(d.driver.Volumes()) }
@@ -237,8 +132,8 @@ func must(handles []string, err error) []string {
 
 // Deletions returns how many VolumeSnapshotContents have deleted the snapshot. Only the first deletion has an effect.
 func (d *Driver) Deletions(handle string) int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.lock.Lock()
+	defer d.lock.Unlock()
 	return d.deletions[handle]
 }
 

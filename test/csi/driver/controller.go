@@ -28,8 +28,6 @@ const (
 	CreateSnapshot Verb = "CreateSnapshot"
 	DeleteSnapshot Verb = "DeleteSnapshot"
 	GetSnapshot    Verb = "GetSnapshot"
-	Attach         Verb = "ControllerPublishVolume"
-	Detach         Verb = "ControllerUnpublishVolume"
 )
 
 // ControllerGetCapabilities implements csi.ControllerServer.

@@ -86,13 +86,15 @@ func (d *Driver) Register(server *grpc.Server) {
 
 // Intercept is a grpc.UnaryServerInterceptor that plays the fault of a call.
 func (d *Driver) Intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-	answer, err := Serve(ctx, d, Call{Verb: Verb(path.Base(info.FullMethod))}, func() (any, error) { return handle(ctx, request) })
+	answer, err := Serve(ctx, d, Call{Verb: Verb(path.Base(info.FullMethod))}, handle, request)
 	return answer, statusOf(err)
 }
 
-// Serve plays the fault of a call, or serves it.
-func Serve[T any](ctx context.Context, d *Driver, call Call, serve func() (T, error)) (T, error) {
-	var none T
+// Serve plays the fault of a call, or serves its request.
+func Serve[Request, Answer any](
+	ctx context.Context, d *Driver, call Call, serve func(context.Context, Request) (Answer, error), request Request,
+) (Answer, error) {
+	var none Answer
 	fault := error(nil)
 	if d.options.Fault != nil {
 		fault = d.options.Fault(ctx, call)
@@ -101,7 +103,7 @@ func Serve[T any](ctx context.Context, d *Driver, call Call, serve func() (T, er
 	if fault != nil && !lost {
 		return none, fault
 	}
-	answer, err := serve()
+	answer, err := serve(ctx, request)
 	if created, isSnapshot := any(answer).(*csi.CreateSnapshotResponse); err == nil && isSnapshot && lost {
 		err = d.forgetSnapshot(created.Snapshot.SnapshotId)
 	}

@@ -15,6 +15,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
+// startTimeout bounds Start.
+const startTimeout = 2 * time.Minute
+
 // Options configure a control plane. The zero value is a working one.
 type Options struct {
 	// Binary is the path of the control plane binary; "" selects the result of FindBinary.
@@ -23,34 +26,26 @@ type Options struct {
 	Dir string
 	// Addresses are the addresses of the API server besides 127.0.0.1, for its certificate.
 	Addresses []net.IP
-	// StartTimeout bounds Start; 0 selects 2 minutes.
-	StartTimeout time.Duration
 	// APIServerArgs are appended to the defaults, so these flags take precedence.
 	APIServerArgs []string
 }
 
 // Cluster is a running control plane. Many goroutines may call its methods.
 type Cluster struct {
-	dir       string
-	removeDir bool
-	started   time.Duration
-	address   string // host:port of the API server
-	port      *heldPort
-	pki       *authority
-	admin     *rest.Config
-	processes []*process
-	audit     *auditLog
+	dir        string
+	removeDir  bool
+	address    string // host:port of the API server
+	port       *heldPort
+	pki        *authority
+	admin      *rest.Config
+	components []component
+	audit      *auditLog
 }
 
 // Start starts a control plane. It waits until the API server is ready and the controllers work. A process that ends
 // early is an error. After an error, no process is left, and the error contains the last lines of the log.
 func Start(ctx context.Context, options Options) (*Cluster, error) {
-	begin := time.Now()
-	timeout := options.StartTimeout
-	if timeout == 0 {
-		timeout = 2 * time.Minute
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	c, err := prepare(options)
 	if err != nil {
@@ -59,7 +54,6 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	if err := c.run(ctx, options); err != nil {
 		return nil, errors.Join(fmt.Errorf("start control plane: %w", err), c.clean())
 	}
-	c.started = time.Since(begin)
 	return c, nil
 }
 
@@ -124,9 +118,11 @@ func link(binary, dir string) error {
 // that had already ended by itself, with the end of its log.
 func (c *Cluster) Stop() error {
 	var early []error
-	for _, p := range c.processes {
-		if p.hasEnded() {
-			early = append(early, p.why())
+	for _, component := range c.components {
+		select {
+		case <-component.Ended():
+			early = append(early, component.why())
+		default:
 		}
 	}
 	return errors.Join(append(early, c.clean())...)
@@ -134,8 +130,8 @@ func (c *Cluster) Stop() error {
 
 func (c *Cluster) clean() error {
 	var errs []error
-	for _, p := range slices.Backward(c.processes) {
-		errs = append(errs, p.stop())
+	for _, component := range slices.Backward(c.components) {
+		errs = append(errs, component.Kill())
 	}
 	if c.port != nil {
 		errs = append(errs, c.port.release())
@@ -145,9 +141,6 @@ func (c *Cluster) clean() error {
 	}
 	return errors.Join(errs...)
 }
-
-// StartTime returns the duration of Start.
-func (c *Cluster) StartTime() time.Duration { return c.started }
 
 // Dir returns the directory with the state, the logs (NAME.log), and the API server's audit log (audit.log).
 func (c *Cluster) Dir() string { return c.dir }

@@ -4,14 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/lateen-project/lateen/test/cluster/process"
 )
 
 // serviceRange is the range of cluster IPs. They are not routed, because there is no kube-proxy.
@@ -20,6 +25,9 @@ const serviceRange = "10.96.0.0/16"
 // etcdURL is etcd's socket, relative to the working directory that all processes share. A socket path has at most 107
 // bytes, which a temporary directory alone can exceed.
 const etcdURL = "unix://etcd.sock"
+
+// logTailLines is the number of log lines in an error.
+const logTailLines = 20
 
 // readyInterval is the interval between readiness requests during a start. There is no notification.
 const readyInterval = 25 * time.Millisecond
@@ -60,13 +68,41 @@ func (c *Cluster) run(ctx context.Context, options Options) error {
 	return c.await(ctx, "kube-controller-manager", account)
 }
 
+// component is one running program of the control plane.
+type component struct {
+	*process.Process
+	name, log string
+}
+
 func (c *Cluster) launch(name string, args []string) error {
-	p, err := startProcess(filepath.Join(c.dir, name), args, c.dir)
+	one := component{name: name, log: filepath.Join(c.dir, name+".log")}
+	log, err := os.Create(one.log)
 	if err != nil {
-		return fmt.Errorf("start %s: %w", name, err)
+		return err
 	}
-	c.processes = append(c.processes, p)
+	defer log.Close()
+	command := exec.Command(filepath.Join(c.dir, name), args...)
+	command.Dir, command.Stdout, command.Stderr = c.dir, log, log
+	command.Env = []string{"HOME=" + c.dir, "TMPDIR=" + c.dir, "PATH=" + os.Getenv("PATH")}
+	if one.Process, err = process.Start(command); err != nil {
+		return err
+	}
+	c.components = append(c.components, one)
 	return nil
+}
+
+// why returns an error with the state in which the component ended by itself. It is valid after the end.
+func (c component) why() error {
+	return fmt.Errorf("%s ended by itself (%w); it says:\n%s", c.name, c.Err(), logTail(c.log))
+}
+
+func logTail(path string) string {
+	log, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(log)), "\n")
+	return strings.Join(lines[max(0, len(lines)-logTailLines):], "\n")
 }
 
 // await calls wait, and cancels it when a process ends. After a timeout, the error contains the end of the log of the
@@ -74,11 +110,11 @@ func (c *Cluster) launch(name string, args []string) error {
 func (c *Cluster) await(ctx context.Context, name string, wait func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	for _, p := range c.processes {
+	for _, component := range c.components {
 		go func() {
 			select {
-			case <-p.ended:
-				cancel(p.why())
+			case <-component.Ended():
+				cancel(component.why())
 			case <-ctx.Done():
 			}
 		}()

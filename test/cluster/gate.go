@@ -24,9 +24,6 @@ type Gate struct {
 	forwarding  sync.WaitGroup
 }
 
-// Gate opens a new gate to the API server. The caller must call Stop.
-func (c *Cluster) Gate(ctx context.Context) (*Gate, error) { return NewGate(ctx, "tcp4", c.address) }
-
 // NewGate opens a gate on loopback to a server on that network and address. The caller must call Stop. An error means
 // that no port is available.
 func NewGate(ctx context.Context, network, target string) (*Gate, error) {

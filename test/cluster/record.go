@@ -32,7 +32,7 @@ type Record struct {
 	// Reason is the machine-readable reason of an error, such as Conflict.
 	Reason     metav1.StatusReason
 	RequestURI string
-	// Body is the request body as JSON, only for the API group velero.io and for deletions of pods.
+	// Body is the request body as JSON, only for the API group velero.io.
 	Body json.RawMessage
 	// Annotations include authorization.k8s.io/decision and authorization.k8s.io/reason.
 	Annotations map[string]string

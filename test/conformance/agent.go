@@ -16,7 +16,7 @@ import (
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/process"
+	"github.com/lateen-project/lateen/test/cluster/process"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 

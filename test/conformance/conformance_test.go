@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/fixture"
-	"github.com/lateen-project/lateen/test/testenv"
 )
 
 var (
@@ -27,12 +25,7 @@ var (
 	agent  = flag.String("agent", "lateen", "which agent the cases are played against: lateen or velero")
 )
 
-func TestMain(m *testing.M) {
-	os.Exit(fixture.Main(m, &plane, func(ctx context.Context, c *cluster.Cluster) error {
-		_, err := testenv.ServeSnapshots(ctx, c)
-		return err // the snapshot-controller ends with this process
-	}))
-}
+func TestMain(m *testing.M) { os.Exit(fixture.Main(m, &plane, fixture.Snapshots)) }
 
 // staged is the control plane of this test binary, with storage and a history of all that happens on it.
 func staged(t *testing.T) *Plane {

@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/deploy"
-	"github.com/lateen-project/lateen/test/process"
+	"github.com/lateen-project/lateen/test/cluster/process"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 

@@ -12,8 +12,8 @@ import (
 )
 
 // refused returns an error for each request of an agent that RBAC has denied on a control plane.
-func refused(plane *cluster.Cluster) error {
-	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience)
+func refused(ctx context.Context, plane *cluster.Cluster) error {
+	ctx, cancel := context.WithTimeout(ctx, testenv.Patience)
 	defer cancel()
 	requests, err := plane.Audit(ctx, cluster.Query{})
 	if err != nil {

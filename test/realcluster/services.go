@@ -14,7 +14,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/lateen-project/lateen/test/process"
+	"github.com/lateen-project/lateen/test/cluster/process"
 )
 
 // services are the node's processes. One that ends by itself ends the cluster; one may be killed and started again.

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/process"
+	"github.com/lateen-project/lateen/test/cluster/process"
 )
 
 // Region is what clients have to say.

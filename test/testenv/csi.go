@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/process"
+	"github.com/lateen-project/lateen/test/cluster/process"
 )
 
 // ServeSnapshots adds snapshots to a control plane: their resource definitions and the real snapshot-controller of

@@ -21,18 +21,14 @@ import (
 
 	"github.com/lateen-project/lateen/reconcile/seeds"
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/sim/apiserver"
-	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // plane is the real control plane; TestMain sets it.
 var plane *cluster.Cluster
 
-func TestMain(m *testing.M) {
-	os.Exit(cluster.Main(m, os.Stderr, &plane, func(ctx context.Context, c *cluster.Cluster) error {
-		return testenv.InstallCRDs(ctx, c.Admin())
-	}))
-}
+func TestMain(m *testing.M) { os.Exit(fixture.Main(m, &plane)) }
 
 // scripts is how many scripts are played. Each has a seed of its own.
 const scripts = 200

@@ -14,9 +14,9 @@ import (
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/cluster/process"
 	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/cluster/process"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 

@@ -54,11 +54,11 @@ type maintenance struct{ repository *repository.Repository }
 
 // Run implements node.Runner.
 func (m maintenance) Run(_ context.Context, _ *corev1.Pod, host node.Host) node.Result {
-	deleted, err := m.repository.Maintain()
+	verified, err := m.repository.Maintain()
 	if err != nil {
 		return node.Result{ExitCode: 1, Message: "Repo maintenance error: " + err.Error()}
 	}
-	fmt.Fprintf(host.Log, "%d contents deleted\n", deleted)
+	fmt.Fprintf(host.Log, "%d snapshots verified\n", verified)
 	return node.Result{}
 }
 

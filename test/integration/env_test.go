@@ -54,7 +54,7 @@ func newFleet(t *testing.T, takes time.Duration, count int, changes ...func(*nod
 	name := "node-" + rand.String(nodeSuffix)
 	s := &env{T: t, labels: map[string]string{"fleet": name}}
 	plane := planeOf(t)
-	options := fixture.Options{Takes: takes, Config: `{}`, Movers: plane.Admin()}
+	options := fixture.Options{Takes: takes, Config: `{}`}
 	options.NodeLabels = s.labels
 	for i := range count {
 		one := node.Options{Name: name + "-" + string(rune('a'+i)), Labels: s.labels}

@@ -2,18 +2,12 @@ package node
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
-	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,8 +15,7 @@ import (
 
 // logServer is the kubelet's endpoint for container logs. With it, pods/log works through the API server.
 type logServer struct {
-	listener net.Listener
-	server   *http.Server
+	server *httptest.Server
 
 	lock sync.Mutex
 	logs map[string]*podLog // by namespace/pod; the last pod with that name
@@ -49,33 +42,27 @@ func (l *podLog) read() []byte {
 	return bytes.Clone(l.text)
 }
 
-func newLogServer() (*logServer, error) {
-	certificate, err := selfSigned()
-	if err != nil {
-		return nil, fmt.Errorf("make certificate of the log endpoint: %w", err)
-	}
-	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12})
-	if err != nil {
-		return nil, fmt.Errorf("listen for logs: %w", err)
-	}
-	l := &logServer{listener: listener, logs: map[string]*podLog{}}
+func newLogServer() *logServer {
+	l := &logServer{logs: map[string]*podLog{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", l.answer)
-	l.server = &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
-	return l, nil
+	l.server = httptest.NewTLSServer(mux)
+	return l
 }
 
 func (l *logServer) port() int32 {
-	address, ok := l.listener.Addr().(*net.TCPAddr)
+	address, ok := l.server.Listener.Addr().(*net.TCPAddr)
 	if !ok {
 		return 0
 	}
 	return int32(address.Port)
 }
 
-func (l *logServer) serve() { _ = l.server.Serve(l.listener) } // returns on close
-
-func (l *logServer) close() { _ = l.server.Close() } // like a power loss
+// close ends all connections, like a power loss.
+func (l *logServer) close() {
+	l.server.CloseClientConnections()
+	l.server.Close()
+}
 
 func (l *logServer) open(pod *corev1.Pod) *podLog {
 	l.lock.Lock()
@@ -118,20 +105,4 @@ func lastLines(text []byte, lines int) []byte {
 		all = all[:len(all)-1]
 	}
 	return bytes.Join(all[max(len(all)-lines, 0):], nil)
-}
-
-func selfSigned() (tls.Certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
 }

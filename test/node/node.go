@@ -5,7 +5,6 @@ package node
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -63,17 +62,13 @@ func Start(ctx context.Context, config *rest.Config, options Options) (*Node, er
 	if err != nil {
 		return nil, fmt.Errorf("make client: %w", err)
 	}
-	logs, err := newLogServer()
-	if err != nil {
-		return nil, err
-	}
-	n := &Node{options: options, client: client, logs: logs, Faults: &Faults{}, pods: map[types.UID]*podRun{}}
+	n := &Node{options: options, client: client, logs: newLogServer(), Faults: &Faults{}, pods: map[types.UID]*podRun{}}
 	if err := n.register(ctx); err != nil {
-		return nil, errors.Join(err, logs.listener.Close())
+		n.logs.close()
+		return nil, err
 	}
 	ctx, n.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	n.beside = func(work func(context.Context)) { n.running.Go(func() { work(ctx) }) }
-	n.running.Go(logs.serve)
 	n.running.Go(func() { n.beat(ctx) })
 	if err := n.watchPods(ctx); err != nil {
 		n.Stop()

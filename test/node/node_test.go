@@ -2,10 +2,13 @@ package node_test
 
 import (
 	"context"
-	"fmt"
+	"io"
 	"os"
-	"sync/atomic"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -20,64 +23,95 @@ import (
 // plane is the only control plane of this test binary. TestMain sets it.
 var plane *cluster.Cluster
 
-func TestMain(m *testing.M) {
-	if role := os.Getenv(playing); role != "" {
-		os.Exit(play(role))
-	}
-	os.Exit(fixture.Main(m, &plane))
+func TestMain(m *testing.M) { os.Exit(fixture.Main(m, &plane)) }
+
+// family is a program with a child. Both ignore signals, and have a pipe open for their whole lives.
+type family struct {
+	dir, program string
+	pipe         *os.File
 }
 
-// deadline returns a context that bounds all waits of a test.
-var deadline = fixture.Soon
-
-// envs counts the environments, so that each has a unique name.
-var envs atomic.Int64
-
-// env is an installation of Velero with its own node.
-type env struct {
-	*testenv.Env
-	node *node.Node
-}
-
-// newEnv starts a node in its own directory. It has the name of its namespace.
-func newEnv(ctx context.Context, t *testing.T, options node.Options) *env {
+func newFamily(t *testing.T) *family {
 	t.Helper()
-	options.Name = fmt.Sprintf("site-%d", envs.Add(1))
-	options.Root = t.TempDir()
-	installed, err := testenv.New(ctx, plane.Admin(), testenv.Options{Namespace: options.Name, Node: options.Name, KubeletRoot: options.Root})
+	f := &family{dir: t.TempDir()}
+	pipe := filepath.Join(f.dir, "pipe")
+	output, err := exec.CommandContext(t.Context(), "mkfifo", pipe).CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	f.program = filepath.Join(f.dir, "program")
+	script := "#!/bin/bash\ntrap '' TERM INT\nexec >" + pipe + "\n/bin/sleep 600 &\necho started\nwait\n"
+	require.NoError(t, os.WriteFile(f.program, []byte(script), 0o700))
+	f.pipe, err = os.OpenFile(pipe, os.O_RDWR, 0) // not blocked until the program opens it
 	require.NoError(t, err)
-	started, err := node.Start(ctx, plane.Admin(), options)
-	require.NoError(t, err)
-	t.Cleanup(started.Stop)
-	return &env{Env: installed, node: started}
+	t.Cleanup(func() { _ = f.pipe.Close() })
+	return f
 }
 
-// mover creates the pod m1, which has the form of a pod volume backup's mover.
-func (s *env) mover(ctx context.Context, t *testing.T, change func(*corev1.Pod)) {
+// endsWith requires that both processes run before end, and neither after it.
+func (f *family) endsWith(t *testing.T, end func()) {
 	t.Helper()
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "m1", Labels: map[string]string{testenv.PodVolumeBackup.Label(): "m1"}},
-		Spec: corev1.PodSpec{
-			NodeName: s.node.Name(), RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: new(int64(1)),
-			Containers: []corev1.Container{{
-				Name: "mover", Image: "velero:x", Command: []string{"/velero", "pod-volume", "backup"},
-				Args: []string{"--pod-volume-backup=m1"},
-			}},
+	require.NoError(t, f.pipe.SetDeadline(time.Now().Add(testenv.Patience)))
+	_, err := f.pipe.Read(make([]byte, len("started\n")))
+	require.NoError(t, err)
+	reader, err := os.Open(f.pipe.Name())
+	require.NoError(t, err)
+	defer reader.Close()
+	require.NoError(t, reader.SetDeadline(time.Now().Add(testenv.Patience)))
+	require.NoError(t, f.pipe.Close())
+	end()
+	_, err = reader.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF, "the program and its child have ended")
+}
+
+// libraries returns the directories that a shell needs.
+func libraries() []string {
+	return slices.DeleteFunc([]string{"/bin", "/lib", "/lib64", "/usr"}, func(dir string) bool {
+		_, err := os.Stat(dir)
+		return err != nil
+	})
+}
+
+func TestNoProcessOfARealMoverIsLeft(t *testing.T) {
+	tests := map[string]func(context.Context, *testing.T, *fixture.Env){
+		"pod-is-deleted": func(ctx context.Context, t *testing.T, e *fixture.Env) {
+			t.Helper()
+			require.NoError(t, e.Kube.CoreV1().Pods(e.Namespace).Delete(ctx, "m1", metav1.DeleteOptions{}))
+			require.NoError(t, e.WaitPodGone(ctx, e.Namespace, "m1"))
 		},
+		"pod-is-evicted": func(ctx context.Context, t *testing.T, e *fixture.Env) {
+			t.Helper()
+			require.NoError(t, e.Nodes[0].Evict(e.Namespace, "m1", "low on memory"))
+			_, err := e.WaitPod(ctx, e.Namespace, "m1", func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodFailed })
+			require.NoError(t, err)
+		},
+		"node-stops": func(_ context.Context, _ *testing.T, e *fixture.Env) { e.Nodes[0].Stop() },
 	}
-	change(pod)
-	_, err := s.Kube.CoreV1().Pods(s.Namespace).Create(ctx, pod, metav1.CreateOptions{})
-	require.NoError(t, err)
+	for name, end := range tests {
+		t.Run(name, func(t *testing.T) {
+			ctx, f := fixture.Soon(t), newFamily(t)
+			runner := node.Real{Config: plane.Admin(), Velero: f.program, Binds: append(libraries(), f.dir)}
+			options := fixture.Options{Nodes: []node.Options{{Name: name, Runner: node.Movers{Runner: runner}}}}
+			options.Node = name
+			e, err := fixture.New(ctx, plane, t.TempDir(), options)
+			t.Cleanup(func() { require.NoError(t, e.Close()) })
+			require.NoError(t, err)
+			_, err = e.Kube.CoreV1().Pods(e.Namespace).Create(ctx, &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: "m1", Labels: map[string]string{testenv.PodVolumeBackup.Label(): "m1"}},
+				Spec: corev1.PodSpec{
+					NodeName: e.Nodes[0].Name(), RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: new(int64(1)),
+					Containers: []corev1.Container{{Name: "mover", Image: "velero:x", Command: []string{"/velero"}}},
+				},
+			}, metav1.CreateOptions{})
+			require.NoError(t, err)
+			f.endsWith(t, func() { end(ctx, t, e) })
+		})
+	}
 }
 
-// pod waits for the pod m1 in Velero's namespace.
-func (s *env) pod(ctx context.Context, t *testing.T, done func(*corev1.Pod) bool) *corev1.Pod {
-	t.Helper()
-	pod, err := s.WaitPod(ctx, s.Namespace, "m1", done)
+func TestNoProcessOfVelerosServerIsLeft(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	f := newFamily(t)
+	_, err := node.StartVeleroServer(ctx, node.ServerOptions{Velero: f.program, Kubeconfig: "none", Namespace: "velero", Dir: f.dir})
 	require.NoError(t, err)
-	return pod
-}
-
-func in(phase corev1.PodPhase) func(*corev1.Pod) bool {
-	return func(pod *corev1.Pod) bool { return pod.Status.Phase == phase }
+	f.endsWith(t, cancel)
 }

@@ -205,11 +205,10 @@ func (n *Node) warning(ctx context.Context, pod *corev1.Pod, reason, message str
 
 // contain runs the containers until they end or are ended.
 func (n *Node) contain(ctx context.Context, run *podRun, runner Runner, volumes map[string]string) *corev1.PodStatus {
-	log := n.logs.open(run.pod)
 	inside, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	host := Host{
-		Node: n.options.Name, PodDir: n.podDir(run.pod), Log: log, Volumes: volumes, Beside: n.beside,
+		Node: n.options.Name, PodDir: n.podDir(run.pod), Log: n.logs.open(run.pod), Volumes: volumes, Beside: n.beside,
 	}
 	results := make(chan Result, 1)
 	go func() { results <- runner.Run(inside, run.pod, host) }()
@@ -221,7 +220,7 @@ func (n *Node) contain(ctx context.Context, run *podRun, runner Runner, volumes 
 		report(ctx, klog.FromContext(ctx), "Post end of container", n.post(ctx, run.pod, outlived(run.pod, end, run.began)))
 		_, err = interruptible[Result](ctx, run, nil)
 	}
-	return run.verdict(withLog(run.pod, end, log), err)
+	return run.verdict(end, err)
 }
 
 // neverRuns posts why a pod does not start, until something else ends the pod. As a kubelet does, it backs off from

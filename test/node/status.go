@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,13 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The kubelet's limits for a termination message, and for the log that replaces it, in bytes and lines (constants
-// MaxContainerTerminationMessage… of its package container).
-const (
-	messageBytes    = 4096
-	logMessageBytes = 2048
-	logMessageLines = 80
-)
+// messageBytes is the kubelet's limit for a termination message (MaxContainerTerminationMessageLength of its package container).
+const messageBytes = 4096
 
 // address is the address of everything on a simulated node.
 const address = "127.0.0.1"
@@ -164,18 +158,6 @@ func unready(began metav1.Time) string {
 }
 
 func containerID(pod *corev1.Pod) string { return "simulated://" + string(pod.UID) }
-
-// withLog uses the end of the log as termination message of a container that failed without one, if its policy
-// requests it.
-func withLog(pod *corev1.Pod, end Result, log *podLog) Result {
-	wanted := slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
-		return c.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError
-	})
-	if wanted && end.ExitCode != 0 && end.Message == "" {
-		end.Message = tail(string(lastLines(log.read(), logMessageLines)), logMessageBytes)
-	}
-	return end
-}
 
 // tail returns the end of a text that is too long, as a kubelet does.
 func tail(text string, most int) string { return text[max(len(text)-most, 0):] }

@@ -23,7 +23,7 @@ import (
 // InstallCRDs installs the resource definitions of Velero 1.18.3 (velero.io/v1 and v2alpha1) and waits until all of
 // them are served. It does not change existing ones.
 func InstallCRDs(ctx context.Context, config *rest.Config) error {
-	return install(ctx, config, meta("").Labels, CRDs())
+	return install(ctx, config, map[string]string{"component": "velero"}, CRDs())
 }
 
 // CRDs returns the resource definitions of Velero 1.18.3 from its module. Callers must not modify them.
@@ -34,15 +34,15 @@ func CRDs() []*apiextensionsv1.CustomResourceDefinition {
 // InstallCRDsOf installs the resource definitions of a velero binary of any version, and waits until all of them are
 // served. It does not change existing ones.
 func InstallCRDsOf(ctx context.Context, config *rest.Config, velero string) error {
-	definitions, err := PrintedCRDs(ctx, velero)
+	definitions, err := printedCRDs(ctx, velero)
 	if err != nil {
 		return err
 	}
-	return install(ctx, config, meta("").Labels, definitions)
+	return install(ctx, config, map[string]string{"component": "velero"}, definitions)
 }
 
-// PrintedCRDs returns the resource definitions of a velero binary.
-func PrintedCRDs(ctx context.Context, velero string) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+// printedCRDs returns the resource definitions of a velero binary.
+func printedCRDs(ctx context.Context, velero string) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	home, err := os.MkdirTemp("", "velero-home-") // the binary reads settings from its home directory
 	if err != nil {
 		return nil, fmt.Errorf("make home directory: %w", err)

@@ -40,7 +40,10 @@ func (w *Env) RestorePod(
 	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("128Mi")}
 	wait := corev1.Container{
 		Name: WaitContainer, Image: defaultImage, Command: []string{"/velero-restore-helper"}, Args: []string{string(restore.UID)},
-		Env:       []corev1.EnvVar{fromField("POD_NAMESPACE", "metadata.namespace"), fromField("POD_NAME", "metadata.name")},
+		Env: []corev1.EnvVar{
+			{Name: "POD_NAMESPACE", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}},
+			{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
+		},
 		Resources: corev1.ResourceRequirements{Requests: room, Limits: room},
 	}
 	for _, mount := range pod.Spec.Containers[0].VolumeMounts {

@@ -57,7 +57,9 @@ func (w *Env) appPod(ctx context.Context, name, node string, volumes []corev1.Vo
 }
 
 // EmptyDir returns a pod volume without a claim.
-func EmptyDir(name string) corev1.Volume { return emptyDir(name) }
+func EmptyDir(name string) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
+}
 
 // ClaimVolume returns a pod volume of the claim.
 func ClaimVolume(name, claim string) corev1.Volume {

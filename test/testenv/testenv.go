@@ -11,7 +11,6 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -69,17 +68,12 @@ func New(ctx context.Context, config *rest.Config, options Options) (*Env, error
 		return nil, fmt.Errorf("make clients: %w", err)
 	}
 	w.nodes = options.nodeSelector()
-	if w.Namespace, err = w.namespace(ctx, veleroNamespace(options.Namespace)); err != nil {
-		return nil, err
-	}
-	apps := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.Namespace + "-apps"}}
-	if w.Apps, err = w.namespace(ctx, apps); err != nil {
-		return nil, err
-	}
 	if err := w.install(ctx, options); err != nil {
 		return nil, fmt.Errorf("install Velero in %s: %w", w.Namespace, err)
 	}
-	return w, nil
+	apps := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.Namespace + "-apps"}}
+	w.Apps, err = w.namespace(ctx, apps)
+	return w, err
 }
 
 // Open returns the environment of an existing installation of Velero in namespace. It creates the namespace of the
@@ -131,39 +125,6 @@ func (w *Env) namespace(ctx context.Context, wanted *corev1.Namespace) (string, 
 	}
 	_, err = Wait(ctx, w.Kube.CoreV1().ServiceAccounts(created.Name), Named("default"), func(*corev1.ServiceAccount) bool { return true })
 	return created.Name, err
-}
-
-// install creates the objects of `velero install` in its namespace, and the binding of its permissions.
-func (w *Env) install(ctx context.Context, options Options) error {
-	create := metav1.CreateOptions{}
-	account := &corev1.ServiceAccount{ObjectMeta: meta("velero")}
-	if _, err := w.Kube.CoreV1().ServiceAccounts(w.Namespace).Create(ctx, account, create); err != nil {
-		return err
-	}
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: meta("velero-" + w.Namespace),
-		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: w.Namespace, Name: "velero"}},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-	}
-	if !options.WithoutRights {
-		if _, err := w.Kube.RbacV1().ClusterRoleBindings().Create(ctx, binding, create); err != nil {
-			return err
-		}
-	}
-	if options.Credentials != nil {
-		secret := &corev1.Secret{ObjectMeta: meta(credentials), Data: map[string][]byte{"cloud": options.Credentials}}
-		if _, err := w.Kube.CoreV1().Secrets(w.Namespace).Create(ctx, secret, create); err != nil {
-			return err
-		}
-	}
-	if _, err := w.Locations().Create(ctx, location(options), create); err != nil {
-		return err
-	}
-	if _, err := w.Kube.AppsV1().Deployments(w.Namespace).Create(ctx, deployment(options), create); err != nil {
-		return err
-	}
-	_, err := w.Kube.AppsV1().DaemonSets(w.Namespace).Create(ctx, daemonSet(options), create)
-	return err
 }
 
 // create posts one of Velero's resources and decodes the response into created.

@@ -348,7 +348,6 @@ cluster-test: ## Run the tests on a real cluster of their own (RUN=TestName for 
 cluster-sample cluster-test:
 	$(clusterfiles)
 	cd test/image && $(TEST) ./...
-	cd test/csidriver && $(TEST) ./...
 	@dir=$$(mktemp -u -d /tmp/lateen-cluster-test-XXXXXX); bin/realcluster start --bin=$(BIN) --dir=$$dir; \
 	trap 'bin/realcluster stop --bin=$(BIN) --dir='$$dir EXIT; \
 	(cd test/realcluster && LATEEN_CLUSTER=$$dir $(TEST) -timeout 90m -v -run '$(RUN)' -skip '$(SKIP)' ./stories)

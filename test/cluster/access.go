@@ -52,9 +52,14 @@ func (c *Cluster) ServiceAccount(ctx context.Context, namespace, name string) (*
 	return config, nil
 }
 
+// WriteKubeconfig is the function WriteKubeconfig.
+func (*Cluster) WriteKubeconfig(config *rest.Config, path, namespace string) error {
+	return WriteKubeconfig(config, path, namespace)
+}
+
 // WriteKubeconfig writes config as a kubeconfig file. Its only context has the given default namespace. The error
 // means that config has no credentials, or that the file cannot be written.
-func (c *Cluster) WriteKubeconfig(config *rest.Config, path, namespace string) error {
+func WriteKubeconfig(config *rest.Config, path, namespace string) error {
 	if config.CertData == nil && config.BearerToken == "" {
 		return errors.New("write kubeconfig: the configuration has neither a certificate nor a token; take one of this package")
 	}

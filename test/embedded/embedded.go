@@ -8,7 +8,6 @@ package embedded
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -21,8 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/sim/apiserver"
@@ -101,21 +98,9 @@ func (c *Cluster) ServiceAccount(_ context.Context, namespace, name string) (*re
 	return c.user("system:serviceaccount:" + namespace + ":" + name), nil
 }
 
-// WriteKubeconfig writes config as a kubeconfig file. Its only context has the given default namespace.
+// WriteKubeconfig is cluster.WriteKubeconfig.
 func (*Cluster) WriteKubeconfig(config *rest.Config, path, namespace string) error {
-	if config.BearerToken == "" {
-		return errors.New("write kubeconfig: the configuration has no token; take one of this package")
-	}
-	const name = "embedded"
-	file := clientcmdapi.NewConfig()
-	file.Clusters[name] = &clientcmdapi.Cluster{Server: config.Host}
-	file.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: config.BearerToken}
-	file.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name, Namespace: namespace}
-	file.CurrentContext = name
-	if err := clientcmd.WriteToFile(*file, path); err != nil {
-		return fmt.Errorf("write kubeconfig: %w", err)
-	}
-	return nil
+	return cluster.WriteKubeconfig(config, path, namespace)
 }
 
 // Audit returns the requests so far that a query selects, in the order of their answers.

@@ -223,17 +223,10 @@ func (n *Node) contain(ctx context.Context, run *podRun, runner Runner, volumes 
 	return run.verdict(end, err)
 }
 
-// neverRuns posts why a pod does not start, until something else ends the pod. As a kubelet does, it backs off from
-// an image that cannot be pulled.
+// neverRuns posts why a pod does not start, until something else ends the pod.
 func (n *Node) neverRuns(ctx context.Context, logger klog.Logger, run *podRun, why Waiting) *corev1.PodStatus {
-	reasons := []Waiting{why}
-	if why.Reason == errImagePull {
-		reasons = append(reasons, backOff(run.pod, why))
-	}
-	for _, reason := range reasons {
-		report(ctx, logger, "Post that pod waits", n.post(ctx, run.pod, waiting(run.pod, reason)))
-		n.warn(ctx, run.pod, reason)
-	}
+	report(ctx, logger, "Post that pod waits", n.post(ctx, run.pod, waiting(run.pod, why)))
+	n.warn(ctx, run.pod, why)
 	_, err := interruptible[Result](ctx, run, nil)
 	return run.verdict(neverStarted, err)
 }

@@ -2,22 +2,12 @@ package node
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
 // creating is the state of a container that waits for its volumes and its image.
 var creating = Waiting{Reason: "ContainerCreating"}
-
-// errImagePull is the state of a container right after a failed attempt to pull its image.
-const errImagePull = "ErrImagePull"
-
-// backOff returns the state between a failed attempt and the next one.
-func backOff(pod *corev1.Pod, failed Waiting) Waiting {
-	return Waiting{Reason: "ImagePullBackOff", Message: fmt.Sprintf(
-		"Back-off pulling image %q: %s: %s", pod.Spec.Containers[0].Image, failed.Reason, failed.Message)}
-}
 
 // imageWarnings are the reasons of the Events that a kubelet sends about images besides Failed, by the container's reason.
 var imageWarnings = map[string]string{"ErrImageNeverPull": "ErrImageNeverPull", "InvalidImageName": "InspectFailed"}

@@ -3,7 +3,6 @@ package driver
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -16,9 +15,6 @@ import (
 func (d *Driver) ControllerPublishVolume(
 	_ context.Context, request *csi.ControllerPublishVolumeRequest,
 ) (*csi.ControllerPublishVolumeResponse, error) {
-	if request.VolumeId == "" || request.NodeId == "" || request.VolumeCapability == nil {
-		return nil, status.Error(codes.InvalidArgument, "attaching needs a volume, a node and a capability")
-	}
 	d.store.lock.Lock()
 	defer d.store.lock.Unlock()
 	volume, err := d.store.get(volumes, request.VolumeId)
@@ -28,19 +24,13 @@ func (d *Driver) ControllerPublishVolume(
 	if _, err := d.store.get(nodes, request.NodeId); err != nil {
 		return nil, statusOf(err)
 	}
-	readonly, attached := volume.Attached[request.NodeId]
-	switch {
-	case attached && readonly != request.Readonly:
-		return nil, status.Errorf(codes.AlreadyExists, "volume %s is attached with readonly=%t", volume.ID, readonly)
-	case attached:
+	if slices.Contains(volume.Attached, request.NodeId) {
 		return &csi.ControllerPublishVolumeResponse{}, nil
-	case len(volume.Attached) > 0 && singleNode(request.VolumeCapability):
-		return nil, status.Errorf(codes.FailedPrecondition, "volume %s is attached to %v", volume.ID, slices.Sorted(maps.Keys(volume.Attached)))
 	}
-	if volume.Attached == nil {
-		volume.Attached = map[string]bool{}
+	if len(volume.Attached) > 0 && singleNode(request.VolumeCapability) {
+		return nil, status.Errorf(codes.FailedPrecondition, "volume %s is attached to %v", volume.ID, volume.Attached)
 	}
-	volume.Attached[request.NodeId] = request.Readonly
+	volume.Attached = append(volume.Attached, request.NodeId)
 	return &csi.ControllerPublishVolumeResponse{}, statusOf(d.store.describe(volumes, volume))
 }
 
@@ -48,9 +38,6 @@ func (d *Driver) ControllerPublishVolume(
 func (d *Driver) ControllerUnpublishVolume(
 	_ context.Context, request *csi.ControllerUnpublishVolumeRequest,
 ) (*csi.ControllerUnpublishVolumeResponse, error) {
-	if request.VolumeId == "" {
-		return nil, status.Error(codes.InvalidArgument, "detaching needs a volume")
-	}
 	d.store.lock.Lock()
 	defer d.store.lock.Unlock()
 	answer := &csi.ControllerUnpublishVolumeResponse{}
@@ -61,7 +48,7 @@ func (d *Driver) ControllerUnpublishVolume(
 		}
 		return nil, statusOf(err)
 	}
-	maps.DeleteFunc(volume.Attached, func(node string, _ bool) bool { return request.NodeId == "" || node == request.NodeId })
+	volume.Attached = slices.DeleteFunc(volume.Attached, func(node string) bool { return request.NodeId == "" || node == request.NodeId })
 	return answer, statusOf(d.store.describe(volumes, volume))
 }
 

@@ -37,8 +37,7 @@ func (d *Driver) ControllerGetCapabilities(
 	answer := &csi.ControllerGetCapabilitiesResponse{}
 	for _, each := range []csi.ControllerServiceCapability_RPC_Type{
 		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
-		csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS, csi.ControllerServiceCapability_RPC_CLONE_VOLUME,
-		csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
+		csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS, csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
 	} {
 		answer.Capabilities = append(answer.Capabilities, &csi.ControllerServiceCapability{
 			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: each}},
@@ -49,17 +48,11 @@ func (d *Driver) ControllerGetCapabilities(
 
 // CreateVolume implements csi.ControllerServer.
 func (d *Driver) CreateVolume(ctx context.Context, request *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
-	if request.Name == "" || len(request.VolumeCapabilities) == 0 {
-		return nil, status.Error(codes.InvalidArgument, "a volume needs a name and capabilities")
-	}
 	d.store.lock.Lock()
 	defer d.store.lock.Unlock()
 	wanted := item{ID: request.Name, Size: max(request.CapacityRange.GetRequiredBytes(), defaultSize), Created: time.Now()}
 	for _, each := range request.VolumeCapabilities {
 		wanted.Block = wanted.Block || each.GetBlock() != nil
-	}
-	if limit := request.CapacityRange.GetLimitBytes(); limit > 0 && limit < wanted.Size {
-		return nil, status.Errorf(codes.OutOfRange, "a volume has at least %d bytes", wanted.Size)
 	}
 	volume, err := d.store.get(volumes, wanted.ID)
 	if errors.Is(err, errNotFound) {
@@ -68,8 +61,7 @@ func (d *Driver) CreateVolume(ctx context.Context, request *csi.CreateVolumeRequ
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	if volume.Block != wanted.Block || volume.Size < request.CapacityRange.GetRequiredBytes() ||
-		request.CapacityRange.GetLimitBytes() > 0 && volume.Size > request.CapacityRange.GetLimitBytes() {
+	if volume.Block != wanted.Block || volume.Size < request.CapacityRange.GetRequiredBytes() {
 		return nil, status.Errorf(codes.AlreadyExists, "volume %s exists with another size or mode", volume.ID)
 	}
 	return &csi.CreateVolumeResponse{Volume: &csi.Volume{
@@ -86,16 +78,13 @@ func (d *Driver) topology(request *csi.CreateVolumeRequest) []*csi.Topology {
 	return nil
 }
 
-// create creates a volume, as a copy of source if there is one.
+// create creates a volume, as a copy of a snapshot if there is one.
 func (d *Driver) create(ctx context.Context, wanted item, source *csi.VolumeContentSource) (item, error) {
 	if source == nil {
 		return wanted, d.store.create(ctx, volumes, wanted, "")
 	}
-	kind, id := snapshots, source.GetSnapshot().GetSnapshotId()
-	if volume := source.GetVolume(); volume != nil {
-		kind, id = volumes, volume.VolumeId
-	}
-	origin, err := d.store.get(kind, id)
+	id := source.GetSnapshot().GetSnapshotId()
+	origin, err := d.store.get(snapshots, id)
 	if err != nil {
 		return item{}, err
 	}
@@ -103,45 +92,18 @@ func (d *Driver) create(ctx context.Context, wanted item, source *csi.VolumeCont
 		return item{}, status.Errorf(codes.InvalidArgument, "%s has another volume mode", id)
 	}
 	wanted.Source, wanted.Size = id, max(wanted.Size, origin.Size)
-	return wanted, d.store.create(ctx, volumes, wanted, d.store.data(kind, id))
+	return wanted, d.store.create(ctx, volumes, wanted, d.store.data(snapshots, id))
 }
 
 // DeleteVolume implements csi.ControllerServer.
 func (d *Driver) DeleteVolume(_ context.Context, request *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
-	if request.VolumeId == "" {
-		return nil, status.Error(codes.InvalidArgument, "which volume?")
-	}
 	d.store.lock.Lock()
 	defer d.store.lock.Unlock()
 	return &csi.DeleteVolumeResponse{}, statusOf(d.store.remove(volumes, request.VolumeId))
 }
 
-// ValidateVolumeCapabilities implements csi.ControllerServer.
-func (d *Driver) ValidateVolumeCapabilities(
-	_ context.Context, request *csi.ValidateVolumeCapabilitiesRequest,
-) (*csi.ValidateVolumeCapabilitiesResponse, error) {
-	if request.VolumeId == "" || len(request.VolumeCapabilities) == 0 {
-		return nil, status.Error(codes.InvalidArgument, "which volume, and which capabilities?")
-	}
-	volume, err := d.store.get(volumes, request.VolumeId)
-	if err != nil {
-		return nil, statusOf(err)
-	}
-	answer := &csi.ValidateVolumeCapabilitiesResponse{}
-	for _, each := range request.VolumeCapabilities {
-		if (each.GetBlock() != nil) != volume.Block {
-			return answer, nil
-		}
-	}
-	answer.Confirmed = &csi.ValidateVolumeCapabilitiesResponse_Confirmed{VolumeCapabilities: request.VolumeCapabilities}
-	return answer, nil
-}
-
 // CreateSnapshot implements csi.ControllerServer.
 func (d *Driver) CreateSnapshot(ctx context.Context, request *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
-	if request.Name == "" || request.SourceVolumeId == "" {
-		return nil, status.Error(codes.InvalidArgument, "a snapshot needs a name and a volume")
-	}
 	d.store.lock.Lock()
 	defer d.store.lock.Unlock()
 	snapshot, err := d.store.get(snapshots, request.Name)
@@ -164,9 +126,6 @@ func (d *Driver) CreateSnapshot(ctx context.Context, request *csi.CreateSnapshot
 
 // DeleteSnapshot implements csi.ControllerServer.
 func (d *Driver) DeleteSnapshot(_ context.Context, request *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
-	if request.SnapshotId == "" {
-		return nil, status.Error(codes.InvalidArgument, "which snapshot?")
-	}
 	d.store.lock.Lock()
 	defer d.store.lock.Unlock()
 	return &csi.DeleteSnapshotResponse{}, statusOf(d.store.remove(snapshots, request.SnapshotId))
@@ -184,7 +143,7 @@ func (d *Driver) ListSnapshots(_ context.Context, request *csi.ListSnapshotsRequ
 			answer.Entries = append(answer.Entries, &csi.ListSnapshotsResponse_Entry{Snapshot: d.described(each)})
 		}
 	}
-	return paged(answer, request)
+	return answer, nil
 }
 
 func (d *Driver) described(snapshot item) *csi.Snapshot {

@@ -34,9 +34,6 @@ func (d *Driver) NodeGetCapabilities(
 func (d *Driver) NodePublishVolume(
 	_ context.Context, request *csi.NodePublishVolumeRequest,
 ) (*csi.NodePublishVolumeResponse, error) {
-	if request.VolumeId == "" || request.TargetPath == "" || request.VolumeCapability == nil {
-		return nil, status.Error(codes.InvalidArgument, "which volume, where, and for what?")
-	}
 	volume, err := d.store.get(volumes, request.VolumeId)
 	if err != nil {
 		return nil, statusOf(err)
@@ -94,9 +91,6 @@ func bind(source, target string, readonly bool) error {
 func (d *Driver) NodeUnpublishVolume(
 	_ context.Context, request *csi.NodeUnpublishVolumeRequest,
 ) (*csi.NodeUnpublishVolumeResponse, error) {
-	if request.VolumeId == "" || request.TargetPath == "" {
-		return nil, status.Error(codes.InvalidArgument, "which volume, and where?")
-	}
 	d.store.lock.Lock()
 	defer d.store.lock.Unlock()
 	published, err := isMounted(request.TargetPath)

@@ -21,10 +21,10 @@ type item struct {
 	ID      string    `json:"id"`
 	Size    int64     `json:"size"` // bytes
 	Block   bool      `json:"block"`
-	Source  string    `json:"source"` // of a snapshot: the volume; of a volume: what it is a copy of, or ""
+	Source  string    `json:"source"` // of a snapshot: the volume; of a volume: the snapshot that it is a copy of, or ""
 	Created time.Time `json:"created"`
-	// Attached has the nodes to which a volume is attached, and whether it is read-only there.
-	Attached map[string]bool `json:"attached,omitempty"`
+	// Attached has the nodes to which a volume is attached.
+	Attached []string `json:"attached,omitempty"`
 }
 
 // store keeps items as directories: item.json describes an item, and data is its content. An item without item.json does

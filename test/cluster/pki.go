@@ -14,6 +14,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"k8s.io/client-go/util/cert"
 )
 
 // validity is the validity of every certificate, longer than the life of a cluster.
@@ -35,17 +37,10 @@ func newAuthority(dir string, addresses []net.IP) (*authority, error) {
 		return nil, err
 	}
 	a := &authority{dir: dir, key: key}
-	template := certificate(pkix.Name{CommonName: "lateen-test"})
-	template.IsCA, template.BasicConstraintsValid = true, true
-	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
+	if a.certificate, err = cert.NewSelfSignedCACert(cert.Config{CommonName: "lateen-test"}, key); err != nil {
 		return nil, fmt.Errorf("sign authority: %w", err)
 	}
-	if a.certificate, err = x509.ParseCertificate(der); err != nil {
-		return nil, err
-	}
-	a.pem = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	a.pem = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.certificate.Raw})
 	if err := a.write("ca.crt", a.pem); err != nil {
 		return nil, err
 	}
@@ -65,11 +60,11 @@ func (a *authority) writePairs(addresses []net.IP) error {
 		"sa":             certificate(pkix.Name{CommonName: "service-accounts"}),
 	}
 	for name, template := range pairs {
-		cert, key, err := a.issue(template)
+		pair, key, err := a.issue(template)
 		if err != nil {
 			return fmt.Errorf("issue %s: %w", name, err)
 		}
-		if err := a.write(name+".crt", cert); err != nil {
+		if err := a.write(name+".crt", pair); err != nil {
 			return err
 		}
 		if err := a.write(name+".key", key); err != nil {

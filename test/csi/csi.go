@@ -44,13 +44,11 @@ type Verb = driver.Verb
 // Call is one call of a CSI driver.
 type Call = driver.Call
 
-// The calls that the sidecars make.
+// The calls that tests fail.
 const (
 	CreateVolume   = driver.CreateVolume
-	DeleteVolume   = driver.DeleteVolume
 	CreateSnapshot = driver.CreateSnapshot
 	DeleteSnapshot = driver.DeleteSnapshot
-	GetSnapshot    = driver.GetSnapshot
 )
 
 // Driver is a running driver with its provisioner and its snapshotter. Many goroutines may call its methods.

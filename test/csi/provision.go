@@ -87,7 +87,7 @@ func (p provisioner) provision(ctx context.Context, options controller.Provision
 // Delete implements controller.Provisioner.
 func (p provisioner) Delete(ctx context.Context, volume *corev1.PersistentVolume) error {
 	request := &csi.DeleteVolumeRequest{VolumeId: volume.Spec.CSI.VolumeHandle}
-	_, err := driver.Serve(ctx, p.driver, Call{Verb: DeleteVolume, Object: volume.Name}, p.driver.DeleteVolume, request)
+	_, err := driver.Serve(ctx, p.driver, Call{Verb: driver.DeleteVolume, Object: volume.Name}, p.driver.DeleteVolume, request)
 	return err
 }
 

@@ -155,7 +155,7 @@ func (s *snapshotter) find(ctx context.Context, content *snapshotv1.VolumeSnapsh
 	if source.SnapshotHandle == nil {
 		return s.create(ctx, content, ptr.Deref(source.VolumeHandle, ""))
 	}
-	call, request := Call{Verb: GetSnapshot, Object: content.Name}, &csi.ListSnapshotsRequest{SnapshotId: *source.SnapshotHandle}
+	call, request := Call{Verb: driver.GetSnapshot, Object: content.Name}, &csi.ListSnapshotsRequest{SnapshotId: *source.SnapshotHandle}
 	listed, err := driver.Serve(ctx, s.driver, call, s.driver.ListSnapshots, request)
 	switch {
 	case err != nil:

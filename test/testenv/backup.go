@@ -60,11 +60,7 @@ func (w *Env) PodVolumeBackup(
 		return nil, fmt.Errorf("make pod volume backup: %w", err)
 	}
 	wanted := podVolumeBackup(backup, pod, volume, claim)
-	for _, alter := range change {
-		alter(wanted)
-	}
-	created := &velerov1.PodVolumeBackup{}
-	return created, w.create(ctx, w.Velero, podVolumeBackups, wanted, created)
+	return create(ctx, w, w.Velero, podVolumeBackups, wanted, change)
 }
 
 func podVolumeBackup(
@@ -114,11 +110,7 @@ func (w *Env) DataUpload(
 	}
 	wanted.Labels[velerov1.PVCUIDLabel] = string(claim.UID)
 	wanted.Labels[velerov1.AsyncOperationIDLabel] = operationID(velerov1.AsyncOperationIDPrefixDataUpload, backup.UID, claim.UID)
-	for _, alter := range change {
-		alter(wanted)
-	}
-	created := &velerov2alpha1.DataUpload{}
-	return created, w.create(ctx, w.VeleroAlpha, dataUploads, wanted, created)
+	return create(ctx, w, w.VeleroAlpha, dataUploads, wanted, change)
 }
 
 func labelsOfBackup(backup *velerov1.Backup) map[string]string {

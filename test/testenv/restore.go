@@ -84,11 +84,7 @@ func (w *Env) PodVolumeRestore(
 	if claim != nil {
 		wanted.Labels[velerov1.PVCUIDLabel] = string(claim.UID)
 	}
-	for _, alter := range change {
-		alter(wanted)
-	}
-	created := &velerov1.PodVolumeRestore{}
-	return created, w.create(ctx, w.Velero, podVolumeRestores, wanted, created)
+	return create(ctx, w, w.Velero, podVolumeRestores, wanted, change)
 }
 
 // TargetClaim creates a claim in Apps as Velero's server does for a data restore. Its selector allows the binding
@@ -122,11 +118,7 @@ func (w *Env) DataDownload(
 		},
 	}
 	wanted.Labels[velerov1.AsyncOperationIDLabel] = operationID(velerov1.AsyncOperationIDPrefixDataDownload, restore.UID, claim.UID)
-	for _, alter := range change {
-		alter(wanted)
-	}
-	created := &velerov2alpha1.DataDownload{}
-	return created, w.create(ctx, w.VeleroAlpha, dataDownloads, wanted, created)
+	return create(ctx, w, w.VeleroAlpha, dataDownloads, wanted, change)
 }
 
 func labelsOfRestore(restore *velerov1.Restore) map[string]string {

@@ -127,11 +127,17 @@ func (w *Env) namespace(ctx context.Context, wanted *corev1.Namespace) (string, 
 	return created.Name, err
 }
 
-// create posts one of Velero's resources and decodes the response into created.
-func (w *Env) create(ctx context.Context, client rest.Interface, resource string, object, created runtime.Object) error {
-	err := client.Post().Namespace(w.Namespace).Resource(resource).Body(object).Do(ctx).Into(created)
-	if err != nil {
-		return fmt.Errorf("create in %s: %w", resource, err)
+// create posts one of Velero's resources after change has modified it, and returns the response.
+func create[T any, P interface {
+	*T
+	runtime.Object
+}](ctx context.Context, w *Env, client rest.Interface, resource string, wanted P, change []func(P)) (P, error) {
+	for _, alter := range change {
+		alter(wanted)
 	}
-	return nil
+	created := P(new(T))
+	if err := client.Post().Namespace(w.Namespace).Resource(resource).Body(wanted).Do(ctx).Into(created); err != nil {
+		return nil, fmt.Errorf("create in %s: %w", resource, err)
+	}
+	return created, nil
 }

@@ -3,18 +3,15 @@ package cluster
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 
 	"github.com/fsnotify/fsnotify"
@@ -32,23 +29,16 @@ type auditLog struct {
 
 	mu      sync.Mutex
 	offset  int64 // the file was read up to this offset
-	records int   // number of all records
-	byUser  map[string][]numbered
+	records []*Record
 	byID    map[types.UID]*Record
 	// every map of annotations once: nearly all requests have one of a few
 	annotations map[string]map[string]string
 }
 
-// numbered is a record with its place in the order of arrival.
-type numbered struct {
-	*Record
-	number int
-}
-
 func newAuditLog(dir string) (*auditLog, error) {
 	a := &auditLog{
 		path: filepath.Join(dir, "audit.log"), policy: filepath.Join(dir, "audit-policy.yaml"),
-		byUser: map[string][]numbered{}, byID: map[types.UID]*Record{}, annotations: map[string]map[string]string{},
+		byID: map[types.UID]*Record{}, annotations: map[string]map[string]string{},
 	}
 	// The file exists before the API server starts, so that a watch on it is possible.
 	return a, errors.Join(os.WriteFile(a.policy, auditPolicy, 0o600), os.WriteFile(a.path, nil, 0o600))
@@ -104,24 +94,12 @@ func (a *auditLog) read(query Query, first int) (selected Records, all int, err 
 	if err := a.parse(); err != nil {
 		return nil, 0, err
 	}
-	return a.selected(query, first), a.records, nil
-}
-
-// selected returns copies of the records that match, among the first ones. A long run has millions of records, most of
-// them of other tests: those of one user are found without a look at the others.
-func (a *auditLog) selected(query Query, first int) Records {
-	candidates := a.byUser[query.User]
-	if query.User == "" {
-		candidates = slices.Concat(slices.Collect(maps.Values(a.byUser))...)
-		slices.SortFunc(candidates, func(x, y numbered) int { return cmp.Compare(x.number, y.number) })
-	}
-	var found Records
-	for _, candidate := range candidates {
-		if candidate.number < first && query.match(*candidate.Record) {
-			found = append(found, *candidate.Record)
+	for _, record := range a.records[:min(first, len(a.records))] {
+		if query.match(*record) {
+			selected = append(selected, *record)
 		}
 	}
-	return found
+	return selected, len(a.records), nil
 }
 
 // parse reads the new part of the log.
@@ -165,8 +143,7 @@ func (a *auditLog) take(line []byte) error {
 	if record == nil {
 		record = &Record{}
 		a.byID[e.AuditID] = record
-		a.byUser[e.User.Username] = append(a.byUser[e.User.Username], numbered{record, a.records})
-		a.records++
+		a.records = append(a.records, record)
 	}
 	e.into(record)
 	return nil

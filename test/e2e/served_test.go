@@ -45,7 +45,7 @@ func newServed(t *testing.T, version, image string) *served {
 		StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: s.store.Bucket()}},
 		Config:      map[string]string{"region": s3.Region, "s3ForcePathStyle": "true", "s3Url": s.store.URL()},
 	}
-	s.build(t, plane, dir, node.Options{Runner: node.Movers{Runner: gated{runner, &s.movers}, Jobs: runner}, Inits: runner}, options)
+	s.build(t, plane, dir, node.Options{Runner: node.Movers{Runner: gated{runner, &s.movers}, Jobs: runner}, Inits: &runner}, options)
 	require.NoError(t, s.StartDriver(s.ctx, s.class, csi.Options{}, testenv.WhenUsed))
 	require.NoError(t, s.StorageClass(s.ctx, s.otherClass, s.Driver.Name(), testenv.WhenUsed))
 	s.startServer(t, s.overBucket(t))

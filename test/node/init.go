@@ -39,7 +39,7 @@ func (n *Node) initialize(ctx context.Context, pod *corev1.Pod, volumes map[stri
 func (n *Node) runInit(ctx context.Context, pod *corev1.Pod, container corev1.Container, volumes map[string]string) error {
 	log := &bytes.Buffer{}
 	host := Host{Node: n.options.Name, PodDir: n.podDir(pod), Log: log, Volumes: volumes, Beside: n.beside}
-	if end := n.options.Inits.RunInit(ctx, pod, container, host); end.ExitCode != 0 {
+	if end := n.options.Inits.run(ctx, pod, container, host); end.ExitCode != 0 {
 		return fmt.Errorf("exit code %d: %s%s", end.ExitCode, end.Message, log)
 	}
 	return nil

@@ -29,7 +29,7 @@ type Options struct {
 	Allocatable corev1.ResourceList // nil: 64 CPUs and 250 pods
 	StartDelay  time.Duration       // from binding to running
 	Runner      Runner              // plays the containers; nil: Idle
-	Inits       InitRunner          // runs the init container that waits for restored volumes; nil: the node plays it
+	Inits       *Real               // runs the init container that waits for restored volumes; nil: the node plays it
 }
 
 // Node is a simulated node that stays Ready.

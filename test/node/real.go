@@ -25,7 +25,7 @@ type Real struct {
 	Config *rest.Config // for the API server; may create tokens
 	Velero string       // binary that plays /velero of the image
 	Binds  []string     // host directories for resources that a container reaches by network: the repository
-	// RestoreHelper is the binary that plays /velero-restore-helper of the image. Only RunInit needs it.
+	// RestoreHelper is the binary that plays /velero-restore-helper of the image. Only init containers need it.
 	RestoreHelper string
 }
 
@@ -38,11 +38,6 @@ const (
 // Run implements Runner.
 func (r Real) Run(ctx context.Context, pod *corev1.Pod, host Host) Result {
 	return r.run(ctx, pod, pod.Spec.Containers[0], host)
-}
-
-// RunInit implements InitRunner.
-func (r Real) RunInit(ctx context.Context, pod *corev1.Pod, container corev1.Container, host Host) Result {
-	return r.run(ctx, pod, container, host)
 }
 
 func (r Real) run(ctx context.Context, pod *corev1.Pod, container corev1.Container, host Host) Result {

@@ -17,12 +17,6 @@ type Runner interface {
 	Run(ctx context.Context, pod *corev1.Pod, host Host) Result
 }
 
-// InitRunner plays init containers.
-type InitRunner interface {
-	// RunInit returns after the container has ended, or soon after the context has ended.
-	RunInit(ctx context.Context, pod *corev1.Pod, container corev1.Container, host Host) Result
-}
-
 // Host is the environment of a pod on its node.
 type Host struct {
 	Node    string

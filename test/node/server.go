@@ -28,8 +28,8 @@ type ServerOptions struct {
 	Plugins        []string // binaries it loads, such as that of an object store
 	Credentials    string   // an AWS credentials file; "": none
 	Args           []string // appended to the defaults
-	// Addresses, if set, are the only ones it reaches (host:port, on loopback), from a network namespace of its own.
-	// Without them, it listens on port 8080 of this machine, whatever its flags are.
+	// Addresses are the only ones it reaches (host:port, on loopback). It has a network namespace of its own, because it
+	// listens on port 8080, whatever its flags are.
 	Addresses []string
 }
 
@@ -66,13 +66,7 @@ func StartVeleroServer(ctx context.Context, options ServerOptions) (*VeleroServe
 		command.Env = append(command.Env, "AWS_SHARED_CREDENTIALS_FILE="+options.Credentials)
 	}
 	command.Stdout, command.Stderr = log, log
-	run := process.Start
-	if options.Addresses != nil {
-		run = func(command *exec.Cmd) (*process.Process, error) {
-			return process.StartApart(command, options.Addresses...)
-		}
-	}
-	if s.process, err = run(command); err != nil {
+	if s.process, err = process.StartApart(command, options.Addresses...); err != nil {
 		return nil, err
 	}
 	context.AfterFunc(ctx, s.Stop)

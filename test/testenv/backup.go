@@ -33,13 +33,13 @@ const (
 
 // Backup creates a backup in progress, with the timeouts that Velero's server sets. It owns its pod volume backups,
 // so the garbage collector deletes them with it.
-func (w *Env) Backup(ctx context.Context, name string) (*velerov1.Backup, error) {
+func (e *Env) Backup(ctx context.Context, name string) (*velerov1.Backup, error) {
 	backup := &velerov1.Backup{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Namespace: w.Namespace, Labels: map[string]string{velerov1.StorageLocationLabel: defaultLocation},
+			Name: name, Namespace: e.Namespace, Labels: map[string]string{velerov1.StorageLocationLabel: defaultLocation},
 		},
 		Spec: velerov1.BackupSpec{
-			StorageLocation: defaultLocation, IncludedNamespaces: []string{w.Apps},
+			StorageLocation: defaultLocation, IncludedNamespaces: []string{e.Apps},
 			TTL:                metav1.Duration{Duration: 30 * 24 * time.Hour},
 			CSISnapshotTimeout: metav1.Duration{Duration: snapshotTimeout}, ItemOperationTimeout: metav1.Duration{Duration: 4 * time.Hour},
 		},
@@ -47,20 +47,20 @@ func (w *Env) Backup(ctx context.Context, name string) (*velerov1.Backup, error)
 			Phase: velerov1.BackupPhaseInProgress, Version: 1, FormatVersion: "1.1.0", StartTimestamp: new(metav1.Now()),
 		},
 	}
-	return w.Backups().Create(ctx, backup, metav1.CreateOptions{})
+	return e.Backups().Create(ctx, backup, metav1.CreateOptions{})
 }
 
 // PodVolumeBackup creates the resource for one volume of a running pod, as Velero's server does: with the backup's
 // name as prefix, its labels, owner and tags, and no phase. Each function of change may modify it first.
-func (w *Env) PodVolumeBackup(
+func (e *Env) PodVolumeBackup(
 	ctx context.Context, backup *velerov1.Backup, pod *corev1.Pod, volume string, change ...func(*velerov1.PodVolumeBackup),
 ) (*velerov1.PodVolumeBackup, error) {
-	claim, err := w.claimOfVolume(ctx, pod, volume)
+	claim, err := e.claimOfVolume(ctx, pod, volume)
 	if err != nil {
 		return nil, fmt.Errorf("make pod volume backup: %w", err)
 	}
 	wanted := podVolumeBackup(backup, pod, volume, claim)
-	return create(ctx, w, w.Velero, podVolumeBackups, wanted, change)
+	return create(ctx, e, e.Velero, podVolumeBackups, wanted, change)
 }
 
 func podVolumeBackup(
@@ -92,7 +92,7 @@ func podVolumeBackup(
 
 // DataUpload creates the resource for the snapshot of a claim, as Velero's server does. It adds the storage class of
 // the claim to the snapshot's specification. Each function of change may modify it first.
-func (w *Env) DataUpload(
+func (e *Env) DataUpload(
 	ctx context.Context, backup *velerov1.Backup, claim *corev1.PersistentVolumeClaim,
 	snapshot velerov2alpha1.CSISnapshotSpec, change ...func(*velerov2alpha1.DataUpload),
 ) (*velerov2alpha1.DataUpload, error) {
@@ -110,7 +110,7 @@ func (w *Env) DataUpload(
 	}
 	wanted.Labels[velerov1.PVCUIDLabel] = string(claim.UID)
 	wanted.Labels[velerov1.AsyncOperationIDLabel] = operationID(velerov1.AsyncOperationIDPrefixDataUpload, backup.UID, claim.UID)
-	return create(ctx, w, w.VeleroAlpha, dataUploads, wanted, change)
+	return create(ctx, e, e.VeleroAlpha, dataUploads, wanted, change)
 }
 
 func labelsOfBackup(backup *velerov1.Backup) map[string]string {

@@ -78,7 +78,7 @@ func InstallSnapshotCRDs(ctx context.Context, config *rest.Config) error {
 
 // StorageClass creates a class. It is cluster-scoped, so its name, or its driver, must be unique to the test. By
 // default, it binds immediately and deletes volumes with their claims.
-func (w *Env) StorageClass(ctx context.Context, name, provisioner string, change ...func(*storagev1.StorageClass)) error {
+func (e *Env) StorageClass(ctx context.Context, name, provisioner string, change ...func(*storagev1.StorageClass)) error {
 	class := &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner,
 		VolumeBindingMode: new(storagev1.VolumeBindingImmediate), ReclaimPolicy: new(corev1.PersistentVolumeReclaimDelete),
@@ -86,7 +86,7 @@ func (w *Env) StorageClass(ctx context.Context, name, provisioner string, change
 	for _, alter := range change {
 		alter(class)
 	}
-	if _, err := w.Kube.StorageV1().StorageClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
+	if _, err := e.Kube.StorageV1().StorageClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create storage class: %w", err)
 	}
 	return nil
@@ -99,12 +99,12 @@ func WhenUsed(class *storagev1.StorageClass) {
 
 // SnapshotClass creates a cluster-scoped class. Snapshots are deleted with their VolumeSnapshots. Its label selects it for
 // Velero's server.
-func (w *Env) SnapshotClass(ctx context.Context, name, driver string) error {
+func (e *Env) SnapshotClass(ctx context.Context, name, driver string) error {
 	class := &snapshotv1.VolumeSnapshotClass{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"velero.io/csi-volumesnapshot-class": "true"}},
 		Driver:     driver, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
 	}
-	if _, err := w.Snapshots.SnapshotV1().VolumeSnapshotClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
+	if _, err := e.Snapshots.SnapshotV1().VolumeSnapshotClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create snapshot class: %w", err)
 	}
 	return nil
@@ -112,7 +112,7 @@ func (w *Env) SnapshotClass(ctx context.Context, name, driver string) error {
 
 // CSIClaim creates a claim of 1Gi in Apps for provisioning by the class's driver. Each function of change may modify
 // it first.
-func (w *Env) CSIClaim(
+func (e *Env) CSIClaim(
 	ctx context.Context, name, class string, change ...func(*corev1.PersistentVolumeClaim),
 ) (*corev1.PersistentVolumeClaim, error) {
 	claim := &corev1.PersistentVolumeClaim{
@@ -125,7 +125,7 @@ func (w *Env) CSIClaim(
 	for _, alter := range change {
 		alter(claim)
 	}
-	created, err := w.Kube.CoreV1().PersistentVolumeClaims(w.Apps).Create(ctx, claim, metav1.CreateOptions{})
+	created, err := e.Kube.CoreV1().PersistentVolumeClaims(e.Apps).Create(ctx, claim, metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("create claim: %w", err)
 	}
@@ -134,7 +134,7 @@ func (w *Env) CSIClaim(
 
 // Snapshot creates a VolumeSnapshot of a claim as Velero's CSI plugin does, with the labels of the claim and of the
 // backup.
-func (w *Env) Snapshot(
+func (e *Env) Snapshot(
 	ctx context.Context, backup *velerov1.Backup, claim *corev1.PersistentVolumeClaim, class string,
 ) (*snapshotv1.VolumeSnapshot, error) {
 	labels := map[string]string{velerov1.BackupNameLabel: labelValue(backup.Name)}
@@ -146,7 +146,7 @@ func (w *Env) Snapshot(
 			VolumeSnapshotClassName: &class,
 		},
 	}
-	created, err := w.Snapshots.SnapshotV1().VolumeSnapshots(claim.Namespace).Create(ctx, wanted, metav1.CreateOptions{})
+	created, err := e.Snapshots.SnapshotV1().VolumeSnapshots(claim.Namespace).Create(ctx, wanted, metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("create snapshot: %w", err)
 	}

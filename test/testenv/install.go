@@ -93,7 +93,7 @@ func (o Options) nodeSelector() map[string]string {
 }
 
 // install creates Velero's namespace and the objects in it.
-func (w *Env) install(ctx context.Context, options Options) error {
+func (e *Env) install(ctx context.Context, options Options) error {
 	objects, err := options.objects(options.Namespace)
 	if err != nil {
 		return err
@@ -105,10 +105,10 @@ func (w *Env) install(ctx context.Context, options Options) error {
 	if options.Namespace == "" {
 		namespace.GenerateName = "velero-"
 	}
-	if w.Namespace, err = w.namespace(ctx, namespace); err != nil {
+	if e.Namespace, err = e.namespace(ctx, namespace); err != nil {
 		return err
 	}
-	if objects, err = options.objects(w.Namespace); err != nil {
+	if objects, err = options.objects(e.Namespace); err != nil {
 		return err
 	}
 	for _, object := range objects[1:] {
@@ -116,9 +116,9 @@ func (w *Env) install(ctx context.Context, options Options) error {
 			continue
 		}
 		resource, _ := apimeta.UnsafeGuessKindToResource(object.GroupVersionKind())
-		client := dynamic.ResourceInterface(w.dynamic.Resource(resource))
+		client := dynamic.ResourceInterface(e.dynamic.Resource(resource))
 		if object.GetNamespace() != "" {
-			client = w.dynamic.Resource(resource).Namespace(object.GetNamespace())
+			client = e.dynamic.Resource(resource).Namespace(object.GetNamespace())
 		}
 		if _, err := client.Create(ctx, object, metav1.CreateOptions{}); err != nil {
 			return fmt.Errorf("create %s: %w", object.GetKind(), err)

@@ -31,11 +31,11 @@ type Recorder struct {
 }
 
 // Record starts a recorder that ends with ctx. Existing transfers count as first observations.
-func (w *Env) Record(ctx context.Context) (*Recorder, error) {
+func (e *Env) Record(ctx context.Context) (*Recorder, error) {
 	r := &Recorder{changed: make(chan struct{})}
 	var synced []cache.InformerSynced
 	for _, kind := range Kinds() {
-		informer := dynamicinformer.NewFilteredDynamicInformer(w.dynamic, kind.Resource(), w.Namespace, 0, nil, nil).Informer()
+		informer := dynamicinformer.NewFilteredDynamicInformer(e.dynamic, kind.Resource(), e.Namespace, 0, nil, nil).Informer()
 		registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc: func(object any) { r.add(transferOf(object)) },
 			UpdateFunc: func(old, object any) {

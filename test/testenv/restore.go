@@ -19,21 +19,21 @@ const WaitContainer = "restore-wait"
 
 // Restore creates a restore in progress of the backup with the same name. It owns its resources, so the garbage
 // collector deletes them with it.
-func (w *Env) Restore(ctx context.Context, name string) (*velerov1.Restore, error) {
+func (e *Env) Restore(ctx context.Context, name string) (*velerov1.Restore, error) {
 	wanted := &velerov1.Restore{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: w.Namespace},
-		Spec:       velerov1.RestoreSpec{BackupName: name, IncludedNamespaces: []string{w.Apps}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: e.Namespace},
+		Spec:       velerov1.RestoreSpec{BackupName: name, IncludedNamespaces: []string{e.Apps}},
 		Status:     velerov1.RestoreStatus{Phase: velerov1.RestorePhaseInProgress, StartTimestamp: new(metav1.Now())},
 	}
-	return w.Restores().Create(ctx, wanted, metav1.CreateOptions{})
+	return e.Restores().Create(ctx, wanted, metav1.CreateOptions{})
 }
 
 // RestorePod creates a pod in Apps as Velero's server restores it: a SourcePod whose first init container waits until
 // its volumes are restored.
-func (w *Env) RestorePod(
+func (e *Env) RestorePod(
 	ctx context.Context, restore *velerov1.Restore, name, node string, volumes ...corev1.Volume,
 ) (*corev1.Pod, error) {
-	pod, err := w.appPod(ctx, name, node, volumes)
+	pod, err := e.appPod(ctx, name, node, volumes)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func (w *Env) RestorePod(
 	pod.Labels[velerov1.BackupNameLabel] = labelValue(restore.Spec.BackupName)
 	pod.Labels[velerov1.RestoreNameLabel] = labelValue(restore.Name)
 	pod.Spec.InitContainers = slices.Insert(pod.Spec.InitContainers, 0, wait)
-	created, err := w.Kube.CoreV1().Pods(w.Apps).Create(ctx, pod, metav1.CreateOptions{})
+	created, err := e.Kube.CoreV1().Pods(e.Apps).Create(ctx, pod, metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("create restored pod: %w", err)
 	}
@@ -61,11 +61,11 @@ func (w *Env) RestorePod(
 
 // PodVolumeRestore creates the resource for one volume of a restored pod, as Velero's server does. Each function of
 // change may modify it first.
-func (w *Env) PodVolumeRestore(
+func (e *Env) PodVolumeRestore(
 	ctx context.Context, restore *velerov1.Restore, pod *corev1.Pod, volume, snapshotID, sourceNamespace string,
 	change ...func(*velerov1.PodVolumeRestore),
 ) (*velerov1.PodVolumeRestore, error) {
-	claim, err := w.claimOfVolume(ctx, pod, volume)
+	claim, err := e.claimOfVolume(ctx, pod, volume)
 	if err != nil {
 		return nil, fmt.Errorf("make pod volume restore: %w", err)
 	}
@@ -84,25 +84,25 @@ func (w *Env) PodVolumeRestore(
 	if claim != nil {
 		wanted.Labels[velerov1.PVCUIDLabel] = string(claim.UID)
 	}
-	return create(ctx, w, w.Velero, podVolumeRestores, wanted, change)
+	return create(ctx, e, e.Velero, podVolumeRestores, wanted, change)
 }
 
 // TargetClaim creates a claim in Apps as Velero's server does for a data restore. Its selector allows the binding
 // only of a volume created for it.
-func (w *Env) TargetClaim(
+func (e *Env) TargetClaim(
 	ctx context.Context, name, class string, change ...func(*corev1.PersistentVolumeClaim),
 ) (*corev1.PersistentVolumeClaim, error) {
 	const random = 5 // characters; GenerateNameRandomLength of Velero
-	return w.CSIClaim(ctx, name, class, append([]func(*corev1.PersistentVolumeClaim){func(claim *corev1.PersistentVolumeClaim) {
+	return e.CSIClaim(ctx, name, class, append([]func(*corev1.PersistentVolumeClaim){func(claim *corev1.PersistentVolumeClaim) {
 		claim.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{
-			velerov1.DynamicPVRestoreLabel: labelValue(fmt.Sprintf("%s.%s.%s", w.Apps, name, rand.String(random))),
+			velerov1.DynamicPVRestoreLabel: labelValue(fmt.Sprintf("%s.%s.%s", e.Apps, name, rand.String(random))),
 		}}
 	}}, change...)...)
 }
 
 // DataDownload creates the resource for a restored claim, as Velero's server does. The snapshot is from the claim's
 // namespace. Each function of change may modify it first.
-func (w *Env) DataDownload(
+func (e *Env) DataDownload(
 	ctx context.Context, restore *velerov1.Restore, claim *corev1.PersistentVolumeClaim, snapshotID string,
 	change ...func(*velerov2alpha1.DataDownload),
 ) (*velerov2alpha1.DataDownload, error) {
@@ -118,7 +118,7 @@ func (w *Env) DataDownload(
 		},
 	}
 	wanted.Labels[velerov1.AsyncOperationIDLabel] = operationID(velerov1.AsyncOperationIDPrefixDataDownload, restore.UID, claim.UID)
-	return create(ctx, w, w.VeleroAlpha, dataDownloads, wanted, change)
+	return create(ctx, e, e.VeleroAlpha, dataDownloads, wanted, change)
 }
 
 func labelsOfRestore(restore *velerov1.Restore) map[string]string {

@@ -16,22 +16,22 @@ import (
 // SourcePod creates a pod in Apps that mounts the volumes of a backup. It runs on node. If node is "", the scheduler
 // selects one of the nodes of this installation. A claim in Block mode becomes a device. Every other volume is mounted at
 // /NAME.
-func (w *Env) SourcePod(ctx context.Context, name, node string, volumes ...corev1.Volume) (*corev1.Pod, error) {
-	pod, err := w.appPod(ctx, name, node, volumes)
+func (e *Env) SourcePod(ctx context.Context, name, node string, volumes ...corev1.Volume) (*corev1.Pod, error) {
+	pod, err := e.appPod(ctx, name, node, volumes)
 	if err != nil {
 		return nil, err
 	}
-	created, err := w.Kube.CoreV1().Pods(w.Apps).Create(ctx, pod, metav1.CreateOptions{})
+	created, err := e.Kube.CoreV1().Pods(e.Apps).Create(ctx, pod, metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("create source pod: %w", err)
 	}
 	return created, nil
 }
 
-func (w *Env) appPod(ctx context.Context, name, node string, volumes []corev1.Volume) (*corev1.Pod, error) {
+func (e *Env) appPod(ctx context.Context, name, node string, volumes []corev1.Volume) (*corev1.Pod, error) {
 	container := corev1.Container{Name: "app", Image: "app:1"}
 	for _, volume := range volumes {
-		claim, err := w.claimOf(ctx, w.Apps, volume)
+		claim, err := e.claimOf(ctx, e.Apps, volume)
 		if err != nil {
 			return nil, err
 		}
@@ -51,7 +51,7 @@ func (w *Env) appPod(ctx context.Context, name, node string, volumes []corev1.Vo
 		},
 	}
 	if node == "" {
-		pod.Spec.NodeSelector = w.nodes
+		pod.Spec.NodeSelector = e.nodes
 	}
 	return pod, nil
 }
@@ -70,16 +70,16 @@ func ClaimVolume(name, claim string) corev1.Volume {
 
 // Claim creates a claim in Apps and a volume for it, named NAMESPACE-NAME. It returns the claim after the volume
 // controller has bound it. The volume has the policy Retain, and every node can mount it.
-func (w *Env) Claim(
+func (e *Env) Claim(
 	ctx context.Context, name string, source corev1.PersistentVolumeSource, mode corev1.PersistentVolumeMode,
 ) (*corev1.PersistentVolumeClaim, error) {
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	access := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	volume := &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: w.Apps + "-" + name},
+		ObjectMeta: metav1.ObjectMeta{Name: e.Apps + "-" + name},
 		Spec: corev1.PersistentVolumeSpec{
 			PersistentVolumeSource: source, Capacity: size, AccessModes: access, VolumeMode: &mode,
-			ClaimRef: &corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: w.Apps, Name: name},
+			ClaimRef: &corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: e.Apps, Name: name},
 		},
 	}
 	claim := &corev1.PersistentVolumeClaim{
@@ -89,33 +89,33 @@ func (w *Env) Claim(
 			StorageClassName: new(""), Resources: corev1.VolumeResourceRequirements{Requests: size},
 		},
 	}
-	if err := w.offer(ctx, volume); err != nil {
+	if err := e.offer(ctx, volume); err != nil {
 		return nil, fmt.Errorf("offer volume: %w", err)
 	}
-	claims := w.Kube.CoreV1().PersistentVolumeClaims(w.Apps)
+	claims := e.Kube.CoreV1().PersistentVolumeClaims(e.Apps)
 	if _, err := claims.Create(ctx, claim, metav1.CreateOptions{}); err != nil {
 		return nil, fmt.Errorf("create claim: %w", err)
 	}
-	return w.WaitClaim(ctx, w.Apps, name, Bound)
+	return e.WaitClaim(ctx, e.Apps, name, Bound)
 }
 
 // offer creates a volume and waits until the volume controller has observed it. If the controller observes the claim
 // before its volume, the claim waits for the next resync.
-func (w *Env) offer(ctx context.Context, volume *corev1.PersistentVolume) error {
-	if _, err := w.Kube.CoreV1().PersistentVolumes().Create(ctx, volume, metav1.CreateOptions{}); err != nil {
+func (e *Env) offer(ctx context.Context, volume *corev1.PersistentVolume) error {
+	if _, err := e.Kube.CoreV1().PersistentVolumes().Create(ctx, volume, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	_, err := w.WaitVolume(ctx, volume.Name, func(v *corev1.PersistentVolume) bool { return v.Status.Phase == corev1.VolumeAvailable })
+	_, err := e.WaitVolume(ctx, volume.Name, func(v *corev1.PersistentVolume) bool { return v.Status.Phase == corev1.VolumeAvailable })
 	return err
 }
 
 // claimOf reads the claim of a pod's volume; nil if the volume has none.
-func (w *Env) claimOf(ctx context.Context, namespace string, volume corev1.Volume) (*corev1.PersistentVolumeClaim, error) {
+func (e *Env) claimOf(ctx context.Context, namespace string, volume corev1.Volume) (*corev1.PersistentVolumeClaim, error) {
 	if volume.PersistentVolumeClaim == nil {
 		return nil, nil //nolint:nilnil // A missing claim is a valid result.
 	}
 	name := volume.PersistentVolumeClaim.ClaimName
-	claim, err := w.Kube.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+	claim, err := e.Kube.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("get claim: %w", err)
 	}
@@ -123,26 +123,26 @@ func (w *Env) claimOf(ctx context.Context, namespace string, volume corev1.Volum
 }
 
 // claimOfVolume reads the claim of the pod's volume with that name.
-func (w *Env) claimOfVolume(ctx context.Context, pod *corev1.Pod, name string) (*corev1.PersistentVolumeClaim, error) {
+func (e *Env) claimOfVolume(ctx context.Context, pod *corev1.Pod, name string) (*corev1.PersistentVolumeClaim, error) {
 	index := slices.IndexFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == name })
 	if index < 0 {
 		return nil, fmt.Errorf("pod %s has no volume %s", pod.Name, name)
 	}
-	return w.claimOf(ctx, pod.Namespace, pod.Spec.Volumes[index])
+	return e.claimOf(ctx, pod.Namespace, pod.Spec.Volumes[index])
 }
 
 // PriorityClass creates a class. It is cluster-scoped, so its name must be unique to the test.
-func (w *Env) PriorityClass(ctx context.Context, name string, value int32) error {
+func (e *Env) PriorityClass(ctx context.Context, name string, value int32) error {
 	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value}
-	if _, err := w.Kube.SchedulingV1().PriorityClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
+	if _, err := e.Kube.SchedulingV1().PriorityClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create priority class: %w", err)
 	}
 	return nil
 }
 
 // ConfigMap creates or updates the ConfigMap in Velero's namespace so that it has exactly data.
-func (w *Env) ConfigMap(ctx context.Context, name string, data map[string]string) error {
-	client := w.Kube.CoreV1().ConfigMaps(w.Namespace)
+func (e *Env) ConfigMap(ctx context.Context, name string, data map[string]string) error {
+	client := e.Kube.CoreV1().ConfigMaps(e.Namespace)
 	wanted := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}
 	_, err := client.Update(ctx, wanted, metav1.UpdateOptions{})
 	if apierrors.IsNotFound(err) {

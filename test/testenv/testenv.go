@@ -63,41 +63,41 @@ type Env struct {
 // New installs Velero with the permissions of config, and waits until both namespaces admit pods. The resource
 // definitions must exist (InstallCRDs). The error names the object that failed.
 func New(ctx context.Context, config *rest.Config, options Options) (*Env, error) {
-	w, err := connect(config)
+	e, err := connect(config)
 	if err != nil {
 		return nil, fmt.Errorf("make clients: %w", err)
 	}
-	w.nodes = options.nodeSelector()
-	if err := w.install(ctx, options); err != nil {
-		return nil, fmt.Errorf("install Velero in %s: %w", w.Namespace, err)
+	e.nodes = options.nodeSelector()
+	if err := e.install(ctx, options); err != nil {
+		return nil, fmt.Errorf("install Velero in %s: %w", e.Namespace, err)
 	}
-	apps := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.Namespace + "-apps"}}
-	w.Apps, err = w.namespace(ctx, apps)
-	return w, err
+	apps := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: e.Namespace + "-apps"}}
+	e.Apps, err = e.namespace(ctx, apps)
+	return e, err
 }
 
 // Open returns the environment of an existing installation of Velero in namespace. It creates the namespace of the
 // backed-up pods.
 func Open(ctx context.Context, config *rest.Config, namespace string) (*Env, error) {
-	w, err := connect(config)
+	e, err := connect(config)
 	if err != nil {
 		return nil, fmt.Errorf("make clients: %w", err)
 	}
-	w.Namespace = namespace
-	w.Apps, err = w.namespace(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace + "-apps"}})
-	return w, err
+	e.Namespace = namespace
+	e.Apps, err = e.namespace(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace + "-apps"}})
+	return e, err
 }
 
 // connect creates the clients. Custom resources are served only as JSON, so the clients for Velero's types use it.
-func connect(config *rest.Config) (w *Env, err error) {
-	w = &Env{}
-	if w.Kube, err = kubernetes.NewForConfig(config); err != nil {
+func connect(config *rest.Config) (e *Env, err error) {
+	e = &Env{}
+	if e.Kube, err = kubernetes.NewForConfig(config); err != nil {
 		return nil, err
 	}
-	if w.Snapshots, err = snapshots.NewForConfig(config); err != nil {
+	if e.Snapshots, err = snapshots.NewForConfig(config); err != nil {
 		return nil, err
 	}
-	if w.dynamic, err = dynamic.NewForConfig(config); err != nil {
+	if e.dynamic, err = dynamic.NewForConfig(config); err != nil {
 		return nil, err
 	}
 	known := runtime.NewScheme()
@@ -110,20 +110,20 @@ func connect(config *rest.Config) (w *Env, err error) {
 		group.NegotiatedSerializer = serializer.NewCodecFactory(known).WithoutConversion()
 		return rest.RESTClientFor(group)
 	}
-	if w.Velero, err = client(velerov1.SchemeGroupVersion); err != nil {
+	if e.Velero, err = client(velerov1.SchemeGroupVersion); err != nil {
 		return nil, err
 	}
-	w.VeleroAlpha, err = client(velerov2alpha1.SchemeGroupVersion)
-	return w, err
+	e.VeleroAlpha, err = client(velerov2alpha1.SchemeGroupVersion)
+	return e, err
 }
 
 // namespace creates a namespace and returns its name after it has a ServiceAccount. Without one, it admits no pod.
-func (w *Env) namespace(ctx context.Context, wanted *corev1.Namespace) (string, error) {
-	created, err := w.Kube.CoreV1().Namespaces().Create(ctx, wanted, metav1.CreateOptions{})
+func (e *Env) namespace(ctx context.Context, wanted *corev1.Namespace) (string, error) {
+	created, err := e.Kube.CoreV1().Namespaces().Create(ctx, wanted, metav1.CreateOptions{})
 	if err != nil {
 		return "", fmt.Errorf("create namespace: %w", err)
 	}
-	_, err = Wait(ctx, w.Kube.CoreV1().ServiceAccounts(created.Name), Named("default"), func(*corev1.ServiceAccount) bool { return true })
+	_, err = Wait(ctx, e.Kube.CoreV1().ServiceAccounts(created.Name), Named("default"), func(*corev1.ServiceAccount) bool { return true })
 	return created.Name, err
 }
 
@@ -131,12 +131,12 @@ func (w *Env) namespace(ctx context.Context, wanted *corev1.Namespace) (string, 
 func create[T any, P interface {
 	*T
 	runtime.Object
-}](ctx context.Context, w *Env, client rest.Interface, resource string, wanted P, change []func(P)) (P, error) {
+}](ctx context.Context, e *Env, client rest.Interface, resource string, wanted P, change []func(P)) (P, error) {
 	for _, alter := range change {
 		alter(wanted)
 	}
 	created := P(new(T))
-	if err := client.Post().Namespace(w.Namespace).Resource(resource).Body(wanted).Do(ctx).Into(created); err != nil {
+	if err := client.Post().Namespace(e.Namespace).Resource(resource).Body(wanted).Do(ctx).Into(created); err != nil {
 		return nil, fmt.Errorf("create in %s: %w", resource, err)
 	}
 	return created, nil

@@ -139,8 +139,8 @@ type Transfers struct {
 }
 
 // Transfers returns the client of a kind in Velero's namespace.
-func (w *Env) Transfers(kind Kind) Transfers {
-	return Transfers{kind: kind, client: w.dynamic.Resource(kind.Resource()).Namespace(w.Namespace)}
+func (e *Env) Transfers(kind Kind) Transfers {
+	return Transfers{kind: kind, client: e.dynamic.Resource(kind.Resource()).Namespace(e.Namespace)}
 }
 
 // Get reads one transfer. It returns the error of the API server unwrapped.

@@ -23,37 +23,37 @@ func clientOf[T any, L any, P interface {
 }, Q interface {
 	*L
 	runtime.Object
-}](w *Env, resource string) *gentype.ClientWithList[P, Q] {
-	return gentype.NewClientWithList[P, Q](resource, w.Velero, metav1.ParameterCodec, w.Namespace,
+}](e *Env, resource string) *gentype.ClientWithList[P, Q] {
+	return gentype.NewClientWithList[P, Q](resource, e.Velero, metav1.ParameterCodec, e.Namespace,
 		func() P { return new(T) }, func() Q { return new(L) })
 }
 
 // Backups returns the client of Backups.
-func (w *Env) Backups() *gentype.ClientWithList[*velerov1.Backup, *velerov1.BackupList] {
-	return clientOf[velerov1.Backup, velerov1.BackupList](w, "backups")
+func (e *Env) Backups() *gentype.ClientWithList[*velerov1.Backup, *velerov1.BackupList] {
+	return clientOf[velerov1.Backup, velerov1.BackupList](e, "backups")
 }
 
 // Restores returns the client of Restores.
-func (w *Env) Restores() *gentype.ClientWithList[*velerov1.Restore, *velerov1.RestoreList] {
-	return clientOf[velerov1.Restore, velerov1.RestoreList](w, "restores")
+func (e *Env) Restores() *gentype.ClientWithList[*velerov1.Restore, *velerov1.RestoreList] {
+	return clientOf[velerov1.Restore, velerov1.RestoreList](e, "restores")
 }
 
 // Locations returns the client of BackupStorageLocations.
-func (w *Env) Locations() *gentype.ClientWithList[*velerov1.BackupStorageLocation, *velerov1.BackupStorageLocationList] {
-	return clientOf[velerov1.BackupStorageLocation, velerov1.BackupStorageLocationList](w, "backupstoragelocations")
+func (e *Env) Locations() *gentype.ClientWithList[*velerov1.BackupStorageLocation, *velerov1.BackupStorageLocationList] {
+	return clientOf[velerov1.BackupStorageLocation, velerov1.BackupStorageLocationList](e, "backupstoragelocations")
 }
 
 // Repositories returns the client of BackupRepositories.
-func (w *Env) Repositories() *gentype.ClientWithList[*velerov1.BackupRepository, *velerov1.BackupRepositoryList] {
-	return clientOf[velerov1.BackupRepository, velerov1.BackupRepositoryList](w, "backuprepositories")
+func (e *Env) Repositories() *gentype.ClientWithList[*velerov1.BackupRepository, *velerov1.BackupRepositoryList] {
+	return clientOf[velerov1.BackupRepository, velerov1.BackupRepositoryList](e, "backuprepositories")
 }
 
 // Repository creates the backup repository of a namespace, as Velero's server does before the first pod volume
 // backup. It waits until a running Velero server has set it to Ready.
-func (w *Env) Repository(ctx context.Context, volumeNamespace string, change ...func(*velerov1.BackupRepository)) (*velerov1.BackupRepository, error) {
+func (e *Env) Repository(ctx context.Context, volumeNamespace string, change ...func(*velerov1.BackupRepository)) (*velerov1.BackupRepository, error) {
 	repository := &velerov1.BackupRepository{
 		ObjectMeta: metav1.ObjectMeta{
-			GenerateName: fmt.Sprintf("%s-%s-kopia-", volumeNamespace, defaultLocation), Namespace: w.Namespace,
+			GenerateName: fmt.Sprintf("%s-%s-kopia-", volumeNamespace, defaultLocation), Namespace: e.Namespace,
 			Labels: map[string]string{
 				velerov1.VolumeNamespaceLabel: labelValue(volumeNamespace), velerov1.StorageLocationLabel: defaultLocation,
 				velerov1.RepositoryTypeLabel: velerov1.BackupRepositoryTypeKopia,
@@ -66,11 +66,11 @@ func (w *Env) Repository(ctx context.Context, volumeNamespace string, change ...
 	for _, set := range change {
 		set(repository)
 	}
-	created, err := w.Repositories().Create(ctx, repository, metav1.CreateOptions{})
+	created, err := e.Repositories().Create(ctx, repository, metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("create repository: %w", err)
 	}
-	return Wait(ctx, w.Repositories(), Named(created.Name), func(r *velerov1.BackupRepository) bool {
+	return Wait(ctx, e.Repositories(), Named(created.Name), func(r *velerov1.BackupRepository) bool {
 		return r.Status.Phase == velerov1.BackupRepositoryPhaseReady
 	})
 }

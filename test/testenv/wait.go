@@ -142,8 +142,8 @@ func WaitGone[L runtime.Object](
 }
 
 // WaitPod returns the pod after done accepts it. A terminal pod that done rejects is an error at once.
-func (w *Env) WaitPod(ctx context.Context, namespace, name string, done func(*corev1.Pod) bool) (*corev1.Pod, error) {
-	return Wait(ctx, w.Kube.CoreV1().Pods(namespace), Named(name), done, podEnded)
+func (e *Env) WaitPod(ctx context.Context, namespace, name string, done func(*corev1.Pod) bool) (*corev1.Pod, error) {
+	return Wait(ctx, e.Kube.CoreV1().Pods(namespace), Named(name), done, podEnded)
 }
 
 // podEnded returns an error for a terminal pod.
@@ -155,14 +155,14 @@ func podEnded(pod *corev1.Pod) error {
 }
 
 // WaitPodGone waits until the pod is deleted.
-func (w *Env) WaitPodGone(ctx context.Context, namespace, name string) error {
-	return WaitGone(ctx, w.Kube.CoreV1().Pods(namespace), Named(name))
+func (e *Env) WaitPodGone(ctx context.Context, namespace, name string) error {
+	return WaitGone(ctx, e.Kube.CoreV1().Pods(namespace), Named(name))
 }
 
 // NodeAgentPod returns the DaemonSet's pod on node after done accepts it.
-func (w *Env) NodeAgentPod(ctx context.Context, node string, done func(*corev1.Pod) bool) (*corev1.Pod, error) {
+func (e *Env) NodeAgentPod(ctx context.Context, node string, done func(*corev1.Pod) bool) (*corev1.Pod, error) {
 	agents := metav1.ListOptions{LabelSelector: "role=node-agent", FieldSelector: "spec.nodeName=" + node}
-	return Wait(ctx, w.Kube.CoreV1().Pods(w.Namespace), agents, done)
+	return Wait(ctx, e.Kube.CoreV1().Pods(e.Namespace), agents, done)
 }
 
 // Ready reports whether the kubelet reports the pod as Ready.
@@ -183,6 +183,6 @@ func WaitsForRestore(pod *corev1.Pod) bool {
 func Running(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning }
 
 // WaitEvent returns a Kubernetes Event of Velero's namespace after done accepts it.
-func (w *Env) WaitEvent(ctx context.Context, done func(*corev1.Event) bool) (*corev1.Event, error) {
-	return Wait(ctx, w.Kube.CoreV1().Events(w.Namespace), metav1.ListOptions{}, done)
+func (e *Env) WaitEvent(ctx context.Context, done func(*corev1.Event) bool) (*corev1.Event, error) {
+	return Wait(ctx, e.Kube.CoreV1().Events(e.Namespace), metav1.ListOptions{}, done)
 }

@@ -17,40 +17,40 @@ func ReadyToUse(snapshot *snapshotv1.VolumeSnapshot) bool {
 }
 
 // WaitClaim returns the claim after done accepts it, for example Bound.
-func (w *Env) WaitClaim(
+func (e *Env) WaitClaim(
 	ctx context.Context, namespace, name string, done func(*corev1.PersistentVolumeClaim) bool,
 ) (*corev1.PersistentVolumeClaim, error) {
-	return Wait(ctx, w.Kube.CoreV1().PersistentVolumeClaims(namespace), Named(name), done)
+	return Wait(ctx, e.Kube.CoreV1().PersistentVolumeClaims(namespace), Named(name), done)
 }
 
 // WaitClaimGone waits until the claim is deleted.
-func (w *Env) WaitClaimGone(ctx context.Context, namespace, name string) error {
-	return WaitGone(ctx, w.Kube.CoreV1().PersistentVolumeClaims(namespace), Named(name))
+func (e *Env) WaitClaimGone(ctx context.Context, namespace, name string) error {
+	return WaitGone(ctx, e.Kube.CoreV1().PersistentVolumeClaims(namespace), Named(name))
 }
 
 // WaitVolume returns the PersistentVolume after done accepts it.
-func (w *Env) WaitVolume(ctx context.Context, name string, done func(*corev1.PersistentVolume) bool) (*corev1.PersistentVolume, error) {
-	return Wait(ctx, w.Kube.CoreV1().PersistentVolumes(), Named(name), done)
+func (e *Env) WaitVolume(ctx context.Context, name string, done func(*corev1.PersistentVolume) bool) (*corev1.PersistentVolume, error) {
+	return Wait(ctx, e.Kube.CoreV1().PersistentVolumes(), Named(name), done)
 }
 
 // WaitSnapshot returns the VolumeSnapshot after done accepts it, for example ReadyToUse.
-func (w *Env) WaitSnapshot(
+func (e *Env) WaitSnapshot(
 	ctx context.Context, namespace, name string, done func(*snapshotv1.VolumeSnapshot) bool,
 ) (*snapshotv1.VolumeSnapshot, error) {
-	return Wait(ctx, w.Snapshots.SnapshotV1().VolumeSnapshots(namespace), Named(name), done)
+	return Wait(ctx, e.Snapshots.SnapshotV1().VolumeSnapshots(namespace), Named(name), done)
 }
 
 // Handle returns the driver's name of the snapshot behind a VolumeSnapshot after the driver has reported it, as
 // Velero's server waits for it before it creates a DataUpload. It also returns the VolumeSnapshot as bound.
-func (w *Env) Handle(ctx context.Context, snapshot *snapshotv1.VolumeSnapshot) (*snapshotv1.VolumeSnapshot, string, error) {
-	bound, err := w.WaitSnapshot(ctx, snapshot.Namespace, snapshot.Name, func(s *snapshotv1.VolumeSnapshot) bool {
+func (e *Env) Handle(ctx context.Context, snapshot *snapshotv1.VolumeSnapshot) (*snapshotv1.VolumeSnapshot, string, error) {
+	bound, err := e.WaitSnapshot(ctx, snapshot.Namespace, snapshot.Name, func(s *snapshotv1.VolumeSnapshot) bool {
 		return s.Status != nil && s.Status.BoundVolumeSnapshotContentName != nil
 	})
 	if err != nil {
 		return nil, "", err
 	}
 	named := Named(*bound.Status.BoundVolumeSnapshotContentName)
-	content, err := Wait(ctx, w.Snapshots.SnapshotV1().VolumeSnapshotContents(), named, func(c *snapshotv1.VolumeSnapshotContent) bool {
+	content, err := Wait(ctx, e.Snapshots.SnapshotV1().VolumeSnapshotContents(), named, func(c *snapshotv1.VolumeSnapshotContent) bool {
 		return c.Status != nil && c.Status.SnapshotHandle != nil
 	})
 	if err != nil {

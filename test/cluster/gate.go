@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"strings"
 	"sync"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/lateen-project/lateen/test/cluster/process"
 )
 
 // Gate is a forwarder to a server, such as the API server, that tests can close. Its clients then observe a server
@@ -91,46 +92,32 @@ func (g *Gate) Stop() error {
 // accept forwards every connection of listener until the listener closes.
 func (g *Gate) accept(listener net.Listener) {
 	for {
-		inside, err := listener.Accept()
+		connection, err := listener.Accept()
 		if err != nil {
 			return
 		}
-		outside, err := net.Dial(g.network, g.target)
-		if err != nil {
-			_ = inside.Close()
-			continue
-		}
-		if !g.keep(listener, inside, outside) {
-			_, _ = inside.Close(), outside.Close()
+		if !g.keep(listener, connection) {
+			_ = connection.Close()
 			return
 		}
-		g.forwarding.Go(func() { g.copy(inside, outside) })
-		g.forwarding.Go(func() { g.copy(outside, inside) })
+		g.forwarding.Go(func() {
+			process.Forward(connection, g.network, g.target)
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			delete(g.connections, connection)
+		})
 	}
 }
 
-// keep registers the connections for Close. It returns false if the gate was closed in the meantime.
-func (g *Gate) keep(listener net.Listener, connections ...net.Conn) bool {
+// keep registers a connection for Close. It returns false if the gate was closed in the meantime.
+func (g *Gate) keep(listener net.Listener, connection net.Conn) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.listener != listener {
 		return false
 	}
-	for _, connection := range connections {
-		g.connections[connection] = struct{}{}
-	}
+	g.connections[connection] = struct{}{}
 	return true
-}
-
-// copy forwards one direction. At its end, it closes both connections, which ends the other direction.
-func (g *Gate) copy(to, from net.Conn) {
-	io.Copy(to, from) //nolint:errcheck // The end of a connection is no error.
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, connection := range []net.Conn{to, from} {
-		delete(g.connections, connection)
-		_ = connection.Close()
-	}
 }
 
 // cut closes a connection with a reset, as from a machine that lost power.

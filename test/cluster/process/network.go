@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -93,24 +94,24 @@ func openDoors(addresses []string) (func(), error) {
 				if err != nil {
 					return
 				}
-				go forward(inside, address)
+				go Forward(inside, "tcp4", address)
 			}
 		}()
 	}
 	return shut, nil
 }
 
-// forward copies both directions until one of them ends.
-func forward(inside net.Conn, address string) {
+// Forward connects a connection to a server on that network and address, and copies both directions until one of them ends.
+func Forward(inside net.Conn, network, address string) {
 	defer inside.Close()
-	outside, err := net.Dial("tcp4", address)
+	outside, err := net.Dial(network, address)
 	if err != nil {
 		return // the client observes the end of its connection
 	}
 	defer outside.Close()
 	done := make(chan struct{}, 2)
 	pass := func(to, from net.Conn) {
-		_, _ = to.(*net.TCPConn).ReadFrom(from) //nolint:forcetypeassert // both are TCP
+		_, _ = io.Copy(to, from) // the end of a connection is no error
 		done <- struct{}{}
 	}
 	go pass(inside, outside)

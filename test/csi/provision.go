@@ -21,8 +21,8 @@ const (
 	modeChangeAnnotation = "snapshot.storage.kubernetes.io/allow-volume-mode-change"
 	// fstypeParameter of a class is the file system of its volumes (external-provisioner).
 	fstypeParameter = "csi.storage.k8s.io/fstype"
-	// DirAttribute is the CSI volume attribute with the directory of the volume's bytes.
-	DirAttribute = "dir"
+	// dirAttribute is the CSI volume attribute with the directory of the volume's bytes.
+	dirAttribute = "dir"
 )
 
 // provisioner is what external-provisioner adds to the library of provisioners.
@@ -78,7 +78,7 @@ func (p provisioner) provision(ctx context.Context, options controller.Provision
 			PersistentVolumeReclaimPolicy: ptr.Deref(class.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete),
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
 				Driver: p.options.Driver, VolumeHandle: handle, FSType: fstype,
-				VolumeAttributes: map[string]string{DirAttribute: p.VolumeDir(handle)},
+				VolumeAttributes: map[string]string{dirAttribute: p.VolumeDir(handle)},
 			}},
 		},
 	}, nil

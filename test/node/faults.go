@@ -39,7 +39,7 @@ func (f *Faults) take(pod *corev1.Pod) Fault {
 	f.lock.Lock()
 	defer f.lock.Unlock()
 	for i, rule := range f.rules {
-		if rule.Match == nil && !IsMover(pod) || rule.Match != nil && !rule.Match(pod) {
+		if rule.Match == nil && !isMover(pod) || rule.Match != nil && !rule.Match(pod) {
 			continue
 		}
 		hit := *rule

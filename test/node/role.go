@@ -44,23 +44,16 @@ func argument(pod *corev1.Pod, flag string) string {
 	return ""
 }
 
-// inEvents returns the name of the resource in the Events of Velero's movers. Their termination messages use another
-// one.
+// inEvents returns the name of the resource in the Events of Velero's movers.
 func (r role) inEvents() string {
-	names := map[testenv.Kind]string{
-		testenv.PodVolumeBackup: "PVB", testenv.PodVolumeRestore: "PVR",
-		testenv.DataUpload: "data upload", testenv.DataDownload: "data download",
-	}
-	return names[r.kind] + " " + r.name
+	return strings.NewReplacer("DataUpload", "data upload", "DataDownload", "data download").Replace(r.kindInResults()) + " " + r.name
 }
 
 // inResults returns the name of the resource in the termination messages of Velero's movers.
-func (r role) inResults() string {
-	names := map[testenv.Kind]string{
-		testenv.PodVolumeBackup: "PVB", testenv.PodVolumeRestore: "PVR",
-		testenv.DataUpload: string(testenv.DataUpload), testenv.DataDownload: string(testenv.DataDownload),
-	}
-	return names[r.kind] + " " + r.name
+func (r role) inResults() string { return r.kindInResults() + " " + r.name }
+
+func (r role) kindInResults() string {
+	return strings.NewReplacer("PodVolumeBackup", "PVB", "PodVolumeRestore", "PVR").Replace(string(r.kind))
 }
 
 func (r role) restores() bool {

@@ -51,8 +51,8 @@ type atOnce struct{ end Result }
 
 func (a atOnce) Run(context.Context, *corev1.Pod, Host) Result { return a.end }
 
-// IsMover reports whether a pod is a data mover of any kind.
-func IsMover(pod *corev1.Pod) bool {
+// isMover reports whether a pod is a data mover of any kind.
+func isMover(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(testenv.Kinds(), func(kind testenv.Kind) bool { return pod.Labels[kind.Label()] != "" })
 }
 
@@ -67,7 +67,7 @@ type Movers struct {
 
 // Run implements Runner.
 func (m Movers) Run(ctx context.Context, pod *corev1.Pod, host Host) Result {
-	if IsMover(pod) {
+	if isMover(pod) {
 		return m.Runner.Run(ctx, pod, host)
 	}
 	if m.Jobs != nil && pod.Labels[repositoryLabel] != "" {

@@ -14,8 +14,8 @@ import (
 // defaultSize is the minimum size of a volume in bytes.
 const defaultSize = 1 << 20
 
-// TopologyKey is the node label with which driver name says from where a volume can be reached.
-func TopologyKey(name string) string { return name + "/node" }
+// topologyKey is the node label with which driver name says from where a volume can be reached.
+func topologyKey(name string) string { return name + "/node" }
 
 // pinned is the parameter of a StorageClass whose volumes can be reached from one node alone, as those of a local disk.
 const pinned = "pinned"

@@ -74,9 +74,6 @@ func New(options Options) (*Driver, error) {
 	return &Driver{options: options, store: store}, nil
 }
 
-// Name returns the name of the driver.
-func (d *Driver) Name() string { return d.options.Name }
-
 // Register adds the driver's services to a server made with Intercept.
 func (d *Driver) Register(server *grpc.Server) {
 	csi.RegisterIdentityServer(server, d)

@@ -19,7 +19,7 @@ func (d *Driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.Nod
 		return nil, statusOf(err)
 	}
 	return &csi.NodeGetInfoResponse{
-		NodeId: d.options.Node, AccessibleTopology: &csi.Topology{Segments: map[string]string{TopologyKey(d.options.Name): d.options.Node}},
+		NodeId: d.options.Node, AccessibleTopology: &csi.Topology{Segments: map[string]string{topologyKey(d.options.Name): d.options.Node}},
 	}, nil
 }
 

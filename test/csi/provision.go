@@ -32,7 +32,9 @@ type provisioner struct{ *Driver }
 func (provisioner) SupportsBlock(context.Context) bool { return true }
 
 // Provision implements controller.Provisioner. It is idempotent.
-func (p provisioner) Provision(ctx context.Context, options controller.ProvisionOptions) (*corev1.PersistentVolume, controller.ProvisioningState, error) {
+func (p provisioner) Provision(
+	ctx context.Context, options controller.ProvisionOptions,
+) (*corev1.PersistentVolume, controller.ProvisioningState, error) {
 	volume, err := p.provision(ctx, options)
 	if err != nil {
 		err = fmt.Errorf("failed to provision volume with StorageClass %q: %w", options.StorageClass.Name, err)

@@ -106,7 +106,8 @@ func disposable(content *snapshotv1.VolumeSnapshotContent) bool {
 	if content.Spec.Source.SnapshotHandle != nil && content.Spec.VolumeSnapshotRef.UID == "" {
 		return true
 	}
-	return metav1.HasAnnotation(content.ObjectMeta, beingDeletedAnnotation) && !metav1.HasAnnotation(content.ObjectMeta, beingCreatedAnnotation)
+	creating := metav1.HasAnnotation(content.ObjectMeta, beingCreatedAnnotation)
+	return metav1.HasAnnotation(content.ObjectMeta, beingDeletedAnnotation) && !creating
 }
 
 // dispose deletes the handle in the status if the policy requires it, then removes the finalizer. As with the real

@@ -18,9 +18,13 @@ func checkProblems(t *testing.T, problems []configmap.Problem) map[configmap.Sec
 	broken := map[configmap.Section]bool{}
 	for _, problem := range problems {
 		require.Contains(t, configmap.Sections(), problem.Section)
+		if first, _, _ := strings.Cut(problem.Path, "."); slices.Contains(configmap.Sections(), configmap.Section(first)) {
+			require.Equal(t, configmap.Section(first), problem.Section)
+		}
 		require.Contains(t, configmap.Reasons(), problem.Reason)
 		require.NotEmpty(t, problem.Message)
 		require.Less(t, len(problem.String()), 1000)
+		require.NotContains(t, problem.String(), "\n")
 		if problem.Reason != configmap.UnknownField && problem.Reason != configmap.Ignored {
 			broken[problem.Section] = true
 		}

@@ -11,45 +11,17 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-func TestParseOmitsFieldsWithoutEffect(t *testing.T) {
-	for name, test := range map[string]struct {
-		text, path, message string
-		want                objects.Settings
-	}{
-		"the label of Velero's movers": {
-			`{"podLabels": {"velero.io/data-upload": "x", "team": "storage"}}`, "podLabels.velero.io/data-upload", "velero.io/data-upload is reserved",
-			objects.Settings{Labels: map[string]string{"team": "storage"}},
-		},
-		"a label of ours": {
-			`{"podLabels": {"team": "storage", "lateen.dev/mover": "false"}}`, "podLabels.lateen.dev/mover", "lateen.dev/mover is reserved",
-			objects.Settings{Labels: map[string]string{"team": "storage"}},
-		},
-		"an annotation of ours": {
-			`{"podAnnotations": {"lateen.dev/attempt": "7", "a": "b"}}`, "podAnnotations.lateen.dev/attempt", "reserved for the agent",
-			objects.Settings{Annotations: map[string]string{"a": "b"}},
-		},
-		"a SELinux type without readOnly": {
-			`{"backupPVC": {"gold": {"spcNoRelabeling": true, "storageClass": "silver"}}}`, "backupPVC.gold", "no effect without readOnly",
-			objects.Settings{BackupClaims: map[string]objects.BackupClaim{"gold": {StorageClass: "silver", SPCNoRelabeling: true}}},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			got, problems := parse(test.text, nil)
-			require.Equal(t, test.want, got.Movers, "the rest is in force")
-			require.Len(t, problems, 1)
-			require.Equal(t, configmap.Ignored, problems[0].Reason)
-			require.Equal(t, test.path, problems[0].Path)
-			require.Contains(t, problems[0].Message, test.message)
-		})
-	}
-}
-
-func TestParseRefusesAMisspelledNodeSelector(t *testing.T) {
-	got, problems := parse(`{"loadConcurrency": {"perNodeConfig": [{"number": 9, "nodeSelector": {"matchLabel": {"size": "big"}}}]}}`, nil)
-	require.Len(t, problems, 2)
-	require.Equal(t, configmap.UnknownField, problems[0].Reason)
-	require.Equal(t, configmap.Missing, problems[1].Reason)
-	require.Equal(t, configmap.Defaults(), got)
+// The corpus has the Problem of each.
+func TestFieldsWithoutEffectAreOmittedAndTheRestIsInForce(t *testing.T) {
+	got, problems := parse(`{
+		"podLabels": {"velero.io/data-upload": "x", "team": "storage", "lateen.dev/mover": "false"},
+		"podAnnotations": {"lateen.dev/attempt": "7", "a": "b"},
+		"backupPVC": {"gold": {"spcNoRelabeling": true, "storageClass": "silver"}}}`, nil)
+	require.Len(t, problems, 4)
+	require.Equal(t, objects.Settings{
+		Labels: map[string]string{"team": "storage"}, Annotations: map[string]string{"a": "b"},
+		BackupClaims: map[string]objects.BackupClaim{"gold": {StorageClass: "silver", SPCNoRelabeling: true}},
+	}, got.Movers)
 }
 
 func TestParseConcurrencyOfANode(t *testing.T) {

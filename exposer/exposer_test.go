@@ -1,7 +1,6 @@
 package exposer
 
 import (
-	"context"
 	"errors"
 	"testing"
 
@@ -18,7 +17,6 @@ import (
 
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
-	"github.com/lateen-project/lateen/exposer/priority"
 )
 
 func movement() objects.MoverSpec {
@@ -48,98 +46,34 @@ func mover() *corev1.Pod {
 	return objects.PlanOf(movement(), facts, objects.Template{}, objects.Settings{}).Pod
 }
 
-// refuse answers the first creation of a pod with an error.
-func refuse(client *fake.Clientset, err error) {
-	refused := false
-	client.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
-		if refused {
-			return false, nil, nil
-		}
-		refused = true
-		return true, nil, err
-	})
-}
-
 func forbidden(why string) error {
 	return apierrors.NewForbidden(corev1.Resource("pods"), "b1", errors.New(why))
 }
 
-func TestAChangedPriorityClassIsReported(t *testing.T) {
+// TestPriorityClass in cmd/lateen/agent has the refusals for the sake of a class.
+func TestARefusedPod(t *testing.T) {
 	for name, test := range map[string]struct {
-		class, admitted string
-		rejected        int
-	}{
-		"taken away":              {class: "low", rejected: 1},
-		"replaced":                {class: "low", admitted: "high", rejected: 1},
-		"kept":                    {class: "low", admitted: "low"},
-		"the default, and wanted": {admitted: "default"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			client := fake.NewClientset()
-			client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
-				create, ok := action.(clienttesting.CreateAction)
-				require.True(t, ok)
-				pod, ok := create.GetObject().(*corev1.Pod)
-				require.True(t, ok)
-				pod = pod.DeepCopy()
-				pod.Spec.PriorityClassName = test.admitted
-				return true, pod, nil
-			})
-			rejected := 0
-			e := exposed(client, objects.Settings{PriorityClass: test.class})
-			e.Rejected = func(context.Context, *corev1.Pod, string, priority.Reason) { rejected++ }
-			_, err := e.Ensure(t.Context(), movement())
-			require.NoError(t, err)
-			require.Equal(t, test.rejected, rejected)
-		})
-	}
-}
-
-func TestARejectedPod(t *testing.T) {
-	scope := apierrors.NewInternalError(errors.New("insufficient quota to match these scopes: [{PriorityClass In [low]}]"))
-	scope.ErrStatus.Reason = ""
-	tests := map[string]struct {
 		class    string
 		refusal  error
-		reason   priority.Reason
-		creates  bool // a pod exists in the end
-		rejected int
 		terminal bool
 	}{
-		"for a missing class is created without it":             {class: "low", refusal: forbidden("no PriorityClass with name low was found"), reason: priority.NotFound, creates: true, rejected: 1},
-		"for the scope of a quota is created without its class": {class: "low", refusal: scope, reason: priority.QuotaScope, creates: true, rejected: 1},
-		"by a webhook is created without its class":             {class: "low", refusal: forbidden("no class may preempt"), reason: priority.Rejected, creates: true, rejected: 1},
-		"for a quota waits with its class":                      {class: "low", refusal: forbidden("exceeded quota")},
-		"for a quota without a class waits":                     {refusal: forbidden("exceeded quota")},
+		"for a quota waits with its class":  {class: "low", refusal: forbidden("exceeded quota")},
+		"for a quota without a class waits": {refusal: forbidden("exceeded quota")},
 		"for an invalid field is terminal": {refusal: apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "b1", field.ErrorList{
 			field.Required(field.NewPath("spec", "containers"), ""),
 		}), terminal: true},
 		"as invalid by a policy waits":  {refusal: apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "b1", nil)},
 		"by an overloaded server waits": {class: "low", refusal: apierrors.NewInternalError(errors.New("etcd"))},
-	}
-	for name, test := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset()
-			refuse(client, test.refusal)
-			rejected := 0
+			client.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, test.refusal })
 			e := exposed(client, objects.Settings{PriorityClass: test.class})
-			e.Rejected = func(_ context.Context, _ *corev1.Pod, _ string, reason priority.Reason) {
-				rejected++
-				require.Equal(t, test.reason, reason)
-			}
 			_, err := e.Ensure(t.Context(), movement())
-			pod, getErr := client.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
-			require.Equal(t, test.rejected, rejected)
+			require.Error(t, err)
 			terminal := (*TerminalError)(nil)
 			require.Equal(t, test.terminal, errors.As(err, &terminal))
-			if !test.creates {
-				require.Error(t, err)
-				require.True(t, apierrors.IsNotFound(getErr))
-				return
-			}
-			require.NoError(t, err)
-			require.NoError(t, getErr)
-			require.Empty(t, pod.Spec.PriorityClassName)
+			require.Equal(t, []string{"create pods"}, requests(client), "it is not created without its class")
 		})
 	}
 }

@@ -81,39 +81,6 @@ func volumeNow(t *testing.T, client *fake.Clientset) *corev1.PersistentVolume {
 	return volume
 }
 
-func TestAStaleClaimDoesNotStopTheRebindOfAnotherAgent(t *testing.T) {
-	deleting := staleFound()
-	deleting.Pod.DeletionTimestamp, deleting.Claims = new(metav1.Now()), nil
-	named := freeTarget()
-	named.Spec.VolumeName = "restored"
-	for name, test := range map[string]struct {
-		target *corev1.PersistentVolumeClaim
-		volume *corev1.PersistentVolume
-		found  Existing
-		waits  string
-	}{
-		"the volume is reserved":                   {freeTarget(), reservedVolume(), staleFound(), "target claim app/claim is not yet bound to PersistentVolume restored"},
-		"the target names the volume":              {named, reservedVolume(), staleFound(), "target claim app/claim is not yet bound to PersistentVolume restored"},
-		"the volume is half bound":                 {named, boundVolume(), staleFound(), "target claim app/claim is not yet bound to PersistentVolume restored"},
-		"the target is bound":                      {boundTarget(), boundVolume(), staleFound(), ""},
-		"the target is bound, the pod is deleting": {boundTarget(), boundVolume(), deleting, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			client := fake.NewClientset(test.target, test.volume)
-			rebound, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), test.found)
-			done, waits := rebound.Done, rebound.Waits
-			require.NoError(t, err)
-			require.Equal(t, test.waits, waits)
-			require.Equal(t, test.waits == "", done)
-			policy := corev1.PersistentVolumeReclaimRetain
-			if done {
-				policy = corev1.PersistentVolumeReclaimDelete
-			}
-			require.Equal(t, policy, volumeNow(t, client).Spec.PersistentVolumeReclaimPolicy)
-		})
-	}
-}
-
 // Lost events: the cache still has the unbound restore claim. A previous version took its volume for missing, and
 // the volume was deleted with the claim.
 func TestAClaimCachedAsUnboundIsFetchedBeforeItsVolumeCountsAsMissing(t *testing.T) {
@@ -133,34 +100,25 @@ func TestAClaimCachedAsUnboundIsFetchedBeforeItsVolumeCountsAsMissing(t *testing
 }
 
 func TestAbandonRebindKeepsTheVolume(t *testing.T) {
-	mine := restoredVolume()
-	mine.Spec.PersistentVolumeReclaimPolicy, mine.Status.Phase = corev1.PersistentVolumeReclaimDelete, corev1.VolumeBound
-	elsewhere := restoredVolume()
-	elsewhere.Spec.PersistentVolumeReclaimPolicy, elsewhere.Status.Phase = corev1.PersistentVolumeReclaimDelete, corev1.VolumeBound
-	elsewhere.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "app", Name: "rescued", UID: "rescued-uid"}
-	for name, test := range map[string]struct {
-		volume *corev1.PersistentVolume
-		policy corev1.PersistentVolumeReclaimPolicy
-	}{
-		"that its restore claim still has":   {mine, corev1.PersistentVolumeReclaimRetain},
-		"that no claim has":                  {restoredVolume(), corev1.PersistentVolumeReclaimRetain},
-		"as it is, if another claim uses it": {elsewhere, corev1.PersistentVolumeReclaimDelete},
-	} {
-		t.Run(name, func(t *testing.T) {
-			client := fake.NewClientset(test.volume)
-			bound, message, err := exposed(client, objects.Settings{}).AbandonRebind(t.Context(), download(), Existing{})
-			require.NoError(t, err)
-			require.False(t, bound)
-			require.Equal(t, "restored volume kept as PersistentVolume restored", message)
-			volume := volumeNow(t, client)
-			require.Equal(t, test.policy, volume.Spec.PersistentVolumeReclaimPolicy)
-			require.Equal(t, "b1", volume.Labels[api.LabelKept])
-		})
-	}
+	client := fake.NewClientset(restoredVolume())
+	bound, message, err := exposed(client, objects.Settings{}).AbandonRebind(t.Context(), download(), Existing{})
+	require.NoError(t, err)
+	require.False(t, bound)
+	require.Equal(t, "restored volume kept as PersistentVolume restored", message)
+	require.Equal(t, "b1", volumeNow(t, client).Labels[api.LabelKept])
 }
 
 func TestAClaimRecreatedDuringARebindIsNotRebound(t *testing.T) {
-	for name, bound := range map[string]bool{"before it is bound": false, "when it is bound to an empty volume": true} {
+	unclaimed := restoredVolume()
+	unclaimed.Spec.ClaimRef = nil
+	for name, test := range map[string]struct {
+		bound    bool
+		restored *corev1.PersistentVolume
+	}{
+		"before it is bound":                     {restored: restoredVolume()},
+		"when it is bound to an empty volume":    {bound: true, restored: restoredVolume()},
+		"after the restored volume was released": {restored: unclaimed},
+	} {
 		t.Run(name, func(t *testing.T) {
 			move := download()
 			stray := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
@@ -168,17 +126,16 @@ func TestAClaimRecreatedDuringARebindIsNotRebound(t *testing.T) {
 				OwnerReferences: []metav1.OwnerReference{{UID: move.UID, Controller: new(true)}},
 			}}
 			empty := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "empty", UID: "empty-uid"}}
-			if bound {
+			if test.bound {
 				stray.Spec.VolumeName = "empty"
 				empty.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "velero", Name: "b1", UID: "stray-uid"}
 			}
-			client := fake.NewClientset(freeClaim(), stray, empty, restoredVolume())
+			client := fake.NewClientset(freeClaim(), stray, empty, test.restored)
 			found := Existing{Claims: []*corev1.PersistentVolumeClaim{stray}}
 			rebound, err := exposed(client, objects.Settings{}).Rebind(t.Context(), move, found)
-			done, waits := rebound.Done, rebound.Waits
 			require.NoError(t, err)
-			require.False(t, done)
-			require.Equal(t, "target claim app/claim is not yet bound to PersistentVolume restored", waits)
+			require.False(t, rebound.Done)
+			require.Equal(t, "target claim app/claim is not yet bound to PersistentVolume restored", rebound.Waits)
 			require.NotContains(t, left(t, client), "claim b1")
 		})
 	}
@@ -198,10 +155,9 @@ func TestAStaleAgentDoesNotUndoABinding(t *testing.T) {
 	})
 
 	rebound, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), Existing{})
-	done := rebound.Done
 
 	require.NoError(t, err)
-	require.True(t, done)
+	require.True(t, rebound.Done)
 	require.Equal(t, freeTarget().UID, volumeNow(t, client).Spec.ClaimRef.UID)
 	require.Equal(t, corev1.PersistentVolumeReclaimDelete, volumeNow(t, client).Spec.PersistentVolumeReclaimPolicy)
 }
@@ -222,9 +178,8 @@ func TestAStaleAgentDoesNotRetainAReboundVolume(t *testing.T) {
 	})
 
 	rebound, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), found)
-	done := rebound.Done
 
 	require.NoError(t, err)
-	require.True(t, done)
+	require.True(t, rebound.Done)
 	require.Equal(t, after, volumeNow(t, client))
 }

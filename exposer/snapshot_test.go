@@ -178,10 +178,7 @@ func TestACleanUpReadsTheSourceFromABackupThatNoCacheHas(t *testing.T) {
 		Annotations: map[string]string{api.AnnotationSourceSnapshot: "apps/snap"},
 	}}
 	s := newStorage(snapshot, content, backup)
-	orphan := upload()
-	orphan.Source.Snapshot.Namespace, orphan.Source.Snapshot.Snapshot = "", ""
-	_, err := (&Exposer{Snapshots: s}).cleanSnapshots(t.Context(), orphan, false)
-	require.NoError(t, err)
+	require.NoError(t, (&Exposer{Snapshots: s}).RemoveOrphan(t.Context(), "velero", backup))
 	require.Contains(t, s.requests(), "get volumesnapshots snap")
 }
 
@@ -206,14 +203,10 @@ func TestDeletesHaveUIDPreconditions(t *testing.T) {
 
 	found := staleFound()
 	found.Pod.UID = "mover-uid"
-	client := clientset.NewClientset(found.Pod, found.Claims[0])
-	_, err = exposed(client, objects.Settings{}).CleanUp(t.Context(), download(), found)
-	require.NoError(t, err)
-	require.Len(t, deletedUIDs(t, client.Actions()), 1, "pod and claim have one name")
-	client = clientset.NewClientset(found.Pod, found.Claims[0], freeTarget(), restoredVolume())
+	client := clientset.NewClientset(found.Pod, found.Claims[0], freeTarget(), restoredVolume())
 	_, err = exposed(client, objects.Settings{}).Rebind(t.Context(), download(), found)
 	require.NoError(t, err)
-	require.Len(t, deletedUIDs(t, client.Actions()), 1)
+	require.Len(t, deletedUIDs(t, client.Actions()), 1, "pod and claim have one name")
 }
 
 // deletedUIDs are the UID preconditions of all deletes, by name.

@@ -104,6 +104,13 @@ func TestStepsOfAHandOver(t *testing.T) {
 			},
 			want: "AwaitSnapshot: VolumeSnapshot apps/snap is not ready: the array is full",
 		},
+		"an original with an error that says nothing": {
+			pairs: func(p *simulatedPairs) {
+				p.original.ready, p.backup, p.backupContent = false, simulatedSnapshot{}, simulatedContent{}
+			},
+			change: func(h *State) { h.Original.Snapshot.Status.Error = &snapshotv1.VolumeSnapshotError{} },
+			want:   "AwaitSnapshot: VolumeSnapshot apps/snap is not ready",
+		},
 		"an original that nothing observes": {
 			pairs:  func(p *simulatedPairs) { p.backup, p.backupContent = simulatedSnapshot{}, simulatedContent{} },
 			change: func(h *State) { h.Original.Snapshot.Status = nil },

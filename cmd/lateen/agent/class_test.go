@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,13 +36,15 @@ import (
 // classes plays the priority classes of a cluster and the admission of pods.
 type classes struct {
 	exist         bool   // the configured class does
-	readError     error  // answers a GET of it
+	reads         int    // GETs of it
+	readError     error  // answers them
 	refusal       error  // answers a pod with the class
 	globalDefault string // class of pods without one
 	removed       bool   // a webhook removes the class
 }
 
 func (c *classes) get() (bool, runtime.Object, error) {
+	c.reads++
 	switch {
 	case c.readError != nil:
 		return true, nil, c.readError
@@ -112,69 +115,76 @@ func agentOf(t *testing.T, cluster *classes, registry *prometheus.Registry) (p *
 func TestPriorityClass(t *testing.T) {
 	scope := apierrors.NewInternalError(errors.New("insufficient quota to match these scopes: [{PriorityClass In [low]}]"))
 	policy := apierrors.NewForbidden(corev1.Resource("pods"), "dd", errors.New("no class may preempt"))
+	unreadable := apierrors.NewForbidden(schedulingv1.Resource("priorityclasses"), "low", nil)
+	refused := errors.New("connection refused")
 	for name, test := range map[string]struct {
 		cluster classes
+		none    bool // no class is configured
 		later   func(*classes)
-		movers  string // the classes of the three
-		reasons []priority.Reason
+		movers  string // the class in force, and those of the three
+		reason  priority.Reason
 	}{
-		"in force":              {cluster: classes{exist: true}, movers: "low low low"},
-		"missing":               {movers: "- - -", reasons: []priority.Reason{priority.NotFound}},
-		"missing at first":      {later: func(c *classes) { c.exist = true }, movers: "- - low", reasons: []priority.Reason{priority.NotFound}},
-		"deleted":               {cluster: classes{exist: true}, later: func(c *classes) { c.exist = false }, movers: "low - -", reasons: []priority.Reason{priority.NotFound}},
-		"forbidden to read":     {cluster: classes{exist: true, readError: apierrors.NewForbidden(schedulingv1.Resource("priorityclasses"), "low", nil)}, movers: "low low low"},
-		"forbidden and missing": {cluster: classes{readError: apierrors.NewForbidden(schedulingv1.Resource("priorityclasses"), "low", nil)}, movers: "- - -", reasons: []priority.Reason{priority.NotFound}},
-		"unanswered":            {cluster: classes{exist: true, readError: errors.New("connection refused")}, movers: "low low low"},
+		"in force":                  {cluster: classes{exist: true}, movers: "low low low low"},
+		"missing":                   {movers: "- - - -", reason: priority.NotFound},
+		"missing at first":          {later: func(c *classes) { c.exist = true }, movers: "- - - low", reason: priority.NotFound},
+		"missing, then unanswered":  {later: func(c *classes) { c.exist, c.readError = true, refused }, movers: "- - - -", reason: priority.NotFound},
+		"deleted":                   {cluster: classes{exist: true}, later: func(c *classes) { c.exist = false }, movers: "low low - -", reason: priority.NotFound},
+		"forbidden to read":         {cluster: classes{exist: true, readError: unreadable}, movers: "low low low low"},
+		"forbidden and missing":     {cluster: classes{readError: unreadable}, movers: "- - - -", reason: priority.NotFound},
+		"unanswered":                {cluster: classes{exist: true, readError: refused}, movers: "low low low low"},
+		"none, beside a default":    {none: true, cluster: classes{globalDefault: "standard"}, movers: "- standard standard standard"},
+		"missing, beside a default": {cluster: classes{globalDefault: "standard"}, movers: "- standard standard standard", reason: priority.NotFound},
 		"outside the scopes of quotas": {
-			cluster: classes{exist: true, refusal: scope}, later: func(c *classes) { c.refusal = nil }, movers: "- - low", reasons: []priority.Reason{priority.QuotaScope},
+			cluster: classes{exist: true, refusal: scope}, later: func(c *classes) { c.refusal = nil }, movers: "- - - low", reason: priority.QuotaScope,
 		},
 		"outside the scopes of a quota that is created later": {
-			cluster: classes{exist: true}, later: func(c *classes) { c.refusal = scope }, movers: "low - -", reasons: []priority.Reason{priority.QuotaScope},
+			cluster: classes{exist: true}, later: func(c *classes) { c.refusal = scope }, movers: "low low - -", reason: priority.QuotaScope,
 		},
-		"refused by a policy":                  {cluster: classes{exist: true, refusal: policy}, later: func(c *classes) { c.refusal = nil }, movers: "- - low", reasons: []priority.Reason{priority.Rejected}},
-		"removed by a webhook":                 {cluster: classes{exist: true, removed: true}, later: func(c *classes) { c.removed = false }, movers: "- - low", reasons: []priority.Reason{priority.Rejected}},
-		"missing, and another one the default": {cluster: classes{globalDefault: "standard"}, movers: "standard standard standard", reasons: []priority.Reason{priority.NotFound}},
+		"refused by a policy":   {cluster: classes{exist: true, refusal: policy}, later: func(c *classes) { c.refusal = nil }, movers: "- - - low", reason: priority.Rejected},
+		"removed by a webhook":  {cluster: classes{exist: true, removed: true}, later: func(c *classes) { c.removed = false }, movers: "- - - low", reason: priority.Rejected},
+		"replaced by a webhook": {cluster: classes{exist: true, removed: true, globalDefault: "high"}, movers: "- high high high", reason: priority.Rejected},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster, registry := test.cluster, prometheus.NewPedanticRegistry()
 			p, clock, events, mover := agentOf(t, &cluster, registry)
-			ctx := t.Context()
-			p.class.set(ctx, priority.Resolve(ctx, "low", func(context.Context, string) (*schedulingv1.PriorityClass, error) {
+			ctx, class := t.Context(), "low"
+			if test.none {
+				class = ""
+			}
+			p.class.set(ctx, priority.Resolve(ctx, class, func(context.Context, string) (*schedulingv1.PriorityClass, error) {
 				_, _, err := cluster.get()
 				return nil, err
 			}))
-			movers := []string{mover()}
+			movers := []string{p.class.class.Effective, mover()}
 			if test.later != nil {
 				test.later(&cluster)
 			}
 			movers = append(movers, mover())
 			clock.Step(resolveInterval)
 			movers = append(movers, mover())
+			reads := cluster.reads
+			mover()
+			require.Equal(t, reads, cluster.reads, "read twice in resolveInterval")
 			for i, class := range movers {
-				if class == "" {
-					movers[i] = "-"
-				}
+				movers[i] = cmp.Or(class, "-")
 			}
 			require.Equal(t, test.movers, strings.Join(movers, " "))
-			var reported []string
-			for len(events.Events) > 0 {
-				reported = append(reported, <-events.Events)
-			}
-			for _, reason := range test.reasons {
-				require.NotEmpty(t, reported)
-				require.Contains(t, reported[0], "Warning PriorityClassNotInForce")
-				require.Contains(t, reported[0], string(reason))
-			}
-			require.Equal(t, len(test.reasons) == 0, len(reported) == 0)
-			counted := ""
-			if len(test.reasons) > 0 {
-				counted = "# HELP lateen_priority_class_fallbacks_total Times that a configured priority class was not used, by consumer and reason.\n" +
-					"# TYPE lateen_priority_class_fallbacks_total counter\n"
-			}
-			for _, reason := range test.reasons {
-				counted += fmt.Sprintf("lateen_priority_class_fallbacks_total{consumer=\"data-mover\",reason=%q} 1\n", reason)
-			}
-			require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(counted), "lateen_priority_class_fallbacks_total"))
+			requireReported(t, events, registry, test.reason)
 		})
 	}
+}
+
+// requireReported requires that one fallback was reported and counted, or none.
+func requireReported(t *testing.T, events *record.FakeRecorder, registry *prometheus.Registry, reason priority.Reason) {
+	t.Helper()
+	const name = "lateen_priority_class_fallbacks_total"
+	if reason == "" {
+		require.Empty(t, events.Events)
+		require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(""), name))
+		return
+	}
+	require.Regexp(t, "^Warning PriorityClassNotInForce .*"+string(reason), <-events.Events)
+	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(
+		"# HELP "+name+" Times that a configured priority class was not used, by consumer and reason.\n# TYPE "+name+" counter\n"+
+			name+`{consumer="data-mover",reason="`+string(reason)+"\"} 1\n"), name))
 }

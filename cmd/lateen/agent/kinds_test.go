@@ -10,12 +10,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
+	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/reconcile"
+	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -54,6 +58,10 @@ func (s stored[T]) Index(name string, of func(T) []string) error {
 
 func (s stored[T]) AddHandler(func(T)) (cache.DoneChecker, error) { return cached{}, nil }
 
+func newStored[T transfer.Object]() stored[T] {
+	return stored[T]{cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})}
+}
+
 // steps records the reconciled keys.
 type steps struct {
 	lock sync.Mutex
@@ -77,38 +85,96 @@ func (s *steps) taken() []string {
 	return keys
 }
 
+// queueOf runs the queue of a kind, and returns its resources and what is reconciled.
+func queueOf[T transfer.Object](t *testing.T, kind transfer.Kind[T]) (l *kindController[T], all stored[T], taken *steps) {
+	t.Helper()
+	all, taken = newStored[T](), &steps{}
+	l = &kindController[T]{
+		transfers:  &reconcile.TransferReconciler[T]{Kind: kind},
+		controller: reconcile.NewController(reconcile.Options{Name: kind.Name, Workers: 1, Clock: clock.RealClock{}}, taken.reconcile),
+		resources:  all,
+	}
+	require.NoError(t, l.index())
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { l.run(ctx, nil) })
+	t.Cleanup(func() {
+		stop()
+		running.Wait()
+	})
+	return l, all, taken
+}
+
+// restoreTo returns a restore to a pod of this UID.
+func restoreTo(pod types.UID, name, node string, phase velerov1.PodVolumeRestorePhase, finalizers ...string) *velerov1.PodVolumeRestore {
+	return &velerov1.PodVolumeRestore{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name, UID: types.UID(name), Finalizers: finalizers},
+		Spec:       velerov1.PodVolumeRestoreSpec{UploaderType: "kopia", Pod: corev1.ObjectReference{UID: pod}},
+		Status:     velerov1.PodVolumeRestoreStatus{Phase: phase, Node: node},
+	}
+}
+
 func TestANodeEventEnqueuesOnlyUnsettledTransfersOfTheNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all := stored[*velerov1.PodVolumeRestore]{cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})}
-		taken := &steps{}
-		l := &kindController[*velerov1.PodVolumeRestore]{
-			transfers:  &reconcile.TransferReconciler[*velerov1.PodVolumeRestore]{Kind: transfer.PodVolumeRestore()},
-			controller: reconcile.NewController(reconcile.Options{Name: "restores", Workers: 1, Clock: clock.RealClock{}}, taken.reconcile),
-			resources:  all,
-		}
-		require.NoError(t, l.index())
-		add := func(name, node string, phase velerov1.PodVolumeRestorePhase, finalizers ...string) {
-			require.NoError(t, all.Add(&velerov1.PodVolumeRestore{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name, Finalizers: finalizers},
-				Spec:       velerov1.PodVolumeRestoreSpec{UploaderType: "kopia"},
-				Status:     velerov1.PodVolumeRestoreStatus{Phase: phase, Node: node},
-			}))
-		}
+		l, all, taken := queueOf(t, transfer.PodVolumeRestore())
 		for i := range 10_000 {
-			add(fmt.Sprint("done-", i), fmt.Sprint("n", i%3), velerov1.PodVolumeRestorePhaseCompleted)
+			require.NoError(t, all.Add(restoreTo("", fmt.Sprint("done-", i), fmt.Sprint("n", i%3), velerov1.PodVolumeRestorePhaseCompleted)))
 		}
-		add("works", "n1", velerov1.PodVolumeRestorePhaseInProgress)
-		add("cleans-up", "n1", velerov1.PodVolumeRestorePhaseFailed, api.FinalizerPodVolume)
-		add("waits", "", "")
-		add("elsewhere", "n2", velerov1.PodVolumeRestorePhaseInProgress)
-		ctx, stop := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() { l.run(ctx, nil) })
+		for _, object := range []*velerov1.PodVolumeRestore{
+			restoreTo("", "works", "n1", velerov1.PodVolumeRestorePhaseInProgress), restoreTo("", "waits", "", ""),
+			restoreTo("", "cleans-up", "n1", velerov1.PodVolumeRestorePhaseFailed, api.FinalizerPodVolume),
+			restoreTo("", "elsewhere", "n2", velerov1.PodVolumeRestorePhaseInProgress),
+		} {
+			require.NoError(t, all.Add(object))
+		}
 		l.enqueueNode("n1")
 		require.ElementsMatch(t, []string{"velero/works", "velero/cleans-up", "velero/waits"}, taken.taken())
 		l.enqueueUnsettled()
 		require.ElementsMatch(t, []string{"velero/works", "velero/cleans-up", "velero/waits", "velero/elsewhere"}, taken.taken())
-		stop()
-		running.Wait()
 	})
+}
+
+func TestAChangedRestoreEnqueuesThoseThatMayWaitForIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, all, taken := queueOf(t, transfer.PodVolumeRestore())
+		ended := restoreTo("pod", "ended", "n1", velerov1.PodVolumeRestorePhaseFailed, api.FinalizerPodVolume)
+		for _, object := range []*velerov1.PodVolumeRestore{
+			ended, restoreTo("pod", "prepared", "n1", velerov1.PodVolumeRestorePhasePrepared), restoreTo("pod", "unplaced", "", velerov1.PodVolumeRestorePhasePrepared),
+			restoreTo("pod", "works", "n1", velerov1.PodVolumeRestorePhaseInProgress), restoreTo("other", "of-another-pod", "n1", velerov1.PodVolumeRestorePhasePrepared),
+		} {
+			require.NoError(t, all.Add(object))
+		}
+		l.enqueueSiblings(ended)
+		require.ElementsMatch(t, []string{"velero/prepared", "velero/unplaced"}, taken.taken())
+
+		backups, stored, taken := queueOf(t, transfer.PodVolumeBackup())
+		one := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1"}}
+		require.NoError(t, stored.Add(&velerov1.PodVolumeBackup{
+			ObjectMeta: metav1.ObjectMeta{Name: "two", UID: "2"}, Status: velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhasePrepared},
+		}))
+		backups.enqueueSiblings(one)
+		require.Empty(t, taken.taken(), "backups of one pod run beside each other")
+	})
+}
+
+// A deleted resource leaves the admission queue, even if this agent never reconciled it. Otherwise, the transfers
+// behind it never get their turn (T6).
+func TestADeletedTransferLeavesTheAdmissionQueue(t *testing.T) {
+	admission := capacity.NewAdmission(1, 1, time.Minute, testingclock.NewFakeClock(time.Unix(10, 0)))
+	for i, uid := range []types.UID{"first", "second"} {
+		admission.Observe(capacity.Entry{UID: uid, Key: string(uid), Version: "1", Created: time.Unix(int64(i), 0), Phase: capacity.Waiting})
+	}
+	enqueued := false
+	require.False(t, admission.TryAdmit("second", func() { enqueued = true }))
+	l := &kindController[*velerov1.PodVolumeBackup]{
+		resources: newStored[*velerov1.PodVolumeBackup](),
+		transfers: &reconcile.TransferReconciler[*velerov1.PodVolumeBackup]{Kind: transfer.PodVolumeBackup(), Dependencies: reconcile.Dependencies{
+			Admission: admission, NodeSlots: capacity.NewNodeSlots("n1", 1, 1), Preparing: capacity.Unpaced(),
+		}},
+	}
+	recreated := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "its successor"}}
+	require.NoError(t, l.resources.(stored[*velerov1.PodVolumeBackup]).Add(recreated))
+	l.note(&velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "first"}})
+	require.True(t, enqueued, "the second in the queue is not enqueued")
+	require.True(t, admission.TryAdmit("second", nil))
 }

@@ -1,11 +1,18 @@
 package agent
 
 import (
+	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
 
 	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/metrics"
 )
 
 func TestMaintenanceProblemsAreSetAndCleared(t *testing.T) {
@@ -26,4 +33,25 @@ func TestMaintenanceProblemsAreSetAndCleared(t *testing.T) {
 	delete(repositories, "velero/two")
 	require.Empty(t, current.replace("velero/one", nil, exists))
 	require.Empty(t, current.all(), "nothing counts of a repository that does not exist")
+}
+
+func TestAProblemOfJobsIsReportedOnceAndExported(t *testing.T) {
+	registry, events := prometheus.NewRegistry(), record.NewFakeRecorder(2)
+	p := jobPlanner{
+		assembly: &assembly{Options: Options{Metrics: metrics.New(registry, "v1", "n1")}, recorder: events},
+		problems: jobProblems{}, exists: func(string) bool { return true },
+	}
+	problem := configmap.Problem{Section: configmap.SectionMaintenance, Path: "global", Reason: configmap.InvalidValue}
+	for _, name := range []string{"one", "two"} {
+		p.reportProblems(t.Context(), &velerov1.BackupRepository{ObjectMeta: metav1.ObjectMeta{Name: name}}, []configmap.Problem{problem})
+	}
+	require.Len(t, events.Events, 1)
+	require.Contains(t, <-events.Events, "Warning MaintenanceConfigProblem global: ")
+	const labels = `{reason="invalid_value",section="repoMaintenance"} 1`
+	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(
+		"# HELP lateen_config_fallbacks_total Reported configuration problems, by section and reason.\n"+
+			"# TYPE lateen_config_fallbacks_total counter\nlateen_config_fallbacks_total"+labels+"\n"), "lateen_config_fallbacks_total"))
+	shown, err := testutil.GatherAndCount(registry, "lateen_config_problems")
+	require.NoError(t, err)
+	require.Len(t, configmap.Reasons(), shown)
 }

@@ -29,7 +29,25 @@ func described(step Step, description string) string {
 	return step.String() + ": " + description
 }
 
+// alone has no backup pair.
+func alone(change func(*simulatedPairs)) func(*simulatedPairs) {
+	return func(p *simulatedPairs) {
+		p.backup, p.backupContent = simulatedSnapshot{}, simulatedContent{}
+		change(p)
+	}
+}
+
 func TestStepsOfAHandOver(t *testing.T) {
+	const (
+		snapshotConflict = "NameConflict: VolumeSnapshot velero/du exists but has another owner; delete it to unblock the transfer"
+		contentConflict  = "NameConflict: VolumeSnapshotContent du exists but has another owner; delete it to unblock the transfer"
+		notReady         = "AwaitSnapshot: VolumeSnapshot apps/snap is not ready"
+		contentDeleting  = "Fail: VolumeSnapshotContent content of VolumeSnapshot apps/snap is being deleted"
+		notBound         = "AwaitSnapshot: VolumeSnapshotContent content is not bound to VolumeSnapshot apps/snap"
+	)
+	unchanged := func(*simulatedPairs) {}
+	unready := alone(func(p *simulatedPairs) { p.original.ready = false })
+	half := func(p *simulatedPairs) { p.backupContent.exists = false }
 	for name, test := range map[string]struct {
 		pairs  func(*simulatedPairs)
 		change func(*State)
@@ -38,30 +56,24 @@ func TestStepsOfAHandOver(t *testing.T) {
 	}{
 		"it owns all objects": {want: "DeleteOriginal"},
 		"a VolumeSnapshot of another resource": {
-			change: func(h *State) {
-				h.Backup.Snapshot.Labels, h.Backup.Content = objects.OwnerLabels("another", "n1"), nil
-			},
-			want: "NameConflict: VolumeSnapshot velero/du exists but has another owner; delete it to unblock the transfer",
+			change: func(h *State) { h.Backup.Snapshot.Labels, h.Backup.Content = objects.OwnerLabels("another", "n1"), nil }, want: snapshotConflict,
 		},
 		"a VolumeSnapshot that was created by hand": {
 			change: func(h *State) {
 				h.Backup.Snapshot.Labels, h.Backup.Snapshot.Spec.Source.VolumeSnapshotContentName, h.Backup.Content = nil, nil, nil
 			},
-			want: "NameConflict: VolumeSnapshot velero/du exists but has another owner; delete it to unblock the transfer",
+			want: snapshotConflict,
 		},
 		"a content of another resource": {
-			change: func(h *State) { h.Backup.Content.Labels = objects.OwnerLabels("another", "n1") },
-			want:   "NameConflict: VolumeSnapshotContent du exists but has another owner; delete it to unblock the transfer",
+			change: func(h *State) { h.Backup.Content.Labels = objects.OwnerLabels("another", "n1") }, want: contentConflict,
 		},
 		"a content that was created by hand": {
-			change: func(h *State) { h.Backup.Content.Labels, h.Backup.Content.Spec.Source.SnapshotHandle = nil, nil },
-			want:   "NameConflict: VolumeSnapshotContent du exists but has another owner; delete it to unblock the transfer",
+			change: func(h *State) { h.Backup.Content.Labels, h.Backup.Content.Spec.Source.SnapshotHandle = nil, nil }, want: contentConflict,
 		},
 		"a content of Velero's agent in another namespace": {
 			change: func(h *State) {
 				h.Backup.Content.Labels, h.Backup.Content.Spec.VolumeSnapshotRef.Namespace = nil, "app"
-			},
-			want: "NameConflict: VolumeSnapshotContent du exists but has another owner; delete it to unblock the transfer",
+			}, want: contentConflict,
 		},
 		"a content of an earlier VolumeSnapshot with the same name": {
 			change: func(h *State) { h.Backup.Content.Spec.VolumeSnapshotRef.UID = "earlier-uid" },
@@ -90,59 +102,42 @@ func TestStepsOfAHandOver(t *testing.T) {
 			pairs: func(p *simulatedPairs) { *p = simulatedPairs{} }, cached: "Reobserve", want: "Fail: VolumeSnapshot apps/snap does not exist",
 		},
 		"an original that is being deleted": {
-			pairs: func(p *simulatedPairs) {
-				p.original.deleting, p.backup, p.backupContent = true, simulatedSnapshot{}, simulatedContent{}
-			},
-			cached: "Reobserve", want: "Fail: VolumeSnapshot apps/snap is being deleted",
+			pairs: alone(func(p *simulatedPairs) { p.original.deleting = true }), cached: "Reobserve", want: "Fail: VolumeSnapshot apps/snap is being deleted",
 		},
 		"an original that is not ready": {
-			pairs: func(p *simulatedPairs) {
-				p.original.ready, p.backup, p.backupContent = false, simulatedSnapshot{}, simulatedContent{}
-			},
+			pairs: unready,
 			change: func(h *State) {
 				h.Original.Snapshot.Status.Error = &snapshotv1.VolumeSnapshotError{Message: new("the array is full")}
 			},
-			want: "AwaitSnapshot: VolumeSnapshot apps/snap is not ready: the array is full",
+			want: notReady + ": the array is full",
 		},
-		"an original with an error that says nothing": {
-			pairs: func(p *simulatedPairs) {
-				p.original.ready, p.backup, p.backupContent = false, simulatedSnapshot{}, simulatedContent{}
-			},
-			change: func(h *State) { h.Original.Snapshot.Status.Error = &snapshotv1.VolumeSnapshotError{} },
-			want:   "AwaitSnapshot: VolumeSnapshot apps/snap is not ready",
+		"an original with an error without a message": {
+			pairs: unready, change: func(h *State) { h.Original.Snapshot.Status.Error = &snapshotv1.VolumeSnapshotError{} }, want: notReady,
 		},
-		"an original that nothing observes": {
-			pairs:  func(p *simulatedPairs) { p.backup, p.backupContent = simulatedSnapshot{}, simulatedContent{} },
-			change: func(h *State) { h.Original.Snapshot.Status = nil },
-			want:   "AwaitSnapshot: VolumeSnapshot apps/snap is not ready",
+		"an original without a status": {
+			pairs: alone(unchanged), change: func(h *State) { h.Original.Snapshot.Status = nil }, want: notReady,
 		},
 		"an original without a content": {
-			pairs: func(p *simulatedPairs) {
-				p.content.exists, p.backup, p.backupContent = false, simulatedSnapshot{}, simulatedContent{}
-			},
+			pairs:  alone(func(p *simulatedPairs) { p.content.exists = false }),
 			cached: "Reobserve", want: "Fail: VolumeSnapshotContent content of VolumeSnapshot apps/snap does not exist",
 		},
-		"an original content that goes with its handle": {
+		"an original content that is deleted with its handle": {
 			pairs: func(p *simulatedPairs) {
 				p.content.deleting, p.content.retained, p.backupContent.exists = true, false, false
 			},
-			cached: "Reobserve", want: "Fail: VolumeSnapshotContent content of VolumeSnapshot apps/snap is being deleted",
+			cached: "Reobserve", want: contentDeleting,
 		},
-		"an original content that will go with its handle": {
+		"an original content that will be deleted with its handle": {
 			pairs: func(p *simulatedPairs) {
 				p.content.markedBeingDeleted, p.content.retained, p.backupContent.exists = true, false, false
 			},
-			cached: "Reobserve", want: "Fail: VolumeSnapshotContent content of VolumeSnapshot apps/snap is being deleted",
+			cached: "Reobserve", want: contentDeleting,
 		},
 		"an original content of another VolumeSnapshot": {
-			pairs:  func(p *simulatedPairs) { p.backupContent.exists = false },
-			change: func(h *State) { h.Original.Content.Spec.VolumeSnapshotRef.Name = "other" },
-			want:   "AwaitSnapshot: VolumeSnapshotContent content is not bound to VolumeSnapshot apps/snap",
+			pairs: half, change: func(h *State) { h.Original.Content.Spec.VolumeSnapshotRef.Name = "other" }, want: notBound,
 		},
 		"an original content of another namespace": {
-			pairs:  func(p *simulatedPairs) { p.backupContent.exists = false },
-			change: func(h *State) { h.Original.Content.Spec.VolumeSnapshotRef.Namespace = "other" },
-			want:   "AwaitSnapshot: VolumeSnapshotContent content is not bound to VolumeSnapshot apps/snap",
+			pairs: half, change: func(h *State) { h.Original.Content.Spec.VolumeSnapshotRef.Namespace = "other" }, want: notBound,
 		},
 		"an original content without a handle": {
 			pairs: func(p *simulatedPairs) { p.content.handle, p.backupContent.exists = false, false },

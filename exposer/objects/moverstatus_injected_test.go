@@ -3,7 +3,6 @@ package objects
 import (
 	"testing"
 
-	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -17,45 +16,35 @@ func injected(state func(*corev1.Pod)) func(*corev1.Pod) {
 
 func TestOnlyTheMoversContainerCounts(t *testing.T) {
 	const result = `{"snapshotID":"k1"}`
-	for name, test := range map[string]struct {
-		pod  *corev1.Pod
-		want Exposure
-	}{
+	requireExposures(t, map[string]exposureTest{
 		"completed while a sidecar runs": {
-			pod:  pod(corev1.PodRunning, injected(running()), ended(0, "Completed", result)),
-			want: Exposure{Condition: Succeeded, Message: result},
+			pod(corev1.PodRunning, injected(running()), ended(0, "Completed", result)),
+			"Succeeded: " + result,
 		},
 		"completed after a sidecar that failed": {
-			pod:  pod(corev1.PodFailed, injected(ended(1, "Error", "proxy: address in use")), ended(0, "Completed", result)),
-			want: Exposure{Condition: Succeeded, Message: result},
+			pod(corev1.PodFailed, injected(ended(1, "Error", "proxy: address in use")), ended(0, "Completed", result)),
+			"Succeeded: " + result,
 		},
 		"completed after a sidecar that left a message": {
-			pod:  pod(corev1.PodSucceeded, injected(ended(0, "Completed", "bye")), ended(0, "Completed", result)),
-			want: Exposure{Condition: Succeeded, Message: result},
+			pod(corev1.PodSucceeded, injected(ended(0, "Completed", "bye")), ended(0, "Completed", result)),
+			"Succeeded: " + result,
 		},
 		"exit 1 after a sidecar that completed": {
-			pod:  pod(corev1.PodFailed, injected(ended(0, "Completed", result)), ended(1, "Error", "no such bucket")),
-			want: Exposure{Condition: Failed, Message: "no such bucket (exit code 1)"},
+			pod(corev1.PodFailed, injected(ended(0, "Completed", result)), ended(1, "Error", "no such bucket")),
+			"Failed: no such bucket (exit code 1)",
 		},
 		"exit 1 while a sidecar runs": {
-			pod:  pod(corev1.PodRunning, injected(running()), ended(1, "Error", "no such bucket")),
-			want: Exposure{Condition: Failed, Message: "no such bucket (exit code 1)"},
+			pod(corev1.PodRunning, injected(running()), ended(1, "Error", "no such bucket")),
+			"Failed: no such bucket (exit code 1)",
 		},
 		"evicted when it had just completed": {
-			pod:  pod(corev1.PodFailed, withReason("Evicted", "The node was low on resource: memory. "), ended(0, "Completed", result)),
-			want: Exposure{Condition: Succeeded, Message: result},
+			pod(corev1.PodFailed, withReason("Evicted", "The node was low on resource: memory. "), ended(0, "Completed", result)),
+			"Succeeded: " + result,
 		},
 		"evicted, and ended with exit code 0 before it was done": {
-			pod:  pod(corev1.PodFailed, withReason("Evicted", "The node was low on resource: memory. "), ended(0, "Completed", "")),
-			want: Exposure{Condition: Lost, Reason: LostEvicted, Message: "mover was evicted: The node was low on resource: memory. "},
+			pod(corev1.PodFailed, withReason("Evicted", "The node was low on resource: memory. "), ended(0, "Completed", "")),
+			"Lost evicted: mover was evicted: The node was low on resource: memory. ",
 		},
-		"a sidecar that ended before the mover": {
-			pod:  pod(corev1.PodRunning, injected(ended(0, "Completed", result)), running()),
-			want: Exposure{Condition: Running},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			require.Equal(t, on(test.want), ReadPod(test.pod))
-		})
-	}
+		"a sidecar that ended before the mover": {pod(corev1.PodRunning, injected(ended(0, "Completed", result)), running()), "Running"},
+	})
 }

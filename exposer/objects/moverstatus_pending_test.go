@@ -9,57 +9,44 @@ import (
 
 func TestReadPendingPod(t *testing.T) {
 	const unschedulable = "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't match Pod's node affinity/selector."
-	for name, test := range map[string]struct {
-		pod  *corev1.Pod
-		want Exposure
-	}{
-		"no pod":        {want: Exposure{Condition: Absent}},
-		"just created":  {pod: pod("", unscheduled), want: Exposure{Condition: Pending}},
-		"just bound":    {pod: pod(corev1.PodPending), want: on(Exposure{Condition: Pending})},
-		"running":       {pod: pod(corev1.PodRunning, running()), want: on(Exposure{Condition: Running})},
-		"being deleted": {pod: pod(corev1.PodRunning, deleting, running()), want: on(Exposure{Condition: Terminating, Message: "mover pod is being deleted"})},
-		"being deleted before it ran": {
-			pod: pod(corev1.PodPending, deleting, unscheduled), want: Exposure{Condition: Terminating, Message: "mover pod is being deleted"},
-		},
+	requireExposures(t, map[string]exposureTest{
+		"no pod":                      {nil, "Absent"},
+		"just created":                {pod("", unscheduled), "Pending"},
+		"just bound":                  {pod(corev1.PodPending), "Pending"},
+		"running":                     {pod(corev1.PodRunning, running()), "Running"},
+		"being deleted":               {pod(corev1.PodRunning, deleting, running()), "Terminating: mover pod is being deleted"},
+		"being deleted before it ran": {pod(corev1.PodPending, deleting, unscheduled), "Terminating: mover pod is being deleted"},
 		"being preempted: it still runs": {
-			pod:  pod(corev1.PodRunning, deleting, disrupted(corev1.ConditionTrue, "PreemptionByScheduler", "preempting"), running()),
-			want: on(Exposure{Condition: Terminating, Message: "mover pod is being deleted"}),
+			pod(corev1.PodRunning, deleting, disrupted("PreemptionByScheduler", "preempting"), running()),
+			"Terminating: mover pod is being deleted",
 		},
-		"a node that does not answer": {
-			pod: pod(corev1.PodUnknown, running()), want: on(Exposure{Condition: Pending}),
-		},
+		"a node that does not answer": {pod(corev1.PodUnknown, running()), "Pending"},
 		"unschedulable": {
-			pod:  pod(corev1.PodPending, unscheduled, with(corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: unschedulable})),
-			want: Exposure{Condition: Pending, Message: "mover pod is not scheduled: Unschedulable: " + unschedulable},
+			pod(corev1.PodPending, unscheduled, with(corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: unschedulable})),
+			"Pending: mover pod is not scheduled: Unschedulable: " + unschedulable,
 		},
 		"scheduled": {
-			pod:  pod(corev1.PodPending, with(corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}), waiting("ContainerCreating", "")),
-			want: on(Exposure{Condition: Pending, Message: "mover container is waiting: ContainerCreating"}),
+			pod(corev1.PodPending, with(corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}), waiting("ContainerCreating", "")),
+			"Pending: mover container is waiting: ContainerCreating",
 		},
 		"an image that cannot be pulled may come": {
-			pod:  pod(corev1.PodPending, waiting("ImagePullBackOff", `Back-off pulling image "velero:x"`)),
-			want: on(Exposure{Condition: Pending, Message: `mover container is waiting: ImagePullBackOff: Back-off pulling image "velero:x"`}),
+			pod(corev1.PodPending, waiting("ImagePullBackOff", `Back-off pulling image "velero:x"`)),
+			`Pending: mover container is waiting: ImagePullBackOff: Back-off pulling image "velero:x"`,
 		},
 		"a secret that is missing may come": {
-			pod:  pod(corev1.PodPending, waiting("CreateContainerConfigError", `secret "cloud-credentials" not found`)),
-			want: on(Exposure{Condition: Pending, Message: `mover container is waiting: CreateContainerConfigError: secret "cloud-credentials" not found`}),
+			pod(corev1.PodPending, waiting("CreateContainerConfigError", `secret "cloud-credentials" not found`)),
+			`Pending: mover container is waiting: CreateContainerConfigError: secret "cloud-credentials" not found`,
 		},
 		"an image name that is none": {
-			pod:  pod(corev1.PodPending, waiting("InvalidImageName", `Failed to apply default image tag "VELERO"`)),
-			want: on(Exposure{Condition: Unrunnable, Message: `mover container is waiting: InvalidImageName: Failed to apply default image tag "VELERO"`}),
+			pod(corev1.PodPending, waiting("InvalidImageName", `Failed to apply default image tag "VELERO"`)),
+			`Unrunnable: mover container is waiting: InvalidImageName: Failed to apply default image tag "VELERO"`,
 		},
 		"an image that must not be pulled": {
-			pod:  pod(corev1.PodPending, waiting("ErrImageNeverPull", `Container image "velero:x" is not present with pull policy of Never`)),
-			want: on(Exposure{Condition: Unrunnable, Message: `mover container is waiting: ErrImageNeverPull: Container image "velero:x" is not present with pull policy of Never`}),
+			pod(corev1.PodPending, waiting("ErrImageNeverPull", `Container image "velero:x" is not present with pull policy of Never`)),
+			`Unrunnable: mover container is waiting: ErrImageNeverPull: Container image "velero:x" is not present with pull policy of Never`,
 		},
-		"a mover that was created after two others": {
-			pod: pod(corev1.PodRunning, restarted, running()), want: on(Exposure{Condition: Running, Attempt: 2}),
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			require.Equal(t, test.want, ReadPod(test.pod))
-		})
-	}
+		"a mover that was created after two others": {pod(corev1.PodRunning, restarted, running()), "Running of attempt 2"},
+	})
 }
 
 func TestAPodIsStartingUntilItsImageIsPulled(t *testing.T) {

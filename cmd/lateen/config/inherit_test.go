@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 func hostPath(name, path string) corev1.Volume {
@@ -55,60 +54,30 @@ func velerosTemplate() corev1.PodTemplateSpec {
 	}
 }
 
-func TestInheritTakesOnlyWhatMoversNeed(t *testing.T) {
-	template := velerosTemplate()
-	got, err := config.Inherit(template)
-	require.NoError(t, err)
-	require.Equal(t, velerosTemplate(), template, "the template itself is not written to")
-
-	require.Equal(t, "velero/velero:v1.18.3", got.Image)
-	require.Equal(t, "velero", got.ServiceAccount)
-	require.Equal(t, template.Spec.Containers[0].Env, got.Env)
-	require.Equal(t, template.Spec.Containers[0].EnvFrom, got.EnvFrom)
-	require.Equal(t, []corev1.Volume{{Name: "scratch"}, {Name: "cloud-credentials"}}, got.Volumes)
-	require.Equal(t, []corev1.VolumeMount{
-		{Name: "scratch", MountPath: "/scratch"}, {Name: "cloud-credentials", MountPath: "/credentials"},
-	}, got.VolumeMounts)
-	require.Equal(t, corev1.DNSClusterFirst, got.DNSPolicy)
-	require.Equal(t, template.Spec.DNSConfig, got.DNSConfig)
-	require.Equal(t, template.Spec.ImagePullSecrets, got.ImagePullSecrets)
-	require.Equal(t, []string{"--log-level=debug", "--log-format=json"}, got.LogArgs)
-	require.Equal(t, map[string]string{"azure.workload.identity/use": "true"}, got.Labels)
-	require.Equal(t, map[string]string{"iam.amazonaws.com/role": "backup"}, got.Annotations)
-	require.Equal(t, []corev1.Toleration{
-		{Key: "kubernetes.azure.com/scalesetpriority", Value: "spot", Effect: corev1.TaintEffectNoSchedule},
-		{Key: "CriticalAddonsOnly", Operator: corev1.TolerationOpExists},
-	}, got.Tolerations, "the first toleration of each key counts")
+// agentsPlacement returns Velero's DaemonSet with all that may place its pods.
+func agentsPlacement() corev1.PodTemplateSpec {
+	agents := velerosTemplate()
+	agents.Spec.Affinity = &corev1.Affinity{
+		NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "pool", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"gpu"}}},
+			}}},
+			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 1}},
+		},
+		PodAffinity: &corev1.PodAffinity{},
+	}
+	return agents
 }
 
 func TestInheritSharesNothingWithTheTemplate(t *testing.T) {
-	template := velerosTemplate()
+	template := agentsPlacement()
 	got, err := config.Inherit(template)
 	require.NoError(t, err)
+	config.AddPlacement(&got, template)
 	got.Volumes[0].Name, got.Env[2].Value, got.DNSConfig.Nameservers[0] = "x", "x", "x"
-	require.Equal(t, velerosTemplate(), template)
-}
-
-func TestInheritAddsTheCommonEnvironment(t *testing.T) {
-	template := velerosTemplate()
-	template.Spec.Containers[0].Env = nil
-	got, err := config.Inherit(template)
-	require.NoError(t, err)
-	require.Len(t, got.Env, 2)
-	require.Equal(t, "NODE_NAME", got.Env[0].Name)
-	require.Equal(t, "spec.nodeName", got.Env[0].ValueFrom.FieldRef.FieldPath)
-	require.Equal(t, "VELERO_NAMESPACE", got.Env[1].Name)
-	require.Equal(t, "metadata.namespace", got.Env[1].ValueFrom.FieldRef.FieldPath)
-}
-
-func TestInheritWithoutTheListedLabelsHasNone(t *testing.T) {
-	template := velerosTemplate()
-	template.Labels, template.Annotations, template.Spec.Tolerations = nil, map[string]string{"a": "b"}, nil
-	got, err := config.Inherit(template)
-	require.NoError(t, err)
-	require.Nil(t, got.Labels)
-	require.Nil(t, got.Annotations)
-	require.Nil(t, got.Tolerations)
+	got.AgentNodeSelector["c"], got.AgentTolerations[0].Key = "d", "x"
+	got.AgentAffinity.NodeSelectorTerms[0].MatchExpressions[0].Key = "x"
+	require.Equal(t, agentsPlacement(), template)
 }
 
 func TestInheritLogArguments(t *testing.T) {
@@ -148,39 +117,6 @@ func TestInheritNeedsOneContainer(t *testing.T) {
 		require.ErrorContains(t, err, "want 1")
 		require.ErrorContains(t, err, "--mover-template")
 	}
-}
-
-func TestAddPlacementTakesOnlyTheNodesOfAgents(t *testing.T) {
-	agents := velerosTemplate()
-	required := &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "kubernetes.io/os", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"windows"}}},
-	}}}
-	agents.Spec.Affinity = &corev1.Affinity{
-		NodeAffinity: &corev1.NodeAffinity{
-			RequiredDuringSchedulingIgnoredDuringExecution:  required,
-			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 1}},
-		},
-		PodAffinity: &corev1.PodAffinity{},
-	}
-	got := objects.Template{Image: "kept"}
-	config.AddPlacement(&got, agents)
-	require.Equal(t, objects.Template{
-		Image: "kept", AgentNodeSelector: map[string]string{"a": "b"}, AgentAffinity: required, AgentTolerations: agents.Spec.Tolerations,
-	}, got)
-
-	got.AgentNodeSelector["c"], got.AgentTolerations[0].Key = "d", "x"
-	got.AgentAffinity.NodeSelectorTerms[0].MatchExpressions[0].Key = "x"
-	require.Len(t, agents.Spec.NodeSelector, 1)
-	require.Equal(t, "dedicated", agents.Spec.Tolerations[0].Key)
-	require.Equal(t, "kubernetes.io/os", required.NodeSelectorTerms[0].MatchExpressions[0].Key, "nothing is shared")
-}
-
-func TestAddPlacementIgnoresPodAffinity(t *testing.T) {
-	agents := velerosTemplate()
-	agents.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{}}
-	var got objects.Template
-	config.AddPlacement(&got, agents)
-	require.Nil(t, got.AgentAffinity)
 }
 
 func TestHostPods(t *testing.T) {

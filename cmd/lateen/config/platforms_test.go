@@ -49,7 +49,8 @@ func configMap(name string) corev1.VolumeSource {
 	return corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}
 }
 
-// The movers of docs/platforms.md have what their platform needs, each with a golden file.
+// The movers of docs/platforms.md have what their platform needs, each with a golden file. One template has all that a mover
+// may inherit, and all that it must not.
 func TestMoversHaveWhatTheirPlatformNeeds(t *testing.T) {
 	tests := map[string]struct {
 		change     func(*corev1.PodTemplateSpec, *corev1.Container)
@@ -79,7 +80,14 @@ func TestMoversHaveWhatTheirPlatformNeeds(t *testing.T) {
 		}},
 		"gke": {
 			change: func(*corev1.PodTemplateSpec, *corev1.Container) {},
-			agents: corev1.PodSpec{NodeSelector: map[string]string{"iam.gke.io/gke-metadata-server-enabled": "true"}},
+			agents: corev1.PodSpec{
+				NodeSelector: map[string]string{"iam.gke.io/gke-metadata-server-enabled": "true"},
+				Affinity:     &corev1.Affinity{PodAffinity: &corev1.PodAffinity{}},
+			},
+		},
+		"everything": {
+			change: func(p *corev1.PodTemplateSpec, _ *corev1.Container) { *p = velerosTemplate() },
+			agents: agentsPlacement().Spec,
 		},
 		"openshift": {change: func(*corev1.PodTemplateSpec, *corev1.Container) {}, privileged: true},
 		"proxy": {change: func(_ *corev1.PodTemplateSpec, c *corev1.Container) {

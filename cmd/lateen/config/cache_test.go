@@ -1,15 +1,12 @@
 package config_test
 
 import (
-	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
@@ -57,10 +54,7 @@ func TestLoadCacheSettings(t *testing.T) {
 		"a tag that looks like a date and not a version": {image: "velero:20240117", classes: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client := installation(withCache)
-			class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "local"}, ReclaimPolicy: test.policy}
-			_, err := client.StorageV1().StorageClasses().Update(t.Context(), class, metav1.UpdateOptions{})
-			require.NoError(t, err)
+			client := installation(withCache, changed("local", func(class *storagev1.StorageClass) { class.ReclaimPolicy = test.policy }))
 			if test.missing {
 				require.NoError(t, client.StorageV1().StorageClasses().Delete(t.Context(), "local", metav1.DeleteOptions{}))
 			}
@@ -86,23 +80,6 @@ func TestLoadCacheSettings(t *testing.T) {
 			require.Contains(t, problem.Message, test.message)
 		})
 	}
-}
-
-func TestLoadOfTheCacheStorageClassHasTheCommonTimeout(t *testing.T) {
-	client, clock := installation(withCache), newHasty()
-	fault(client, "storageclasses", 0, apierrors.NewInternalError(errors.New("etcd")))
-	_, err := config.Load(t.Context(), client, options(t), clock)
-	require.ErrorContains(t, err, "get storageclasses local: no response from the API server within 30s")
-	require.Equal(t, 30*time.Second, clock.Now().Sub(time.Unix(0, 0)))
-}
-
-func TestLoadFetchesNoStorageClassWithoutCachePVC(t *testing.T) {
-	client := installation(`{}`)
-	requests := fault(client, "storageclasses", -1, nil)
-	got, err := config.Load(t.Context(), client, options(t), newHasty())
-	require.NoError(t, err)
-	require.Zero(t, *requests)
-	require.Nil(t, got.Settings().Cache)
 }
 
 func TestLoadOfTheBackupRepositoryConfigMap(t *testing.T) {

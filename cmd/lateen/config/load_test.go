@@ -27,18 +27,21 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
-// hasty is a clock whose waits end at once and still advance the time.
-type hasty struct{ *clocktesting.FakeClock }
+// hasty is a clock whose waits end at once and still advance the time. It records them.
+type hasty struct {
+	*clocktesting.FakeClock
+	waits []time.Duration
+}
 
-func newHasty() hasty { return hasty{clocktesting.NewFakeClock(time.Unix(0, 0))} }
+func newHasty() *hasty { return &hasty{FakeClock: clocktesting.NewFakeClock(time.Unix(0, 0))} }
 
-func (h hasty) After(d time.Duration) <-chan time.Time {
+func (h *hasty) After(d time.Duration) <-chan time.Time {
 	h.Step(d)
+	h.waits = append(h.waits, d)
 	finished := make(chan time.Time, 1)
 	finished <- h.Now()
 	return finished
@@ -52,9 +55,9 @@ func workload(image, account string) corev1.PodTemplateSpec {
 	return template
 }
 
-// installation returns a cluster with every object that an agent reads. Its ConfigMap has this text; it is missing if
-// the text is empty.
-func installation(text string) *fake.Clientset {
+// installation returns a cluster with every object that an agent reads, after changes of each. Its ConfigMap has this text;
+// it is missing if the text is empty.
+func installation(text string, changes ...func(runtime.Object)) *fake.Clientset {
 	server := workload("velero:server", "velero-server")
 	server.Spec.Volumes, server.Spec.Containers[0].Name = nil, "velero"
 	objects := []runtime.Object{
@@ -67,6 +70,11 @@ func installation(text string) *fake.Clientset {
 	if text != "" {
 		objects = append(objects, &corev1.ConfigMap{ObjectMeta: meta("agent-config"), Data: map[string]string{"a": text}})
 	}
+	for _, object := range objects {
+		for _, change := range changes {
+			change(object)
+		}
+	}
 	client := fake.NewClientset(objects...)
 	client.Resources = []*metav1.APIResourceList{{GroupVersion: "velero.io/v1", APIResources: []metav1.APIResource{{Name: "backups"}}}, {GroupVersion: "velero.io/v2alpha1"}}
 	for _, kind := range api.Kinds() {
@@ -78,6 +86,18 @@ func installation(text string) *fake.Clientset {
 	}
 	reviews(client, func(*authorizationv1.ResourceAttributes) bool { return true })
 	return client
+}
+
+// changed changes the object of a type and a name.
+func changed[T interface {
+	runtime.Object
+	GetName() string
+}](name string, change func(T)) func(runtime.Object) {
+	return func(object runtime.Object) {
+		if one, ok := object.(T); ok && one.GetName() == name {
+			change(one)
+		}
+	}
 }
 
 // fault fails every GET of a resource, or only the first ones if times is above 0. It returns the number of GETs.
@@ -110,6 +130,7 @@ func TestLoadOfEverything(t *testing.T) {
 	got, err := config.Load(t.Context(), client, options(t), newHasty())
 	require.NoError(t, err)
 	require.Empty(t, got.Problems)
+	require.Len(t, got.Templates, 1, "there are no agents on Windows")
 	require.Equal(t, config.Node{Name: "node-1", Labels: map[string]string{"size": "big", "kubernetes.io/os": "linux"}, OS: corev1.Linux}, got.Node)
 	require.Equal(t, 8, got.Config.Concurrency, "the labels of the node count")
 	require.Equal(t, priority.Resolution{Configured: "velero-low", Effective: "velero-low"}, got.Priority)
@@ -125,14 +146,6 @@ func TestLoadOfEverything(t *testing.T) {
 			require.Equal(t, "get", action.GetVerb(), "nothing is listed and nothing is written")
 		}
 	}
-}
-
-func TestLoadWithoutConfigMapNameHasDefaultsAndNoProblem(t *testing.T) {
-	got, err := config.Load(t.Context(), installation(""), options(t, "--node-agent-configmap="), newHasty())
-	require.NoError(t, err)
-	require.Empty(t, got.Problems)
-	require.Equal(t, configmap.Defaults(), got.Config)
-	require.False(t, got.Priority.FallsBack())
 }
 
 func TestLoadFallsBackToNoPriorityClass(t *testing.T) {
@@ -216,6 +229,7 @@ func TestLoadFailsWithAOneLineError(t *testing.T) {
 		"nothing answers":              {"*", refused(), true, []string{"nodes node-1", "no response from the API server within 30s", "connection refused"}},
 		"everything is a server error": {"*", apierrors.NewInternalError(errors.New("etcd")), true, []string{"no response from the API server within 30s", "etcd"}},
 		"the ConfigMap's read alone":   {"configmaps", apierrors.NewServiceUnavailable("later"), true, []string{"configmaps velero/agent-config", "30s"}},
+		"a storage class's read alone": {"storageclasses", apierrors.NewInternalError(errors.New("etcd")), true, []string{"get storageclasses local: no response from the API server within 30s"}},
 		"wrong credentials":            {"*", apierrors.NewUnauthorized("who?"), false, []string{"credentials", "--kubeconfig"}},
 		"an unknown authority":         {"*", &url.Error{Op: "Get", URL: "https://192.0.2.1", Err: &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}}, false, []string{"certificate", "kubeconfig"}},
 		"a node that may not be read":  {"nodes", notAllowed("nodes"), false, []string{"not allowed", `apiGroups: [""]`, "resources: [nodes]"}},
@@ -269,12 +283,14 @@ func TestLoadNamesTheMissingKind(t *testing.T) {
 	}
 }
 
-func TestLoadNamesTheMissingConfigMap(t *testing.T) {
-	got, err := config.Load(t.Context(), installation(""), options(t), newHasty())
+func TestLoadWaitsLongerBeforeEachAttempt(t *testing.T) {
+	client, clock := installation(fullConfig), newHasty()
+	fault(client, "nodes", 8, refused())
+	_, err := config.Load(t.Context(), client, options(t), clock)
 	require.NoError(t, err)
-	require.Equal(t, configmap.Defaults(), got.Config)
-	require.Len(t, got.Problems, 1)
-	require.Equal(t, configmap.Missing, got.Problems[0].Reason)
-	require.Contains(t, got.Problems[0].String(), "configmaps velero/agent-config: does not exist")
-	require.Contains(t, got.Problems[0].Message, "--node-agent-configmap")
+	require.Len(t, clock.waits, 8)
+	for i, wait := range clock.waits { // half of it is random
+		longest := min(200*time.Millisecond<<i, 2*time.Second)
+		require.True(t, longest/2 <= wait && wait <= longest, "%s before attempt %d", wait, i+2)
+	}
 }

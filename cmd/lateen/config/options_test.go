@@ -53,10 +53,12 @@ func TestOptionsAcceptTheArgumentsOfVelerosManifests(t *testing.T) {
 }
 
 func TestTheLeastValuesAreAccepted(t *testing.T) {
-	options := parsed(t, "--namespace=flag", "--mover-retries=0", "--workers=1", "--kube-api-burst=1", "--repo-maintenance-timeout=1s", "--repo-maintenance-frequency=0",
-		"--repo-maintenance-concurrency=0", "--finished-ttl=0", "--cancel-grace=0", "--stall-timeout=1s", "--resource-timeout=1ns")
-	require.NoError(t, options.Complete(environment("NODE_NAME=node-1", "VELERO_NAMESPACE=environment")))
-	require.Equal(t, "flag", options.Namespace)
+	for _, stall := range []string{"0", "1s"} {
+		options := parsed(t, "--namespace=flag", "--mover-retries=0", "--workers=1", "--kube-api-burst=1", "--repo-maintenance-timeout=1s", "--repo-maintenance-frequency=0",
+			"--repo-maintenance-concurrency=0", "--finished-ttl=0", "--cancel-grace=0", "--stall-timeout="+stall, "--resource-timeout=1ns")
+		require.NoError(t, options.Complete(environment("NODE_NAME=node-1", "VELERO_NAMESPACE=environment")))
+		require.Equal(t, "flag", options.Namespace)
+	}
 }
 
 func TestMaintenanceWindow(t *testing.T) {

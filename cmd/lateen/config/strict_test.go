@@ -23,6 +23,24 @@ var fullConfig = func() string {
 	return string(text)
 }()
 
+func TestLoadWithoutConfigMapNameHasDefaultsAndNoProblem(t *testing.T) {
+	got, err := config.Load(t.Context(), installation(""), options(t, "--node-agent-configmap="), newHasty())
+	require.NoError(t, err)
+	require.Empty(t, got.Problems)
+	require.Equal(t, configmap.Defaults(), got.Config)
+	require.False(t, got.Priority.FallsBack())
+}
+
+func TestLoadNamesTheMissingConfigMap(t *testing.T) {
+	got, err := config.Load(t.Context(), installation(""), options(t), newHasty())
+	require.NoError(t, err)
+	require.Equal(t, configmap.Defaults(), got.Config)
+	require.Len(t, got.Problems, 1)
+	require.Equal(t, configmap.Missing, got.Problems[0].Reason)
+	require.Contains(t, got.Problems[0].String(), "configmaps velero/agent-config: does not exist")
+	require.Contains(t, got.Problems[0].Message, "--node-agent-configmap")
+}
+
 func TestLoadOfAStrictConfiguration(t *testing.T) {
 	client := installation(`{"priorityClassName": "velero-low", "podLabels": 1, "loadConcurency": {}}`)
 	_, err := config.Load(t.Context(), client, options(t, "--strict-config"), newHasty())

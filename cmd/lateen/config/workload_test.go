@@ -72,11 +72,8 @@ func TestLoadOfTheMoversIdentity(t *testing.T) {
 }
 
 func TestLoadOfAnInvalidTemplate(t *testing.T) {
-	client := installation("")
-	set := &appsv1.DaemonSet{ObjectMeta: meta("node-agent")}
-	_, err := client.AppsV1().DaemonSets("velero").Update(t.Context(), set, metav1.UpdateOptions{})
-	require.NoError(t, err)
-	_, err = config.Load(t.Context(), client, options(t), newHasty())
+	client := installation("", changed("node-agent", func(agents *appsv1.DaemonSet) { agents.Spec.Template.Spec.Containers = nil }))
+	_, err := config.Load(t.Context(), client, options(t), newHasty())
 	require.ErrorContains(t, err, "inherit from daemonsets velero/node-agent: pod template has 0 containers")
 }
 
@@ -90,11 +87,8 @@ func windowsAgents() *appsv1.DaemonSet {
 }
 
 func TestLoadOnAWindowsNode(t *testing.T) {
-	client := installation("")
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: map[string]string{"kubernetes.io/os": "windows"}}}
-	_, err := client.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{})
-	require.NoError(t, err)
-	_, err = config.Load(t.Context(), client, options(t), newHasty())
+	client := installation("", changed("node-1", func(node *corev1.Node) { node.Labels = map[string]string{"kubernetes.io/os": "windows"} }))
+	_, err := config.Load(t.Context(), client, options(t), newHasty())
 	require.ErrorContains(t, err, "daemonsets velero/node-agent-windows")
 
 	require.NoError(t, client.Tracker().Add(windowsAgents()))
@@ -145,14 +139,6 @@ func TestLoadOfTemplatesByOperatingSystem(t *testing.T) {
 	}
 }
 
-func TestLoadWithoutAgentsOnWindowsHasNoMoversThere(t *testing.T) {
-	got, err := config.Load(t.Context(), installation(fullConfig), options(t), newHasty())
-	require.NoError(t, err)
-	require.Empty(t, got.Problems)
-	require.Contains(t, got.Templates, corev1.Linux)
-	require.NotContains(t, got.Templates, corev1.Windows)
-}
-
 func TestLoadOnLinuxIgnoresAnInvalidWindowsTemplate(t *testing.T) {
 	client, agents := installation(fullConfig), windowsAgents()
 	agents.Spec.Template.Spec.Containers = append(agents.Spec.Template.Spec.Containers, corev1.Container{Name: "proxy"})
@@ -175,37 +161,27 @@ func TestLoadWithoutDaemonSetConfinesNoMover(t *testing.T) {
 }
 
 func TestLoadOnANodeWithoutOSIsLinux(t *testing.T) {
-	client := installation("")
-	_, err := client.CoreV1().Nodes().Update(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}, metav1.UpdateOptions{})
-	require.NoError(t, err)
+	client := installation("", changed("node-1", func(node *corev1.Node) { node.Labels = nil }))
 	got, err := config.Load(t.Context(), client, options(t), newHasty())
 	require.NoError(t, err)
 	require.Equal(t, corev1.Linux, got.Node.OS)
 }
 
 func TestLoadImageComesFromTheContainerOfTheServer(t *testing.T) {
-	client := installation("")
-	server, err := client.AppsV1().Deployments("velero").Get(t.Context(), "velero", metav1.GetOptions{})
-	require.NoError(t, err)
-	beside := corev1.Container{Name: "proxy", Image: "proxy:1"}
-	server.Spec.Template.Spec.Containers = append([]corev1.Container{beside}, server.Spec.Template.Spec.Containers...)
-	_, err = client.AppsV1().Deployments("velero").Update(t.Context(), server, metav1.UpdateOptions{})
-	require.NoError(t, err)
+	client := installation("", changed("velero", func(velero *appsv1.Deployment) {
+		pod := &velero.Spec.Template.Spec
+		pod.Containers = append([]corev1.Container{{Name: "proxy", Image: "proxy:1"}}, pod.Containers...)
+	}))
 	got, err := config.Load(t.Context(), client, options(t), newHasty())
 	require.NoError(t, err)
 	require.Equal(t, "velero:server", got.Templates[corev1.Linux].Image)
 }
 
 func TestLoadCountsTheAgents(t *testing.T) {
-	client := installation("")
+	client := installation("", changed(config.DaemonSetName, func(agents *appsv1.DaemonSet) { agents.Status.DesiredNumberScheduled = 500 }))
 	windows := windowsAgents()
 	windows.Status.DesiredNumberScheduled = 7
 	require.NoError(t, client.Tracker().Add(windows))
-	linux, err := client.AppsV1().DaemonSets("velero").Get(t.Context(), config.DaemonSetName, metav1.GetOptions{})
-	require.NoError(t, err)
-	linux.Status.DesiredNumberScheduled = 500
-	_, err = client.AppsV1().DaemonSets("velero").UpdateStatus(t.Context(), linux, metav1.UpdateOptions{})
-	require.NoError(t, err)
 	got, err := config.Load(t.Context(), client, options(t, "--mover-template=deployment/velero"), newHasty())
 	require.NoError(t, err)
 	require.Equal(t, 507, got.Agents)

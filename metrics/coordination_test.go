@@ -2,6 +2,7 @@ package metrics_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -31,4 +32,16 @@ func TestSeriesOfTheCoordinatorStartAtZero(t *testing.T) {
 		none.Coordination("pods").SetCoordinator(true)
 		none.Coordination("pods").OrphanRemoved("pods")
 	})
+}
+
+func TestSeriesOfARepositoryStartAtZero(t *testing.T) {
+	m, registry := newMetrics()
+	m.Maintenance().Observe("app-default-kopia", time.Time{}, time.Hour)
+	requireSeries(t, registry, `
+		velero_repo_maintenance_success_total{repository_name="app-default-kopia"} 0
+		velero_repo_maintenance_failure_total{repository_name="app-default-kopia"} 0
+		lateen_maintenance_frequency_seconds{repository="app-default-kopia"} 3600
+		lateen_maintenance_last_success_timestamp_seconds{repository="app-default-kopia"} 0
+	`, "velero_repo_maintenance_success_total", "velero_repo_maintenance_failure_total",
+		"lateen_maintenance_frequency_seconds", "lateen_maintenance_last_success_timestamp_seconds")
 }

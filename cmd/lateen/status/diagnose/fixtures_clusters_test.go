@@ -1,11 +1,13 @@
 package diagnose_test
 
 import (
+	"fmt"
 	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,6 +15,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/handover"
 	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/reconcile/capacity"
 )
 
 // starting returns movers that do not run yet, one for each cause.
@@ -83,6 +86,12 @@ func ending() *fixture {
 	s.backup("to-clean-up", "node-1", 4*time.Minute, inPhase(velerov1.PodVolumeBackupPhaseCompleted, time.Minute), func(b *velerov1.PodVolumeBackup) {
 		b.Finalizers = []string{api.FinalizerPodVolume}
 	})
+	s.mover(s.backup("terminating", "node-1", 4*time.Minute, inPhase(velerov1.PodVolumeBackupPhaseFailed, time.Minute), func(b *velerov1.PodVolumeBackup) {
+		b.Finalizers = []string{api.FinalizerPodVolume}
+	}), "node-1", func(pod *corev1.Pod) { pod.DeletionTimestamp = past(time.Minute) })
+	s.upload("empty", "none", 2*time.Minute, true).Status = velerov2alpha1.DataUploadStatus{
+		Phase: velerov2alpha1.DataUploadPhaseCompleted, CompletionTimestamp: past(time.Second), Message: "volume was empty so no data was upload",
+	}
 	s.download("to-deliver", "data", func(d *velerov2alpha1.DataDownload) {
 		d.Annotations = map[string]string{api.AnnotationMoved: now.Add(-time.Minute).Format(time.RFC3339)}
 		d.Status.Phase, d.Status.Node, d.Status.StartTimestamp = velerov2alpha1.DataDownloadPhaseInProgress, "node-1", past(2*time.Minute)
@@ -136,6 +145,29 @@ func missingClass() *fixture {
 	never.Status.Phase = velerov1.BackupRepositoryPhaseNotReady
 	s.repository("app-default-kopia", time.Hour)
 	s.job("app-default-kopia", "app-default-kopia-maintain-job-1")
+	return s
+}
+
+// unmaintained has repositories that are maintained beside a released server, which keeps three entries of their history. The
+// last job of one has no verdict yet.
+func unmaintained() *fixture {
+	s := cluster(1, `{}`)
+	for name, verdict := range map[string]objects.Verdict{"app-default-kopia": objects.VerdictFailed, "shop-default-kopia": ""} {
+		s.repository(name, 0, "no bucket", "no bucket", "no bucket")
+		job := s.job(name, name+"-maintain-job-6")
+		job.Annotations = map[string]string{api.AnnotationFailures: "5", api.AnnotationFactor: "1", api.AnnotationKeep: "3", api.AnnotationVerdict: string(verdict)}
+		job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue, LastTransitionTime: ago(time.Second)}}
+	}
+	return s
+}
+
+// paced returns as many prepared transfers as a node without a prepare queue has, and one more.
+func paced() *fixture {
+	s := cluster(1, `{"loadConcurrency": {"globalConfig": 1}}`)
+	for i := range capacity.Ahead(1) {
+		s.mover(s.backup(fmt.Sprintf("prepared-%d", i), "node-1", 5*time.Minute, inPhase(velerov1.PodVolumeBackupPhasePrepared, time.Minute)), "node-1")
+	}
+	s.backup("new", "node-1", time.Minute)
 	return s
 }
 

@@ -198,10 +198,11 @@ func (s *fixture) repository(name string, success time.Duration, failures ...str
 	return created
 }
 
-func (s *fixture) job(of, name string) {
+func (s *fixture) job(of, name string) *batchv1.Job {
 	created := &batchv1.Job{ObjectMeta: meta("velero", name, time.Minute)}
 	created.Labels = map[string]string{api.LabelRepository: of}
 	s.add(created)
+	return created
 }
 
 // restore adds a PodVolumeRestore to a pod, or to a deleted pod.

@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +19,6 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
-	"github.com/lateen-project/lateen/reconcile/capacity"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -75,6 +72,8 @@ func TestReportsMatchTheGoldenFiles(t *testing.T) {
 		"ending transfers":              {fixture: ending()},
 		"a missing priority class":      {fixture: missingClass()},
 		"restores before backups":       {fixture: queued()},
+		"paced preparation":             {fixture: paced()},
+		"failed maintenance":            {fixture: unmaintained()},
 		"jobs configured by the server": {fixture: serverConfigured()},
 		"missing RBAC rules": {fixture: &fixture{}, unreadable: []view.Unreadable{
 			{Resource: "pods", Namespace: "velero", Message: "not allowed to list or watch them; docs/command-line.md lists the required RBAC rules"},
@@ -124,16 +123,4 @@ func golden(t *testing.T, name string, got []byte) {
 	want, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, string(want), string(got))
-}
-
-func TestATransferThatIsPacedSaysSo(t *testing.T) {
-	s := cluster(1, `{"loadConcurrency": {"globalConfig": 1}}`)
-	for i := range capacity.Ahead(1) {
-		s.mover(s.backup(fmt.Sprintf("prepared-%d", i), "node-1", 5*time.Minute, inPhase(velerov1.PodVolumeBackupPhasePrepared, time.Minute)), "node-1")
-	}
-	s.backup("new", "node-1", time.Minute)
-	report := diagnose.Gather("velero", now, *s, nil).Report()
-	i := slices.IndexFunc(report.Transfers, func(one view.Transfer) bool { return one.Name == "new" })
-	require.GreaterOrEqual(t, i, 0)
-	require.Equal(t, &view.Wait{Reason: view.WaitQueue, Message: "queue of node-1 4/4"}, report.Transfers[i].WaitsFor)
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
@@ -76,6 +75,8 @@ func TestTimelinesMatchTheGoldenFiles(t *testing.T) {
 		"timeline of a delivery":                {delivering, "dd/to-deliver"},
 		"timeline of a clean-up":                {delivering, "du/whose-snapshot-is-held"},
 		"timeline of a cancel":                  {delivering, "pvb/to-cancel"},
+		"timeline of a terminating mover":       {delivering, "pvb/terminating"},
+		"timeline of an empty volume":           {delivering, "du/empty"},
 		"timeline of another data mover":        {delivering, "dd/of-another-data-mover"},
 		"timeline of a failure":                 {failing(transfer.ReasonPrepareTimeout, "not prepared within 30m0s: mover pod is not scheduled: Unschedulable: 0/1 nodes are available: 1 Insufficient cpu."), "pvb/failed"},
 		"timeline of a failure without memory":  {failing(transfer.ReasonMoverFailed, "data path backup failed: mover left no message (exit code 137, out of memory (OOMKilled))"), "pvb/failed"},
@@ -130,16 +131,6 @@ func TestExplainOfAMissingObjectNamesSimilarOnes(t *testing.T) {
 			require.ErrorContains(t, err, test.want)
 		})
 	}
-}
-
-func TestTimelineOfAnEmptyVolume(t *testing.T) {
-	s := cluster(1, `{}`)
-	upload := s.upload("empty", "data", time.Minute, true)
-	upload.Status.Phase, upload.Status.CompletionTimestamp = velerov2alpha1.DataUploadPhaseCompleted, past(time.Second)
-	upload.Status.Message = "volume was empty so no data was upload"
-	timeline, err := diagnose.Gather("velero", now, *s, nil).Timeline(diagnose.Reference{Kind: "DataUpload", Name: "empty"})
-	require.NoError(t, err)
-	require.Equal(t, "Completed. volume was empty so no data was upload", timeline.Now)
 }
 
 func TestRemediesFollowTheReasonAndNotTheMessage(t *testing.T) {

@@ -75,37 +75,25 @@ func TestCopiesAreOwnedByTheClaim(t *testing.T) {
 	require.Equal(t, map[string]string{"url": "vault"}, kms.Data)
 }
 
+// TestAnExistingObjectWithTheNameOfACopy in package objects has each decision.
 func TestTransfersShareEqualCopiesAndWaitForOthers(t *testing.T) {
 	theirs := func(s *corev1.Secret) {
 		s.Labels = map[string]string{api.LabelCopy: "true"}
 		s.OwnerReferences = []metav1.OwnerReference{{Name: "other", UID: "other-uid"}}
 	}
-	for name, test := range map[string]struct {
-		there   *corev1.Secret
-		owners  int
-		message string
-	}{
-		"the same":              {there: secret("velero", "s3cret", theirs), owners: 2},
-		"another":               {there: secret("velero", "other", theirs), owners: 1, message: "waits for its deletion"},
-		"the same, by a person": {there: secret("velero", "s3cret")},
-		"another, by a person":  {there: secret("velero", "other"), message: "secrets velero/key exists and differs from app/key"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			client := withUIDs(fake.NewClientset(freeClaim(), secret("app", "s3cret"), configMap(), test.there))
-			_, err := exposed(client, copied()).Ensure(t.Context(), download())
-			if test.message == "" {
-				require.NoError(t, err)
-			} else {
-				require.ErrorContains(t, err, test.message)
-				terminal := (*TerminalError)(nil)
-				require.NotErrorAs(t, err, &terminal, "it passes, or a person can change it")
-			}
-			key, err := client.CoreV1().Secrets("velero").Get(t.Context(), "key", metav1.GetOptions{})
-			require.NoError(t, err)
-			require.Len(t, key.OwnerReferences, test.owners)
-			require.Equal(t, test.there.Data, key.Data, "nothing is overwritten")
-		})
-	}
+	client := withUIDs(fake.NewClientset(freeClaim(), secret("app", "s3cret"), configMap(), secret("velero", "s3cret", theirs)))
+	_, err := exposed(client, copied()).Ensure(t.Context(), download())
+	require.NoError(t, err)
+	key, err := client.CoreV1().Secrets("velero").Get(t.Context(), "key", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Len(t, key.OwnerReferences, 2)
+
+	client = withUIDs(fake.NewClientset(freeClaim(), secret("app", "s3cret"), configMap(), secret("velero", "other", theirs)))
+	_, err = exposed(client, copied()).Ensure(t.Context(), download())
+	require.ErrorContains(t, err, "waits for its deletion")
+	terminal := (*TerminalError)(nil)
+	require.NotErrorAs(t, err, &terminal)
+	require.NotContains(t, requests(client), "patch secrets")
 }
 
 // A missing permission fails the transfer at once, with a message that contains the fix. It does not wait for the

@@ -1,6 +1,7 @@
 package exposer
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,17 +28,12 @@ func sourceClaim(change ...func(*corev1.PersistentVolumeClaim)) *corev1.Persiste
 	return claim
 }
 
-// reads counts the requests by resource.
-func reads(client *fake.Clientset) map[string]int {
-	count := map[string]int{}
-	for _, action := range client.Actions() {
-		count[action.GetResource().Resource]++
-	}
-	return count
+// ofSnapshot is the source of an upload whose claim is sourceClaim.
+func ofSnapshot() objects.Source {
+	return objects.Source{Snapshot: &objects.SnapshotSource{Namespace: "app", Snapshot: "snap", Claim: "claim", StorageClass: "fast"}}
 }
 
 func TestVolumeInfoOfASnapshot(t *testing.T) {
-	source := objects.Source{Snapshot: &objects.SnapshotSource{Namespace: "app", Snapshot: "snap", Claim: "claim", StorageClass: "fast"}}
 	immediate, waits := storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer
 	zone := &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{Key: "zone"}}}}}
 	inZone := csiVolume(corev1.PersistentVolumeFilesystem)
@@ -51,33 +47,33 @@ func TestVolumeInfoOfASnapshot(t *testing.T) {
 		settings objects.Settings
 		windows  bool // agents run on Windows nodes
 		want     objects.VolumeInfo
-		reads    map[string]int
+		reads    []string
 	}{
 		"of a volume that every node can reach takes two reads": {
 			objects: []runtime.Object{storageClass(immediate, nil), sourceClaim()},
 			want:    objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size},
-			reads:   map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1},
+			reads:   []string{"get storageclasses", "get persistentvolumeclaims"},
 		},
 		"of a volume in a zone takes three": {
 			objects: []runtime.Object{storageClass(waits, nil), sourceClaim(), inZone},
 			want:    objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size, Topology: zone},
-			reads:   map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1, "persistentvolumes": 1},
+			reads:   []string{"get storageclasses", "get persistentvolumeclaims", "get persistentvolumes"},
 		},
 		"of a vSphere volume that is provisioned fast leaves out where it is attached": {
 			objects:  []runtime.Object{storageClass(immediate, nil), sourceClaim(), attachment},
 			settings: objects.Settings{BackupClaims: map[string]objects.BackupClaim{"fast": {Annotations: map[string]string{annotationFastVSphere: "true"}}}},
 			want:     objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size, Excluded: []string{"n7"}},
-			reads:    map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1, "volumeattachments": 1},
+			reads:    []string{"get storageclasses", "get persistentvolumeclaims", "list volumeattachments"},
 		},
 		"of NTFS is for Windows": {
 			objects: []runtime.Object{storageClass(immediate, map[string]string{parameterFSType: "ntfs"}), sourceClaim()}, windows: true,
 			want:  objects.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size},
-			reads: map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1, "volumeattachments": 1},
+			reads: []string{"get storageclasses", "get persistentvolumeclaims", "list volumeattachments"},
 		},
 		"of NTFS is for Windows even without agents there, so that the error names it": {
 			objects: []runtime.Object{storageClass(immediate, map[string]string{parameterFSType: "ntfs"}), sourceClaim()},
 			want:    objects.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size},
-			reads:   map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1},
+			reads:   []string{"get storageclasses", "get persistentvolumeclaims"},
 		},
 		"of a claim that a Windows node uses is for Windows": {
 			objects: []runtime.Object{
@@ -85,7 +81,7 @@ func TestVolumeInfoOfASnapshot(t *testing.T) {
 				&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1", Labels: map[string]string{corev1.LabelOSStable: "windows"}}},
 			}, windows: true,
 			want:  objects.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size},
-			reads: map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1, "volumeattachments": 1, "nodes": 1},
+			reads: []string{"get storageclasses", "get persistentvolumeclaims", "list volumeattachments", "get nodes"},
 		},
 		"of a volume that is attached to a Windows node is for Windows, whatever node was selected once": {
 			objects: []runtime.Object{
@@ -97,7 +93,7 @@ func TestVolumeInfoOfASnapshot(t *testing.T) {
 				}},
 			}, windows: true,
 			want:  objects.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size},
-			reads: map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1, "volumeattachments": 1, "nodes": 1},
+			reads: []string{"get storageclasses", "get persistentvolumeclaims", "list volumeattachments", "get nodes"},
 		},
 		"of a device is for Linux": {
 			objects: []runtime.Object{
@@ -105,7 +101,7 @@ func TestVolumeInfoOfASnapshot(t *testing.T) {
 				sourceClaim(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeMode = new(corev1.PersistentVolumeBlock) }),
 			}, windows: true,
 			want:  objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size, Block: true},
-			reads: map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1},
+			reads: []string{"get storageclasses", "get persistentvolumeclaims"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -114,10 +110,10 @@ func TestVolumeInfoOfASnapshot(t *testing.T) {
 			if test.windows {
 				e.Templates[corev1.Windows] = objects.Template{}
 			}
-			facts, err := e.volumeInfo(t.Context(), objects.MoverSpec{Source: source})
+			facts, err := e.volumeInfo(t.Context(), objects.MoverSpec{Source: ofSnapshot()})
 			require.NoError(t, err)
 			require.Equal(t, test.want, facts)
-			require.Equal(t, test.reads, reads(client))
+			require.Equal(t, test.reads, requests(client))
 		})
 	}
 }
@@ -126,69 +122,68 @@ func TestACachedStorageClassIsNotFetched(t *testing.T) {
 	client := fake.NewClientset(sourceClaim())
 	e := exposed(client, objects.Settings{})
 	e.StorageClass = func(string) *storagev1.StorageClass { return storageClass(storagev1.VolumeBindingImmediate, nil) }
-	source := objects.Source{Snapshot: &objects.SnapshotSource{Namespace: "app", Snapshot: "snap", Claim: "claim", StorageClass: "fast"}}
-	_, err := e.volumeInfo(t.Context(), objects.MoverSpec{Source: source})
+	_, err := e.volumeInfo(t.Context(), objects.MoverSpec{Source: ofSnapshot()})
 	require.NoError(t, err)
-	require.Equal(t, map[string]int{"persistentvolumeclaims": 1}, reads(client))
+	require.Equal(t, []string{"get persistentvolumeclaims"}, requests(client))
 }
 
 func TestVolumeInfoOfATarget(t *testing.T) {
-	move := objects.MoverSpec{OS: corev1.Linux, Source: objects.Source{Target: &objects.TargetSource{Namespace: "app", Claim: "claim"}}}
 	free := sourceClaim(func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.VolumeName, c.Spec.StorageClassName = "", new("fast")
 		c.Annotations = map[string]string{annotationSelectedNode: "n3"}
 	})
 	e := exposed(fake.NewClientset(free), objects.Settings{})
-	facts, err := e.volumeInfo(t.Context(), move)
+	facts, err := e.volumeInfo(t.Context(), download())
 	require.NoError(t, err)
 	require.Equal(t, objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", SelectedNode: "n3", Target: free}, facts)
 
 	e = exposed(fake.NewClientset(free), objects.Settings{IgnoreDelayBinding: true})
-	facts, err = e.volumeInfo(t.Context(), move)
+	facts, err = e.volumeInfo(t.Context(), download())
 	require.NoError(t, err)
 	require.Empty(t, facts.SelectedNode, "it is restored without waiting for its consumer")
 }
 
-func TestAnUnsupportedSourceIsATerminalError(t *testing.T) {
-	immediate := storageClass(storagev1.VolumeBindingImmediate, nil)
-	snapshot := objects.Source{Snapshot: &objects.SnapshotSource{Namespace: "app", Snapshot: "snap", Claim: "claim", StorageClass: "fast"}}
-	target := objects.Source{Target: &objects.TargetSource{Namespace: "app", Claim: "claim"}}
+func TestASourceWithoutItsVolume(t *testing.T) {
+	immediate, late := storageClass(storagev1.VolumeBindingImmediate, nil), storageClass(storagev1.VolumeBindingWaitForFirstConsumer, nil)
+	unbound := sourceClaim(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "" })
+	inline := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: storagev1.VolumeAttachmentSpec{NodeName: "n7"}}
+	attached := objects.Settings{BackupClaims: map[string]objects.BackupClaim{"fast": {Annotations: map[string]string{annotationFastVSphere: "true"}}}}
 	for name, test := range map[string]struct {
-		source  objects.Source
-		objects []runtime.Object
-		message string
+		source   objects.Source
+		objects  []runtime.Object
+		settings objects.Settings
+		message  string
+		waits    bool // it is no terminal error
 	}{
-		"without a storage class":  {snapshot, []runtime.Object{sourceClaim()}, "get storage class fast"},
-		"without its claim":        {snapshot, []runtime.Object{immediate}, "get claim app/claim"},
-		"without a target":         {target, nil, "get claim app/claim"},
-		"to a claim that is bound": {target, []runtime.Object{boundClaim()}, "target claim app/claim is already bound to volume pv1"},
-		"of nothing":               {objects.Source{}, nil, "the resource names no volume"},
+		"without a storage class":  {source: ofSnapshot(), objects: []runtime.Object{sourceClaim()}, message: "get storage class fast"},
+		"without its claim":        {source: ofSnapshot(), objects: []runtime.Object{immediate}, message: "get claim app/claim"},
+		"without a target":         {source: download().Source, message: "get claim app/claim"},
+		"to a claim that is bound": {source: download().Source, objects: []runtime.Object{boundClaim()}, message: "target claim app/claim is already bound to volume pv1"},
+		"of nothing":               {message: "the resource names no volume"},
+		"of a claim without a volume, for the nodes that can reach it": {
+			source: ofSnapshot(), objects: []runtime.Object{late, unbound}, message: "source claim app/claim has no volume", waits: true,
+		},
+		"of a claim without a volume, for the nodes to which it is attached": {
+			source: ofSnapshot(), objects: []runtime.Object{immediate, unbound, inline}, settings: attached, message: "source claim app/claim has no volume", waits: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := exposed(fake.NewClientset(test.objects...), objects.Settings{}).volumeInfo(t.Context(), objects.MoverSpec{Source: test.source})
+			_, err := exposed(fake.NewClientset(test.objects...), test.settings).volumeInfo(t.Context(), objects.MoverSpec{Source: test.source})
 			require.ErrorContains(t, err, test.message)
 			terminal := (*TerminalError)(nil)
-			require.ErrorAs(t, err, &terminal)
+			require.Equal(t, !test.waits, errors.As(err, &terminal))
 		})
 	}
 }
 
-func TestASourceClaimWithoutAVolumeIsAwaited(t *testing.T) {
-	unbound := sourceClaim(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "" })
-	inline := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: storagev1.VolumeAttachmentSpec{NodeName: "n7"}}
-	move := objects.MoverSpec{Source: objects.Source{Snapshot: &objects.SnapshotSource{Namespace: "app", Claim: "claim", StorageClass: "fast"}}}
-	fast := map[string]objects.BackupClaim{"fast": {Annotations: map[string]string{annotationFastVSphere: "true"}}}
-	for name, test := range map[string]struct {
-		mode     storagev1.VolumeBindingMode
-		settings objects.Settings
-	}{
-		"for the nodes that can reach it":       {mode: storagev1.VolumeBindingWaitForFirstConsumer},
-		"for the nodes to which it is attached": {mode: storagev1.VolumeBindingImmediate, settings: objects.Settings{BackupClaims: fast}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			client := fake.NewClientset(storageClass(test.mode, nil), unbound, inline)
-			_, err := exposed(client, test.settings).volumeInfo(t.Context(), move)
-			require.EqualError(t, err, "source claim app/claim has no volume")
-		})
-	}
+func TestASourcePodThatNoCacheHasIsFetched(t *testing.T) {
+	source := podWith(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
+	source.Spec.NodeName = "n1"
+	client := fake.NewClientset(source)
+	e := exposed(client, objects.Settings{})
+	e.Source = func(string) *corev1.Pod { return nil }
+	facts, err := e.volumeInfo(t.Context(), movement())
+	require.NoError(t, err)
+	require.Equal(t, "n1", facts.Node)
+	require.Equal(t, []string{"get pods"}, requests(client))
 }

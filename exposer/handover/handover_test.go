@@ -16,8 +16,8 @@ import (
 // handedOver has both pairs. The next step of a hand-over is to delete the original VolumeSnapshot.
 func handedOver() simulatedPairs {
 	return simulatedPairs{
-		original: simulatedSnapshot{exists: true, ready: true}, content: simulatedContent{exists: true, handle: true, retained: true},
-		backup: simulatedSnapshot{exists: true}, backupContent: simulatedContent{exists: true, handle: true, protected: true},
+		original: simulatedObject{exists: true, ready: true}, content: simulatedObject{exists: true, handle: true, retained: true},
+		backup: simulatedObject{exists: true}, backupContent: simulatedObject{exists: true, handle: true, protected: true},
 	}
 }
 
@@ -32,7 +32,7 @@ func described(step Step, description string) string {
 // alone has no backup pair.
 func alone(change func(*simulatedPairs)) func(*simulatedPairs) {
 	return func(p *simulatedPairs) {
-		p.backup, p.backupContent = simulatedSnapshot{}, simulatedContent{}
+		p.backup, p.backupContent = simulatedObject{}, simulatedObject{}
 		change(p)
 	}
 }
@@ -175,7 +175,7 @@ func TestStepsOfACleanUp(t *testing.T) {
 		cached string // with caches that may lag behind; empty: as verified
 		want   string // if the API server has no other objects
 	}{
-		"the backup pair alone": {pairs: func(p *simulatedPairs) { p.original, p.content = simulatedSnapshot{}, simulatedContent{} }, want: "DeleteBackup"},
+		"the backup pair alone": {pairs: func(p *simulatedPairs) { p.original, p.content = simulatedObject{}, simulatedObject{} }, want: "DeleteBackup"},
 		"the original waits for its content": {
 			pairs: func(p *simulatedPairs) { p.original.deleting, p.content.exists = true, false },
 			want:  "AwaitSnapshot: VolumeSnapshot apps/snap is being deleted",
@@ -189,12 +189,18 @@ func TestStepsOfACleanUp(t *testing.T) {
 		},
 		"a content that nothing protects yet": {
 			pairs: func(p *simulatedPairs) {
-				p.original, p.content, p.backupContent.protected = simulatedSnapshot{}, simulatedContent{}, false
+				p.original, p.content, p.backupContent.protected = simulatedObject{}, simulatedObject{}, false
 			},
 			want: "AwaitSnapshot: VolumeSnapshotContent du has no finalizer of the snapshot-controller yet",
 		},
+		"a content whose VolumeSnapshot was deleted, or is not cached yet": {
+			pairs: func(p *simulatedPairs) {
+				p.original, p.content, p.backup = simulatedObject{}, simulatedObject{}, simulatedObject{}
+			},
+			cached: "Reobserve", want: "MarkBackupContentBeingDeleted",
+		},
 		"a half is being deleted": {
-			pairs: func(p *simulatedPairs) { *p = simulatedPairs{backup: simulatedSnapshot{exists: true, deleting: true}} },
+			pairs: func(p *simulatedPairs) { *p = simulatedPairs{backup: simulatedObject{exists: true, deleting: true}} },
 			want:  "AwaitSnapshot: VolumeSnapshot velero/du is being deleted",
 		},
 		"a half is being deleted, and the original content is left": {
@@ -210,31 +216,25 @@ func TestStepsOfACleanUp(t *testing.T) {
 			cached: "Reobserve", want: "DeleteOriginal",
 		},
 		"a half alone": {
-			pairs:  func(p *simulatedPairs) { *p = simulatedPairs{backup: simulatedSnapshot{exists: true}} },
+			pairs:  func(p *simulatedPairs) { *p = simulatedPairs{backup: simulatedObject{exists: true}} },
 			cached: "Reobserve", want: "DeleteBackup",
 		},
 		"the original pair alone": {
-			pairs: func(p *simulatedPairs) {
-				p.content.retained, p.backup, p.backupContent = false, simulatedSnapshot{}, simulatedContent{}
-			},
-			cached: "Reobserve", want: "DeleteOriginal",
+			pairs: alone(func(p *simulatedPairs) { p.content.retained = false }), cached: "Reobserve", want: "DeleteOriginal",
 		},
 		"the original pair is being deleted": {
-			pairs: func(p *simulatedPairs) {
-				p.content.retained, p.backup, p.backupContent = false, simulatedSnapshot{}, simulatedContent{}
-				p.original.deleting, p.content.deleting = true, true
-			},
+			pairs: alone(func(p *simulatedPairs) {
+				p.content.retained, p.original.deleting, p.content.deleting = false, true, true
+			}),
 			cached: "AwaitSnapshot: VolumeSnapshot apps/snap is being deleted", want: "AwaitSnapshot: VolumeSnapshot apps/snap is being deleted",
 		},
 		"the original pair is being deleted without its handle": {
-			pairs: func(p *simulatedPairs) {
-				p.backup, p.backupContent, p.original.deleting, p.content.deleting = simulatedSnapshot{}, simulatedContent{}, true, true
-			},
+			pairs:  alone(func(p *simulatedPairs) { p.original.deleting, p.content.deleting = true, true }),
 			cached: "Reobserve", want: "SetDeletePolicyOfOriginal",
 		},
 		"objects of another transfer": {
 			pairs: func(p *simulatedPairs) {
-				*p = simulatedPairs{backup: simulatedSnapshot{exists: true, creator: anotherTransfer}, backupContent: simulatedContent{exists: true, creator: anotherTransfer}}
+				*p = simulatedPairs{backup: simulatedObject{exists: true, creator: anotherTransfer}, backupContent: simulatedObject{exists: true, creator: anotherTransfer}}
 			},
 			cached: "Reobserve", want: "Finished",
 		},

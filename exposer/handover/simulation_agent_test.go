@@ -29,51 +29,61 @@ func (c simulatedRun) resync() simulatedRun {
 	return c.restart()
 }
 
+// of returns the object that a step changes, or nil.
+func (p *simulatedPairs) of(step Step) *simulatedObject {
+	switch step {
+	case DeleteOriginal:
+		return &p.original
+	case DeleteOriginalContent, RetainOriginal, SetDeletePolicyOfOriginal, MarkOriginalContentBeingDeleted:
+		return &p.content
+	case CreateSnapshot, AdoptSnapshot, DeleteBackup:
+		return &p.backup
+	case CreateContent, AdoptContent, DeleteBackupContent, SetHandleOfBackup, SetDeletePolicyOfBackup, MarkBackupContentBeingDeleted:
+		return &p.backupContent
+	}
+	return nil
+}
+
 // execute runs one step and updates the view from the API server's response.
 func (c simulatedRun) execute(step Step) simulatedRun {
-	there, view := &c.storage, &c.view
+	there, view := c.storage.of(step), c.view.of(step)
 	switch step {
 	case Reobserve:
 		c.reobserve()
-	case CreateSnapshot:
-		if !there.backup.exists {
-			there.backup = simulatedSnapshot{exists: true}
+	case CreateSnapshot, CreateContent:
+		if !there.exists {
+			*there = simulatedObject{exists: true}
 		}
-		view.backup = there.backup
-	case CreateContent:
-		if !there.backupContent.exists {
-			there.backupContent = simulatedContent{exists: true}
+		*view = *there
+	case DeleteOriginal, DeleteBackup, DeleteOriginalContent, DeleteBackupContent:
+		if there.exists {
+			there.delete()
+			view.deleting = true
+		} else {
+			*view = *there
 		}
-		view.backupContent = there.backupContent
-	case AdoptSnapshot:
-		updateSimulated(&there.backup, &view.backup, there.backup.exists, func(s *simulatedSnapshot) { s.creator = lateen })
-	case DeleteOriginal:
-		deleteSimulated(&there.original, &view.original, there.original.exists, (*simulatedSnapshot).delete, func(s *simulatedSnapshot) { s.deleting = true })
-	case DeleteBackup:
-		deleteSimulated(&there.backup, &view.backup, there.backup.exists, (*simulatedSnapshot).delete, func(s *simulatedSnapshot) { s.deleting = true })
-	case DeleteOriginalContent:
-		deleteSimulated(&there.content, &view.content, there.content.exists, (*simulatedContent).delete, func(s *simulatedContent) { s.deleting = true })
-	case DeleteBackupContent:
-		deleteSimulated(&there.backupContent, &view.backupContent, there.backupContent.exists, (*simulatedContent).delete, func(s *simulatedContent) { s.deleting = true })
-	case AdoptContent:
-		updateSimulated(&there.backupContent, &view.backupContent, there.backupContent.exists, func(s *simulatedContent) { s.creator = lateen })
-	case RetainOriginal:
-		updateSimulated(&there.content, &view.content, there.content.exists, func(s *simulatedContent) { s.retained = true })
-	case SetDeletePolicyOfOriginal:
-		updateSimulated(&there.content, &view.content, there.content.exists, func(s *simulatedContent) { s.retained = false })
 	case SetHandleOfBackup:
-		if view.backupContent == there.backupContent { // otherwise a conflict
-			there.backupContent.handle, view.backupContent.handle = true, true
+		if *view == *there { // otherwise a conflict
+			there.handle, view.handle = true, true
 		}
-	case SetDeletePolicyOfBackup:
-		updateSimulated(&there.backupContent, &view.backupContent, there.backupContent.exists, func(s *simulatedContent) { s.retained = false })
-	case MarkOriginalContentBeingDeleted:
-		updateSimulated(&there.content, &view.content, there.content.exists, func(s *simulatedContent) { s.markedBeingDeleted = true })
-	case MarkBackupContentBeingDeleted:
-		updateSimulated(&there.backupContent, &view.backupContent, there.backupContent.exists, func(s *simulatedContent) { s.markedBeingDeleted = true })
+	case AdoptSnapshot, AdoptContent:
+		update(there, view, func(o *simulatedObject) { o.creator = lateen })
+	case RetainOriginal:
+		update(there, view, func(o *simulatedObject) { o.retained = true })
+	case SetDeletePolicyOfOriginal, SetDeletePolicyOfBackup:
+		update(there, view, func(o *simulatedObject) { o.retained = false })
+	case MarkOriginalContentBeingDeleted, MarkBackupContentBeingDeleted:
+		update(there, view, func(o *simulatedObject) { o.markedBeingDeleted = true })
 	case Finished, AwaitSnapshot, Fail, NameConflict:
 	}
 	return c
+}
+
+func update(there, view *simulatedObject, change func(*simulatedObject)) {
+	if there.exists {
+		change(there)
+	}
+	*view = *there
 }
 
 // reobserve reads the objects that the view lacks, in the same way as the exposer.
@@ -92,22 +102,6 @@ func (c *simulatedRun) reobserve() {
 	if !view.content.exists {
 		view.content = there.content
 	}
-}
-
-func updateSimulated[T any](there, view *T, found bool, change func(*T)) {
-	if found {
-		change(there)
-	}
-	*view = *there
-}
-
-func deleteSimulated[T any](there, view *T, found bool, remove, mark func(*T)) {
-	if !found {
-		*view = *there
-		return
-	}
-	remove(there)
-	mark(view)
 }
 
 // stops reports whether this step ends a call.

@@ -19,28 +19,20 @@ const (
 	anotherTransfer
 )
 
-// simulatedSnapshot is the relevant state of a VolumeSnapshot. The zero value is one that does not exist.
-type simulatedSnapshot struct {
-	exists, deleting bool
-	protected        bool    // has the finalizers of the snapshot-controller
-	ready            bool    // of an original
-	creator          creator // of a backup
-}
-
-// simulatedContent is the relevant state of a VolumeSnapshotContent.
-type simulatedContent struct {
-	exists, deleting, protected  bool
-	retained, markedBeingDeleted bool
-	handle                       bool // is in the status, where the sidecar reads the handle to delete
-	creator                      creator
+// simulatedObject is the relevant state of a VolumeSnapshot or of its content. The zero value is one that does not exist.
+type simulatedObject struct {
+	exists, deleting             bool
+	protected                    bool    // has the finalizers of the snapshot-controller
+	ready                        bool    // of an original VolumeSnapshot
+	creator                      creator // of a backup
+	retained, markedBeingDeleted bool    // of a content
+	handle                       bool    // of a content: in the status, where the sidecar reads the handle to delete
 }
 
 // simulatedPairs are the four objects of a hand-over, in reality or in a view.
 type simulatedPairs struct {
-	original      simulatedSnapshot
-	content       simulatedContent // of the original
-	backup        simulatedSnapshot
-	backupContent simulatedContent // of the backup
+	original, content     simulatedObject
+	backup, backupContent simulatedObject
 }
 
 // simulatedStorage is the state of the API server, and how often the driver deleted the handle.
@@ -55,14 +47,14 @@ func (p simulatedPairs) state(verified bool) State {
 		Namespace: "velero", Name: "du", UID: "du-uid", ExposingNode: "n1", Verified: verified,
 		Source: types.NamespacedName{Namespace: "apps", Name: "snap"},
 	}
-	h.Original.Snapshot, h.Backup.Snapshot, h.Backup.Content = p.original.original(), p.backup.backup(h), p.backupContent.backup(h)
+	h.Original.Snapshot, h.Backup.Snapshot, h.Backup.Content = p.original.originalSnapshot(), p.backup.backupSnapshot(h), p.backupContent.backupContent(h)
 	if h.SourceContent() == "content" { // otherwise no object names the content
-		h.Original.Content = p.content.original()
+		h.Original.Content = p.content.content("content", types.NamespacedName{Namespace: "apps", Name: "snap"})
 	}
 	return h
 }
 
-func (s simulatedSnapshot) original() *snapshotv1.VolumeSnapshot {
+func (s simulatedObject) originalSnapshot() *snapshotv1.VolumeSnapshot {
 	if !s.exists {
 		return nil
 	}
@@ -72,60 +64,49 @@ func (s simulatedSnapshot) original() *snapshotv1.VolumeSnapshot {
 	}
 }
 
-func (s simulatedSnapshot) backup(h State) *snapshotv1.VolumeSnapshot {
+func (s simulatedObject) backupSnapshot(h State) *snapshotv1.VolumeSnapshot {
 	if !s.exists {
 		return nil
 	}
 	created := &snapshotv1.VolumeSnapshot{ObjectMeta: simulatedMeta(h.Namespace, h.Name, s.deleting)}
-	created.Spec.Source.VolumeSnapshotContentName = &h.Name
-	switch s.creator {
-	case lateen:
-		created.Labels = h.OwnerLabels()
+	created.Spec.Source.VolumeSnapshotContentName, created.Labels = &h.Name, s.labels(h)
+	if s.creator == lateen {
 		created.Annotations = map[string]string{api.AnnotationSourceContent: "content", api.AnnotationSourceSnapshot: "apps/snap"}
-	case anotherTransfer:
-		created.Labels = objects.OwnerLabels("another", "n1")
-	case velero:
 	}
 	return created
 }
 
-func (c simulatedContent) original() *snapshotv1.VolumeSnapshotContent {
-	return c.object("content", types.NamespacedName{Namespace: "apps", Name: "snap"})
+// labels returns the labels of a backup object.
+func (s simulatedObject) labels(h State) map[string]string {
+	return map[creator]map[string]string{lateen: h.OwnerLabels(), anotherTransfer: objects.OwnerLabels("another", "n1")}[s.creator]
 }
 
-func (c simulatedContent) backup(h State) *snapshotv1.VolumeSnapshotContent {
-	created := c.object(h.Name, types.NamespacedName{Namespace: h.Namespace, Name: h.Name})
+func (s simulatedObject) backupContent(h State) *snapshotv1.VolumeSnapshotContent {
+	created := s.content(h.Name, types.NamespacedName{Namespace: h.Namespace, Name: h.Name})
 	if created == nil {
 		return nil
 	}
-	created.Spec.Source.SnapshotHandle = new("handle")
-	switch c.creator {
-	case lateen:
-		created.Labels = h.OwnerLabels()
-	case anotherTransfer:
-		created.Labels = objects.OwnerLabels("another", "n1")
-	case velero:
-	}
+	created.Spec.Source.SnapshotHandle, created.Labels = new("handle"), s.labels(h)
 	return created
 }
 
-func (c simulatedContent) object(name string, of types.NamespacedName) *snapshotv1.VolumeSnapshotContent {
-	if !c.exists {
+func (s simulatedObject) content(name string, of types.NamespacedName) *snapshotv1.VolumeSnapshotContent {
+	if !s.exists {
 		return nil
 	}
-	object := &snapshotv1.VolumeSnapshotContent{ObjectMeta: simulatedMeta("", name, c.deleting)}
+	object := &snapshotv1.VolumeSnapshotContent{ObjectMeta: simulatedMeta("", name, s.deleting)}
 	object.Spec.VolumeSnapshotRef = corev1.ObjectReference{Namespace: of.Namespace, Name: of.Name, UID: types.UID(of.Name + "-uid")}
 	object.Spec.DeletionPolicy = snapshotv1.VolumeSnapshotContentDelete
-	if c.retained {
+	if s.retained {
 		object.Spec.DeletionPolicy = snapshotv1.VolumeSnapshotContentRetain
 	}
-	if c.markedBeingDeleted {
+	if s.markedBeingDeleted {
 		object.Annotations = MarkedBeingDeleted()
 	}
-	if c.protected {
+	if s.protected {
 		object.Finalizers = []string{finalizerContent}
 	}
-	if c.handle {
+	if s.handle {
 		object.Status = &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: new("handle")}
 	}
 	return object
@@ -150,25 +131,25 @@ func (s simulatedStorage) controllers() []simulatedStorage {
 			next = append(next, then)
 		}
 	}
-	pair := func(at func(*simulatedStorage) (*simulatedSnapshot, *simulatedContent)) {
+	pair := func(at func(*simulatedStorage) (*simulatedObject, *simulatedObject)) {
 		snapshot, content := at(&s)
 		deleting := snapshot.exists && snapshot.deleting
 		may(snapshot.exists && !deleting && !snapshot.protected && content.exists, func(s *simulatedStorage) { v, _ := at(s); v.protected = true })
 		may(content.exists && !content.deleting && !content.protected, func(s *simulatedStorage) { _, c := at(s); c.protected = true })
 		may(deleting && content.exists && !content.markedBeingDeleted, func(s *simulatedStorage) { _, c := at(s); c.markedBeingDeleted = true })
 		may(deleting && content.exists && content.markedBeingDeleted && !content.retained && !content.deleting, func(s *simulatedStorage) { _, c := at(s); c.delete() })
-		may(deleting && (!content.exists || content.markedBeingDeleted && content.retained), func(s *simulatedStorage) { v, _ := at(s); *v = simulatedSnapshot{} })
+		may(deleting && (!content.exists || content.markedBeingDeleted && content.retained), func(s *simulatedStorage) { v, _ := at(s); *v = simulatedObject{} })
 		may(content.exists && !content.deleting && !content.handle && s.deleted == 0, func(s *simulatedStorage) { _, c := at(s); c.handle = true })
 		may(content.exists && content.deleting && content.markedBeingDeleted, func(s *simulatedStorage) {
 			_, c := at(s)
 			if c.handle && !c.retained {
 				s.deleted++
 			}
-			*c = simulatedContent{}
+			*c = simulatedObject{}
 		})
 	}
-	pair(func(s *simulatedStorage) (*simulatedSnapshot, *simulatedContent) { return &s.original, &s.content })
-	pair(func(s *simulatedStorage) (*simulatedSnapshot, *simulatedContent) { return &s.backup, &s.backupContent })
+	pair(func(s *simulatedStorage) (*simulatedObject, *simulatedObject) { return &s.original, &s.content })
+	pair(func(s *simulatedStorage) (*simulatedObject, *simulatedObject) { return &s.backup, &s.backupContent })
 	return next
 }
 
@@ -186,16 +167,9 @@ func (s simulatedStorage) keepsHandle() bool {
 	return s.deleted == 0 && (s.content.exists || s.backupContent.exists && s.backupContent.creator != anotherTransfer)
 }
 
-func (s *simulatedSnapshot) delete() {
+func (s *simulatedObject) delete() {
 	s.deleting = true
 	if !s.protected {
-		*s = simulatedSnapshot{}
-	}
-}
-
-func (c *simulatedContent) delete() {
-	c.deleting = true
-	if !c.protected {
-		*c = simulatedContent{}
+		*s = simulatedObject{}
 	}
 }

@@ -10,7 +10,7 @@ const simulatedSteps, simulatedCalls = 16, 8
 // stops when visit returns false.
 func walkStorages(visit func(before, after simulatedRun, step Step) bool) {
 	start := simulatedRun{storage: simulatedStorage{simulatedPairs: simulatedPairs{
-		original: simulatedSnapshot{exists: true, protected: true, ready: true}, content: simulatedContent{exists: true, protected: true, handle: true},
+		original: simulatedObject{exists: true, protected: true, ready: true}, content: simulatedObject{exists: true, protected: true, handle: true},
 	}}}.resync()
 	visited := map[simulatedRun]bool{start: true}
 	for queue := []simulatedRun{start}; len(queue) > 0; queue = queue[1:] {

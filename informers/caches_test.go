@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -32,11 +33,7 @@ func TestNewer(t *testing.T) {
 		"the same":                    {a: "9", b: "9"},
 		"one that cannot be compared": {a: "x", b: "9"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			a, b := pod("a"), pod("a")
-			a.ResourceVersion, b.ResourceVersion = test.a, test.b
-			require.Equal(t, test.newer, newer(a, b))
-		})
+		require.Equal(t, test.newer, newer(pod("a", atVersion(test.a)), pod("a", atVersion(test.b))), name)
 	}
 }
 
@@ -46,41 +43,40 @@ func TestMoverIsTheNewerOfTwoCaches(t *testing.T) {
 		movers, here := newFeed(), newFeed()
 		caches := &Caches{Movers: podInformer(t, movers), LocalPods: podInformer(t, here)}
 		running(t, caches.Movers, caches.LocalPods)
-		is := func(key string) string {
+		is := func() string {
 			synctest.Wait()
-			if found := caches.Mover(key); found != nil {
-				return found.Labels["is"]
-			}
-			return "absent"
+			return moverIs(caches)
 		}
-		require.Equal(t, "absent", is("velero/a"))
+		require.Equal(t, "absent", is())
 		movers.set(pod("a", labelled("unscheduled"))) // version 1
-		require.Equal(t, "unscheduled", is("velero/a"))
+		require.Equal(t, "unscheduled", is())
 		require.Nil(t, caches.Pod("velero/a"), "it does not run on this node yet")
 		here.version = 1
 		here.set(pod("a", labelled("scheduled"))) // version 2
-		require.Equal(t, "scheduled", is("velero/a"))
+		require.Equal(t, "scheduled", is())
 		require.Equal(t, "scheduled", caches.Pod("velero/a").Labels["is"])
 		movers.version = 2
 		movers.set(pod("a", labelled("running"))) // version 3
-		require.Equal(t, "running", is("velero/a"))
+		require.Equal(t, "running", is())
 		movers.remove(pod("a"))
-		require.Equal(t, "scheduled", is("velero/a"), "the other cache will follow")
+		require.Equal(t, "scheduled", is(), "the other cache will follow")
 		here.remove(pod("a"))
-		require.Equal(t, "absent", is("velero/a"))
+		require.Equal(t, "absent", is())
 	})
 }
 
-// server is an API server without objects that records its requests.
+// server is an API server that records its requests. It answers a watch with the claim app/data, if that is watched, and the
+// later changes of it.
 type server struct {
 	*httptest.Server
 	lock     sync.Mutex
 	requests []string // method, path and selectors
+	changes  chan *corev1.PersistentVolumeClaim
 }
 
 func newServer(t *testing.T) *server {
 	t.Helper()
-	s := &server{}
+	s := &server{changes: make(chan *corev1.PersistentVolumeClaim)}
 	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
 	t.Cleanup(s.Close)
 	return s
@@ -100,13 +96,25 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte(`{"apiVersion":"velero.io/v1","kind":"PodVolumeBackup","metadata":{"name":"b1","namespace":"velero"},"status":{"phase":"Accepted"}}`))
 		return
 	}
+	send := func(kind string, object any) {
+		_ = json.NewEncoder(w).Encode(map[string]any{"type": kind, "object": object})
+		_ = http.NewResponseController(w).Flush()
+	}
+	if query.Get("fieldSelector") == "metadata.name=data" {
+		send("ADDED", claimOf("1", nil))
+	}
 	kind, version := kindOf(r.URL.Path)
-	end := map[string]any{"type": "BOOKMARK", "object": map[string]any{"apiVersion": version, "kind": kind, "metadata": map[string]any{
+	send("BOOKMARK", map[string]any{"apiVersion": version, "kind": kind, "metadata": map[string]any{
 		"resourceVersion": "1", "annotations": map[string]string{metav1.InitialEventsAnnotationKey: "true"},
-	}}}
-	_ = json.NewEncoder(w).Encode(end)
-	_ = http.NewResponseController(w).Flush()
-	<-r.Context().Done()
+	}})
+	for {
+		select {
+		case claim := <-s.changes:
+			send("MODIFIED", claim)
+		case <-r.Context().Done():
+			return
+		}
+	}
 }
 
 // kindOf returns the kind that the API server stores at a path.

@@ -33,14 +33,10 @@ func TestACreatedMoverIsReturnedUntilTheCacheIsNewer(t *testing.T) {
 				require.NoError(t, err)
 				running(t, caches.Movers, caches.LocalPods)
 				require.Nil(t, caches.Mover("velero/a"))
-				caches.Created(pod("a", ofUID("1"), labelled("made"), func(pod *corev1.Pod) { pod.ResourceVersion = "7" }))
+				caches.Created(pod("a", ofUID("1"), labelled("made"), atVersion("7")))
 				test.then(f)
 				synctest.Wait()
-				is := "absent"
-				if found := caches.Mover("velero/a"); found != nil {
-					is = found.Labels["is"]
-				}
-				require.Equal(t, test.is, is)
+				require.Equal(t, test.is, moverIs(caches))
 			})
 		})
 	}
@@ -55,7 +51,7 @@ func TestAMoverDeletedInOneCacheIsNotReturnedFromAnother(t *testing.T) {
 		_, err := caches.LocalPods.AddHandler(caches.DropCreated(func(*corev1.Pod) { observed = append(observed, caches.Mover("velero/a")) }))
 		require.NoError(t, err)
 		running(t, caches.Movers, caches.LocalPods)
-		caches.Created(pod("a", ofUID("1"), func(pod *corev1.Pod) { pod.ResourceVersion = "7" }))
+		caches.Created(pod("a", ofUID("1"), atVersion("7")))
 		require.NotNil(t, caches.Mover("velero/a"))
 		here.set(pod("a", ofUID("1")))
 		here.remove(pod("a", ofUID("1")))

@@ -19,11 +19,10 @@ import (
 
 // feed is an API server for pods: it lists them, and streams the existing ones and later changes.
 type feed struct {
-	lock     sync.Mutex
-	version  int
-	pods     map[string]*corev1.Pod // by key
-	watches  []*watch.RaceFreeFakeWatcher
-	requests []metav1.ListOptions
+	lock    sync.Mutex
+	version int
+	pods    map[string]*corev1.Pod // by key
+	watches []*watch.RaceFreeFakeWatcher
 }
 
 func newFeed(pods ...*corev1.Pod) *feed {
@@ -77,10 +76,9 @@ func (f *feed) send(kind watch.EventType, pod *corev1.Pod) {
 	}
 }
 
-func (f *feed) List(_ context.Context, opts metav1.ListOptions) (*corev1.PodList, error) {
+func (f *feed) List(context.Context, metav1.ListOptions) (*corev1.PodList, error) {
 	f.lock.Lock()
 	defer f.lock.Unlock()
-	f.requests = append(f.requests, opts)
 	list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(f.version)}}
 	for _, pod := range f.pods {
 		list.Items = append(list.Items, *pod.DeepCopy())
@@ -92,7 +90,6 @@ func (f *feed) List(_ context.Context, opts metav1.ListOptions) (*corev1.PodList
 func (f *feed) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 	f.lock.Lock()
 	defer f.lock.Unlock()
-	f.requests = append(f.requests, opts)
 	w := watch.NewRaceFreeFake()
 	context.AfterFunc(ctx, w.Stop)
 	f.watches = append(slices.DeleteFunc(f.watches, (*watch.RaceFreeFakeWatcher).IsStopped), w)
@@ -118,6 +115,18 @@ func pod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 
 func labelled(value string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Labels = map[string]string{"is": value} }
+}
+
+func atVersion(version string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.ResourceVersion = version }
+}
+
+// moverIs returns the label of the mover velero/a.
+func moverIs(caches *Caches) string {
+	if found := caches.Mover("velero/a"); found != nil {
+		return found.Labels["is"]
+	}
+	return "absent"
 }
 
 // podInformer returns an informer on a feed.

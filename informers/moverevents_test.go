@@ -134,24 +134,14 @@ const (
 	progress = "Data-Path-Progress"
 )
 
-func TestAMoverHasOneWatchOfItsEvents(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newEventsFixture(t)
-		s.watch("uid")
-		s.watch("uid")
-		require.Len(t, s.requests, 1)
-		require.Equal(t, metav1.ListOptions{FieldSelector: "involvedObject.uid=uid"}, s.requests[0])
-		s.watch("other")
-		require.Len(t, s.requests, 2)
-	})
-}
-
 func TestEventsOfAMoverAreRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newEventsFixture(t)
 		_, _, ok := s.Last("uid", started, nil)
 		require.False(t, ok, "the mover is not watched yet")
 		s.watch("uid")
+		s.watch("uid")
+		require.Equal(t, []metav1.ListOptions{{FieldSelector: "involvedObject.uid=uid"}}, s.requests, "one watch")
 		_, _, ok = s.Last("uid", started, nil)
 		require.False(t, ok, "nothing was reported yet")
 
@@ -167,18 +157,10 @@ func TestEventsOfAMoverAreRecorded(t *testing.T) {
 		s.requireLast(t, progress, `{"doneBytes":2}`, 30)
 		s.send(0, progress, `{"doneBytes":3}`, 30)
 		s.requireLast(t, progress, `{"doneBytes":3}`, 30) // within the same second
-	})
-}
-
-func TestAnOlderEventDoesNotReplaceANewerOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newEventsFixture(t)
-		s.watch("uid")
-		s.send(0, progress, "late", 30)
-		require.Equal(t, 1, s.takeEnqueued())
+		s.takeEnqueued()
 		s.send(0, progress, "early", 20)
-		require.Zero(t, s.takeEnqueued(), "nothing new was received")
-		s.requireLast(t, progress, "late", 30)
+		require.Zero(t, s.takeEnqueued(), "an older Event says nothing new")
+		s.requireLast(t, progress, `{"doneBytes":3}`, 30)
 	})
 }
 
@@ -215,6 +197,11 @@ func TestForgettingAMoverClosesItsWatch(t *testing.T) {
 
 		s.watch("uid")
 		require.Len(t, s.requests, 3, "a restarted mover is watched again")
+		s.refusals = 1000
+		s.watch("unreachable")
+		s.Forget("unreachable")
+		pass(time.Hour)
+		require.Len(t, s.requests, 4, "the retries of its watch end too")
 	})
 }
 
@@ -285,16 +272,5 @@ func TestAllWatchesEndWithTheirContext(t *testing.T) {
 		require.True(t, s.open[1].IsStopped())
 		s.watch("late")
 		require.Len(t, s.requests, 2, "none is opened after that")
-	})
-}
-
-func TestForgettingAMoverEndsTheRetriesOfItsWatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newEventsFixture(t)
-		s.refusals = 1000
-		s.watch("uid")
-		s.Forget("uid")
-		pass(time.Hour)
-		require.Len(t, s.requests, 1)
 	})
 }

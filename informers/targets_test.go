@@ -2,10 +2,6 @@ package informers
 
 import (
 	"context"
-	"encoding/json"
-	"net/http"
-	"net/http/httptest"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,21 +13,6 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// claimServer is an API server with only the claim app/data.
-type claimServer struct {
-	*httptest.Server
-	requests chan string                        // the name in a watch request
-	changes  chan *corev1.PersistentVolumeClaim // of app/data
-}
-
-func newClaimServer(t *testing.T) *claimServer {
-	t.Helper()
-	s := &claimServer{requests: make(chan string, 10), changes: make(chan *corev1.PersistentVolumeClaim)}
-	s.Server = httptest.NewServer(http.HandlerFunc(s.watch))
-	t.Cleanup(s.Close)
-	return s
-}
-
 func claimOf(version string, annotations map[string]string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
@@ -40,30 +21,8 @@ func claimOf(version string, annotations map[string]string) *corev1.PersistentVo
 	}
 }
 
-func (s *claimServer) watch(w http.ResponseWriter, r *http.Request) {
-	name := strings.TrimPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name=")
-	s.requests <- name
-	send := func(kind string, claim *corev1.PersistentVolumeClaim) {
-		_ = json.NewEncoder(w).Encode(map[string]any{"type": kind, "object": claim})
-		_ = http.NewResponseController(w).Flush()
-	}
-	w.Header().Set("Content-Type", "application/json")
-	if name == "data" {
-		send("ADDED", claimOf("1", nil))
-	}
-	send("BOOKMARK", claimOf("1", map[string]string{metav1.InitialEventsAnnotationKey: "true"}))
-	for {
-		select {
-		case claim := <-s.changes:
-			send("MODIFIED", claim)
-		case <-r.Context().Done():
-			return
-		}
-	}
-}
-
 func TestEachClaimHasItsOwnWatch(t *testing.T) {
-	api := newClaimServer(t)
+	api := newServer(t)
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// checked runs `lateen check` without a cluster. It returns its output, exit code and error.
-func checked(t *testing.T, stdin string, arguments ...string) (reported string, code int, err error) {
+// run runs the program without a cluster. It returns what it prints and its error.
+func run(t *testing.T, stdin string, arguments ...string) (printed string, err error) {
 	t.Helper()
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
@@ -18,13 +18,12 @@ func checked(t *testing.T, stdin string, arguments ...string) (reported string, 
 	var out bytes.Buffer
 	root.SetIn(strings.NewReader(stdin))
 	root.SetOut(&out)
-	root.SetArgs(append([]string{"check"}, arguments...))
+	root.SetArgs(arguments)
 	err = root.ExecuteContext(t.Context())
 	if err != nil {
-		code = exitCode(err)
 		require.NotContains(t, oneLine(err), "\n")
 	}
-	return out.String(), code, err
+	return out.String(), err
 }
 
 func TestCheckOfFiles(t *testing.T) {
@@ -57,14 +56,14 @@ func TestCheckOfFiles(t *testing.T) {
 		"an argument":                          {arguments: []string{"config.json"}, code: 2, fails: "config.json"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			reported, code, err := checked(t, test.stdin, test.arguments...)
-			require.Equal(t, test.code, code, err)
+			reported, err := run(t, test.stdin, append([]string{"check"}, test.arguments...)...)
 			require.Contains(t, reported, test.message)
 			if test.code == 0 {
 				require.NoError(t, err)
 				return
 			}
 			require.ErrorContains(t, err, test.fails)
+			require.Equal(t, test.code, exitCode(err))
 		})
 	}
 }

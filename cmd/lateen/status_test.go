@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -43,12 +42,7 @@ func TestErrorsOfTheCommandLine(t *testing.T) {
 		"maintenance without agents":       {install("--repo-maintenance-frequency=2h", "--use-node-agent=false"), "remove --use-node-agent=false"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
-			t.Setenv("KUBERNETES_SERVICE_HOST", "")
-			root := newRoot()
-			root.SetOut(&bytes.Buffer{})
-			root.SetArgs(test.arguments)
-			err := root.ExecuteContext(t.Context())
+			_, err := run(t, "", test.arguments...)
 			require.ErrorContains(t, err, test.message)
 			require.Equal(t, 1, exitCode(err))
 		})

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,19 +12,15 @@ import (
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
-// output runs the program without a cluster and returns what it prints.
-func output(t *testing.T, args ...string) string {
+// output returns what the program prints without a cluster.
+func output(t *testing.T, arguments ...string) string {
 	t.Helper()
-	root := newRoot()
-	var out bytes.Buffer
-	root.SetOut(&out)
-	root.SetArgs(args)
-	require.NoError(t, root.ExecuteContext(t.Context()))
-	return out.String()
+	printed, err := run(t, "", arguments...)
+	require.NoError(t, err)
+	return printed
 }
 
 func TestTheVersionOfTheClientNeedsNoCluster(t *testing.T) {
-	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	require.Equal(t, "Client: unknown\n", output(t, "version", "--client"))
 	require.JSONEq(t, `{"client":"unknown","agents":[]}`, output(t, "version", "--client", "-o", "json"))
 	require.Equal(t, "agents: []\nclient: unknown\n", output(t, "version", "--client", "-o", "yaml"))
@@ -45,9 +40,8 @@ func TestEveryCommandHasTwoExamplesWithItsFlags(t *testing.T) {
 
 func TestContextsAreCompleted(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "config")
-	t.Setenv("KUBECONFIG", kubeconfig)
 	require.NoError(t, os.WriteFile(kubeconfig, []byte("contexts: [{name: production}, {name: lab}]"), 0o600))
-	require.True(t, strings.HasPrefix(output(t, cobra.ShellCompRequestCmd, "status", "--context", ""), "lab\nproduction\n"))
+	require.True(t, strings.HasPrefix(output(t, cobra.ShellCompRequestCmd, "status", "--kubeconfig="+kubeconfig, "--context", ""), "lab\nproduction\n"))
 	require.True(t, strings.HasPrefix(output(t, cobra.ShellCompRequestCmd, "status", "-o", ""), "json\nyaml\n"))
 	var kinds string
 	for _, kind := range api.Kinds() {

@@ -29,6 +29,9 @@ func TestReadPendingPod(t *testing.T) {
 			pod(corev1.PodPending, with(corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}), waiting("ContainerCreating", "")),
 			"Pending: mover container is waiting: ContainerCreating",
 		},
+		"scheduled, and not observed by its kubelet": {
+			pod(corev1.PodPending, with(corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, Reason: "x"})), "Pending",
+		},
 		"an image that cannot be pulled may come": {
 			pod(corev1.PodPending, waiting("ImagePullBackOff", `Back-off pulling image "velero:x"`)),
 			`Pending: mover container is waiting: ImagePullBackOff: Back-off pulling image "velero:x"`,

@@ -3,7 +3,6 @@ package check_test
 import (
 	"bytes"
 	"flag"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,7 +28,7 @@ func reported(t *testing.T, path string, cluster *check.Cluster, node *corev1.No
 	t.Helper()
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
-	kind := check.NodeAgent
+	kind := check.Kind("")
 	if strings.HasPrefix(filepath.Base(path), "repository-") { // the corpus test distinguishes the kinds by this prefix
 		kind = check.BackupRepository
 	}
@@ -97,6 +96,13 @@ func limited() *check.Cluster {
 	return cluster
 }
 
+// old is full with movers of Velero 1.17.
+func old() *check.Cluster {
+	cluster := full()
+	cluster.MoverImage = "velero/velero:v1.17.2"
+	return cluster
+}
+
 // bare returns a cluster with none of these objects.
 func bare() *check.Cluster {
 	return &check.Cluster{
@@ -126,6 +132,7 @@ func TestReports(t *testing.T) {
 		"an unknown field":                       {file: "field-unknown-at-top.json", count: 2},
 		"no priority class and nothing to miss":  {file: "good-empty-object.json", cluster: bare()},
 		"a backup repository ConfigMap":          {file: "repository-good.yaml", cluster: bare()},
+		"a ConfigMap of maintenance jobs":        {file: "../../../check/testdata/jobs.yaml", cluster: bare(), count: 4},
 		"a backup repository ConfigMap too many": {file: "repository-field-twice.yaml", count: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -141,38 +148,4 @@ func TestReports(t *testing.T) {
 			require.Equal(t, test.count, count)
 		})
 	}
-}
-
-func TestReportOfMaintenance(t *testing.T) {
-	documents, err := check.ReadFile("jobs.yaml", []byte(`kind: ConfigMap
-metadata: {name: jobs}
-data:
-  global: |
-    {"keepLatestMaintenanceJobs": 5, "priorityClassName": "velero-low", "podResources": {"cpuLimit": 2}}
-  ns1-default-kopia: |
-    {"priorityClassName": "high", "loadAffinity": {}}
-`), "")
-	require.NoError(t, err)
-	require.Len(t, documents, 1)
-	require.Equal(t, check.Maintenance, documents[0].Kind)
-	results := check.EvaluateAll(documents, bare(), nil)
-	var reported bytes.Buffer
-	require.NoError(t, results.Write(&reported))
-	require.Equal(t, 4, results.Problems())
-	problems := results.Output().ConfigMaps[0].Problems
-	require.Len(t, problems, 4)
-	require.Contains(t, reported.String(), fmt.Sprintf("ns1-default-kopia.priorityClassName, line %d", problems[1].Line))
-	for _, description := range []string{
-		"global.podResources.cpuLimit, line 1", "ns1-default-kopia.priorityClassName", "because key global sets it",
-		"ns1-default-kopia.loadAffinity", `PriorityClass "velero-low" does not exist`, "5 per repository", "own settings      ns1-default-kopia",
-	} {
-		require.Contains(t, reported.String(), description)
-	}
-}
-
-// old is full with movers of Velero 1.17.
-func old() *check.Cluster {
-	cluster := full()
-	cluster.MoverImage = "velero/velero:v1.17.2"
-	return cluster
 }

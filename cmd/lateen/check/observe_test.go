@@ -115,27 +115,29 @@ func TestTheServerNamesTheConfigMapOfMaintenanceJobs(t *testing.T) {
 }
 
 func TestFind(t *testing.T) {
-	client := installed()
-	found, err := check.Find(t.Context(), client, "backup")
-	require.NoError(t, err)
-	cluster, err := found.Observe(t.Context(), client)
-	require.NoError(t, err)
-	require.Len(t, cluster.Nodes, 1)
-	require.Contains(t, cluster.StorageClasses, "gold")
-	require.Contains(t, cluster.PriorityClasses, "low")
-	require.Equal(t, "velero:v1.17.0", cluster.MoverImage)
-}
-
-func TestFindWithMissingRBACRules(t *testing.T) {
-	client := installed("--mover-image=ours:1")
-	client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("not you") })
-	found, err := check.Find(t.Context(), client, "backup")
-	require.NoError(t, err)
-	cluster, err := found.Observe(t.Context(), client)
-	require.ErrorContains(t, err, "list nodes: not you")
-	require.Nil(t, cluster.Nodes)
-	require.Contains(t, cluster.StorageClasses, "gold")
-	require.Equal(t, "ours:1", cluster.MoverImage)
+	for name, test := range map[string]struct {
+		arguments []string
+		refused   error // the answer to a list of nodes
+		image     string
+	}{
+		"all":                     {image: "velero:v1.17.0"},
+		"with missing RBAC rules": {arguments: []string{"--mover-image=ours:1"}, refused: errors.New("not you"), image: "ours:1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := installed(test.arguments...)
+			client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return test.refused != nil, nil, test.refused
+			})
+			found, err := check.Find(t.Context(), client, "backup")
+			require.NoError(t, err)
+			cluster, err := found.Observe(t.Context(), client)
+			require.ErrorIs(t, err, test.refused)
+			require.Equal(t, test.refused == nil, len(cluster.Nodes) == 1)
+			require.Contains(t, cluster.StorageClasses, "gold")
+			require.Contains(t, cluster.PriorityClasses, "low")
+			require.Equal(t, test.image, cluster.MoverImage)
+		})
+	}
 }
 
 // The permissions of the agents' ServiceAccount are reviewed in Velero's namespace, and in each namespace with an

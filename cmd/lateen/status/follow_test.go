@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -15,7 +16,6 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
-	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
@@ -36,74 +36,65 @@ func pod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name, Labels: labels}, Spec: corev1.PodSpec{NodeName: name}}
 }
 
-// follow watches a fake cluster until the test ends, and returns the channel of its snapshots.
-func follow(t *testing.T, client *fake.Clientset, clk clock.Clock) (<-chan *diagnose.Snapshot, func() error) {
+// drawings are the snapshots that a follower draws. The test runs in a bubble, whose time is virtual.
+type drawings struct {
+	*testing.T
+	snapshots []*diagnose.Snapshot
+	broken    error // answers each drawing
+	ended     chan error
+	stop      context.CancelFunc
+}
+
+// follow watches a fake cluster until it is stopped.
+func follow(t *testing.T, client *fake.Clientset, broken error) *drawings {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	snapshots, ended := make(chan *diagnose.Snapshot), make(chan error, 1)
-	options := WatchOptions{Namespace: "velero", Clock: clk, MinInterval: time.Second, MaxInterval: time.Minute, SyncTimeout: 5 * time.Second}
+	d := &drawings{T: t, broken: broken, ended: make(chan error, 1), stop: stop}
+	options := WatchOptions{Namespace: "velero", Clock: clock.RealClock{}, MinInterval: time.Second, MaxInterval: time.Minute, SyncTimeout: time.Minute}
 	go func() {
-		ended <- (&Clients{kube: client}).follow(ctx, options, podsOf(client), func(snapshot *diagnose.Snapshot) error {
-			select {
-			case snapshots <- snapshot:
-			case <-ctx.Done():
-			}
-			return nil
+		d.ended <- (&Clients{kube: client}).follow(ctx, options, podsOf(client), func(snapshot *diagnose.Snapshot) error {
+			d.snapshots = append(d.snapshots, snapshot)
+			return d.broken
 		})
 	}()
-	end := func() error { stop(); return receive(t, ended) }
-	t.Cleanup(stop)
-	return snapshots, end
+	synctest.Wait()
+	return d
 }
 
-func receive[T any](t *testing.T, from <-chan T) (value T) {
-	t.Helper()
-	select {
-	case value = <-from:
-	case <-time.After(time.Minute):
-		require.Fail(t, "nothing received")
+// after returns the reports that were drawn until some time has passed.
+func (d *drawings) after(passed time.Duration) (reports []view.Report) {
+	timer := time.NewTimer(passed)
+	<-timer.C
+	synctest.Wait()
+	for _, snapshot := range d.snapshots {
+		reports = append(reports, snapshot.Report())
 	}
-	return value
+	return reports
 }
 
-// waitForClock waits until the follower waits for the clock.
-func waitForClock(t *testing.T, clk *clocktesting.FakeClock) {
-	t.Helper()
-	require.Eventually(t, func() bool { return clk.Waiters() == 2 }, time.Minute, time.Millisecond)
+func (d *drawings) end() {
+	d.stop()
+	require.NoError(d, <-d.ended)
 }
 
-func TestChangesAreDrawnAtMostOncePerInterval(t *testing.T) {
-	client, clk := fake.NewClientset(pod("one")), clocktesting.NewFakeClock(time.Now())
-	snapshots, end := follow(t, client, clk)
-	require.Len(t, receive(t, snapshots).Report().Nodes, 1)
-	waitForClock(t, clk)
-	for _, name := range []string{"two", "three"} {
-		_, err := client.CoreV1().Pods("velero").Create(t.Context(), pod(name), metav1.CreateOptions{})
-		require.NoError(t, err)
-	}
-	select {
-	case <-snapshots:
-		require.Fail(t, "drawn before its time")
-	case <-time.After(50 * time.Millisecond):
-	}
-	clk.Step(time.Second)
-	snapshot := receive(t, snapshots)
-	for len(snapshot.Report().Nodes) < 3 { // the last event may arrive later
-		waitForClock(t, clk)
-		clk.Step(time.Second)
-		snapshot = receive(t, snapshots)
-	}
-	require.NoError(t, end())
-}
-
-func TestAnUnchangedReportIsRedrawnAtTheMaxInterval(t *testing.T) {
-	client, clk := fake.NewClientset(), clocktesting.NewFakeClock(time.Now())
-	snapshots, end := follow(t, client, clk)
-	before := receive(t, snapshots)
-	waitForClock(t, clk)
-	clk.Step(time.Minute)
-	require.Equal(t, time.Minute, receive(t, snapshots).Report().Time.Sub(before.Report().Time))
-	require.NoError(t, end())
+func TestChangesAreDrawnAtMostOncePerIntervalAndAtLeastAtTheMaximum(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(pod("one"))
+		d := follow(t, client, nil)
+		require.Len(t, d.after(0)[0].Nodes, 1)
+		for _, name := range []string{"two", "three"} {
+			_, err := client.CoreV1().Pods("velero").Create(t.Context(), pod(name), metav1.CreateOptions{})
+			require.NoError(t, err)
+		}
+		require.Len(t, d.after(time.Second-1), 1, "drawn before its time")
+		reports := d.after(1)
+		require.Len(t, reports, 2)
+		require.Len(t, reports[1].Nodes, 3)
+		reports = d.after(time.Minute)
+		require.Len(t, reports, 3)
+		require.Equal(t, time.Minute, reports[2].Time.Sub(reports[1].Time))
+		d.end()
+	})
 }
 
 func forbid(client *fake.Clientset, resource string) {
@@ -114,22 +105,26 @@ func forbid(client *fake.Clientset, resource string) {
 }
 
 func TestUnreadableResourcesAreNamedAndTheRestIsDrawn(t *testing.T) {
-	client := fake.NewClientset(pod("one"))
-	forbid(client, "configmaps")
-	snapshots, end := follow(t, client, clock.RealClock{})
-	report := receive(t, snapshots).Report()
-	require.Len(t, report.Nodes, 1)
-	require.Len(t, report.Unreadable, 1)
-	require.Equal(t, view.ResourceConfigMaps, report.Unreadable[0].Resource)
-	require.NoError(t, end())
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(pod("one"))
+		forbid(client, "configmaps")
+		d := follow(t, client, nil)
+		report := d.after(0)[0]
+		require.Len(t, report.Nodes, 1)
+		require.Len(t, report.Unreadable, 1)
+		require.Equal(t, view.ResourceConfigMaps, report.Unreadable[0].Resource)
+		d.end()
+	})
 }
 
-func TestFollowFailsIfNothingIsReadable(t *testing.T) {
-	client := fake.NewClientset()
-	forbid(client, "*")
-	options := WatchOptions{Namespace: "velero", Clock: clock.RealClock{}, MinInterval: time.Second, MaxInterval: time.Minute, SyncTimeout: 5 * time.Second}
-	err := (&Clients{kube: client}).follow(t.Context(), options, podsOf(client), func(*diagnose.Snapshot) error { return nil })
-	require.ErrorContains(t, err, "list pods: ")
+func TestFollowEndsIfNothingIsReadableOrNothingCanBeDrawn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		broken := errors.New("broken pipe")
+		require.ErrorIs(t, <-follow(t, client, broken).ended, broken)
+		forbid(client, "*")
+		require.ErrorContains(t, <-follow(t, client, nil).ended, "list pods: ")
+	})
 }
 
 func TestListNamesUnreadableResources(t *testing.T) {
@@ -143,14 +138,6 @@ func TestListNamesUnreadableResources(t *testing.T) {
 	_, unreadable, err = list(t.Context(), podsOf(client))
 	require.ErrorContains(t, err, "list pods: ")
 	require.Len(t, unreadable, 2)
-}
-
-func TestAFailedDrawEndsFollow(t *testing.T) {
-	options := WatchOptions{Namespace: "velero", Clock: clock.RealClock{}, MinInterval: time.Second, MaxInterval: time.Minute, SyncTimeout: 5 * time.Second}
-	broken := errors.New("broken pipe")
-	client := fake.NewClientset()
-	err := (&Clients{kube: client}).follow(t.Context(), options, podsOf(client), func(*diagnose.Snapshot) error { return broken })
-	require.ErrorIs(t, err, broken)
 }
 
 func TestDependenciesAreFollowed(t *testing.T) {

@@ -29,7 +29,6 @@ func TestPluginsAreNamedAfterTheirImages(t *testing.T) {
 	}{
 		"without the tag":                      {images: []string{"velero/velero-plugin-for-aws:v1.14.0"}, names: []string{"velero-velero-plugin-for-aws"}},
 		"without the registry":                 {images: []string{"registry.example:5000/a/b_c.d:v1"}, names: []string{"a-b-c-d"}},
-		"without a registry of no name":        {images: []string{"/velero:v1"}, names: []string{"velero"}},
 		"without the digest":                   {images: []string{"a/b:v1@sha256:0123"}, names: []string{"a-b"}},
 		"no longer than a label may be":        {images: []string{long}, names: []string{long[:63]}},
 		"with a number where one has the name": {images: []string{"a/b:v1", "a/b:v2", long, long}, names: []string{"a-b", "a-b-2", long[:63], long[:61] + "-2"}},

@@ -3,6 +3,7 @@ package priority_test
 import (
 	"context"
 	"errors"
+	"net/http"
 	"slices"
 	"testing"
 
@@ -78,6 +79,16 @@ func TestResolveOfNoNameMakesNoRequestAndIsNoFallback(t *testing.T) {
 	require.Equal(t, priority.Resolution{}, got)
 	require.False(t, got.FallsBack())
 	require.Zero(t, *requests)
+}
+
+func TestAnyRefusalMayBeForTheClass(t *testing.T) {
+	for code, reason := range map[int32]priority.Reason{
+		http.StatusForbidden: priority.Rejected, http.StatusBadRequest: priority.Rejected, http.StatusUnprocessableEntity: priority.Rejected,
+		http.StatusInternalServerError: "", http.StatusTooManyRequests: "",
+	} {
+		require.Equal(t, reason, priority.Refusal(&apierrors.StatusError{ErrStatus: metav1.Status{Code: code}}), code)
+	}
+	require.Empty(t, priority.Refusal(errors.New("connection refused")))
 }
 
 func TestReasonsAndConsumersAreDistinct(t *testing.T) {

@@ -155,7 +155,8 @@ func TestPriorityClass(t *testing.T) {
 				_, _, err := cluster.get()
 				return nil, err
 			}))
-			movers := []string{p.class.class.Effective, mover()}
+			movers := []string{p.class.class.Effective}
+			movers = append(movers, mover())
 			if test.later != nil {
 				test.later(&cluster)
 			}

@@ -56,7 +56,7 @@ func (s stored[T]) Index(name string, of func(T) []string) error {
 	return s.AddIndexers(cache.Indexers{name: func(object any) ([]string, error) { return of(object.(T)), nil }})
 }
 
-func (s stored[T]) AddHandler(func(T)) (cache.DoneChecker, error) { return cached{}, nil }
+func (s stored[T]) AddHandler(func(T)) (cache.DoneChecker, error) { panic("no test adds a handler") }
 
 func newStored[T transfer.Object]() stored[T] {
 	return stored[T]{cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})}

@@ -55,23 +55,14 @@ func TestLoadOfAStrictConfiguration(t *testing.T) {
 
 // Defect D33: the priority class was resolved after enforceStrict.
 func TestStrictConfigurationIncludesThePriorityClass(t *testing.T) {
-	for name, test := range map[string]struct {
-		text    string
-		message []string
-	}{
-		"that does not exist":    {text: `{"priorityClassName": "velero-lo"}`, message: []string{`PriorityClass "velero-lo" does not exist`}},
-		"that is no name at all": {text: `{"priorityClassName": "Velero"}`, message: []string{"not a valid object name"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			client := installation(test.text)
-			_, err := config.Load(t.Context(), client, options(t), newHasty())
-			require.NoError(t, err)
-			_, err = config.Load(t.Context(), client, options(t, "--strict-config"), newHasty())
-			for _, part := range append(test.message, "not starting because of --strict-config: priorityClassName") {
-				require.ErrorContains(t, err, part)
-			}
-			require.NotContains(t, err.Error(), "; priorityClassName", "it is reported once")
-		})
+	for class, message := range map[string]string{"velero-lo": `PriorityClass "velero-lo" does not exist`, "Velero": "not a valid object name"} {
+		client := installation(`{"priorityClassName": "` + class + `"}`)
+		_, err := config.Load(t.Context(), client, options(t), newHasty())
+		require.NoError(t, err)
+		_, err = config.Load(t.Context(), client, options(t, "--strict-config"), newHasty())
+		require.ErrorContains(t, err, message)
+		require.ErrorContains(t, err, "not starting because of --strict-config: priorityClassName")
+		require.NotContains(t, err.Error(), "; priorityClassName", "it is reported once")
 	}
 }
 

@@ -136,7 +136,7 @@ func TestReadJob(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			job := Job(maintenance(), jobTemplate(), jobSettings())
-			job.CreationTimestamp, job.Status = began, test.status
+			job.CreationTimestamp, job.Spec.Suspend, job.Status = began, new(false), test.status
 			test.want.Name, test.want.Created, test.want.Class, test.want.Keep, test.want.Factor = job.Name, began.Time, "maintenance", new(2), 1
 			test.want.Ours, test.want.Limited = true, true
 			require.Equal(t, test.want, ReadJob(job))
@@ -220,6 +220,8 @@ func TestJobFailure(t *testing.T) {
 			require.True(t, verdict.Failed())
 		})
 	}
+	require.False(t, Verdict("").Failed())
+	require.False(t, VerdictSucceeded.Failed())
 	late := JobStatus{Reason: "DeadlineExceeded: it was active longer than the deadline"}
 	_, message := JobFailure(late, reported("Error", "level=info msg=working"))
 	require.Equal(t, late.Reason+"; raise --repo-maintenance-timeout if maintenance needs longer", message)

@@ -25,7 +25,7 @@ var now = time.Date(2026, time.November, 21, 14, 30, 0, 0, time.UTC)
 // fixture is the objects of a cluster.
 type fixture []runtime.Object
 
-func (s *fixture) add(objects ...runtime.Object) { *s = append(*s, objects...) }
+func (f *fixture) add(objects ...runtime.Object) { *f = append(*f, objects...) }
 
 // ago returns a time before now.
 func ago(d time.Duration) metav1.Time   { return metav1.NewTime(now.Add(-d)) }
@@ -53,7 +53,7 @@ func cluster(nodes int, config string) *fixture {
 	return s
 }
 
-func (s *fixture) agent(node string, ready bool) {
+func (f *fixture) agent(node string, ready bool) {
 	status := corev1.ConditionFalse
 	if ready {
 		status = corev1.ConditionTrue
@@ -61,24 +61,24 @@ func (s *fixture) agent(node string, ready bool) {
 	pod := &corev1.Pod{ObjectMeta: meta("velero", "node-agent-"+node, time.Hour), Spec: corev1.PodSpec{NodeName: node}}
 	pod.Labels = map[string]string{"role": "node-agent"}
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}
-	s.add(pod, &corev1.Node{ObjectMeta: meta("", node, time.Hour)})
+	f.add(pod, &corev1.Node{ObjectMeta: meta("", node, time.Hour)})
 }
 
-func (s *fixture) lease(holder string, age time.Duration) {
-	s.add(&coordinationv1.Lease{ObjectMeta: meta("velero", "lateen-coordinator", time.Hour), Spec: coordinationv1.LeaseSpec{
+func (f *fixture) lease(holder string, age time.Duration) {
+	f.add(&coordinationv1.Lease{ObjectMeta: meta("velero", "lateen-coordinator", time.Hour), Spec: coordinationv1.LeaseSpec{
 		HolderIdentity: &holder, LeaseDurationSeconds: new(int32(30)), RenewTime: new(metav1.NewMicroTime(now.Add(-age))),
 	}})
 }
 
 // backup adds a PodVolumeBackup of this age on a node.
-func (s *fixture) backup(name, node string, age time.Duration, change ...func(*velerov1.PodVolumeBackup)) *velerov1.PodVolumeBackup {
+func (f *fixture) backup(name, node string, age time.Duration, change ...func(*velerov1.PodVolumeBackup)) *velerov1.PodVolumeBackup {
 	created := &velerov1.PodVolumeBackup{ObjectMeta: meta("velero", name, age), Spec: velerov1.PodVolumeBackupSpec{
 		Node: node, UploaderType: "kopia", Volume: "data", Pod: corev1.ObjectReference{Namespace: "app", Name: "postgres-0"},
 	}}
 	for _, one := range change {
 		one(created)
 	}
-	s.add(created)
+	f.add(created)
 	return created
 }
 
@@ -103,7 +103,7 @@ func inPhase(phase velerov1.PodVolumeBackupPhase, accepted time.Duration) func(*
 }
 
 // upload adds a DataUpload of a claim, accepted a minute ago, with its snapshot.
-func (s *fixture) upload(name, claim string, age time.Duration, ready bool) *velerov2alpha1.DataUpload {
+func (f *fixture) upload(name, claim string, age time.Duration, ready bool) *velerov2alpha1.DataUpload {
 	created := &velerov2alpha1.DataUpload{
 		ObjectMeta: meta("velero", name, age),
 		Spec: velerov2alpha1.DataUploadSpec{
@@ -119,9 +119,9 @@ func (s *fixture) upload(name, claim string, age time.Duration, ready bool) *vel
 	if !ready {
 		snapshot.Status.Error = &snapshotv1.VolumeSnapshotError{Message: new("rpc error: code = ResourceExhausted desc = the array has no room for another snapshot")}
 	}
-	s.add(created, snapshot)
+	f.add(created, snapshot)
 	if ready {
-		s.add(&snapshotv1.VolumeSnapshotContent{ObjectMeta: meta("", content, age), Spec: snapshotv1.VolumeSnapshotContentSpec{
+		f.add(&snapshotv1.VolumeSnapshotContent{ObjectMeta: meta("", content, age), Spec: snapshotv1.VolumeSnapshotContentSpec{
 			VolumeSnapshotRef: corev1.ObjectReference{Namespace: "shop", Name: snapshot.Name},
 		}, Status: &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: new("handle-of-" + claim)}})
 	}
@@ -129,7 +129,7 @@ func (s *fixture) upload(name, claim string, age time.Duration, ready bool) *vel
 }
 
 // mover adds the pod of a transfer. It runs on the node, or has none.
-func (s *fixture) mover(of metav1.Object, node string, change ...func(*corev1.Pod)) *corev1.Pod {
+func (f *fixture) mover(of metav1.Object, node string, change ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: meta(of.GetNamespace(), of.GetName(), time.Minute), Spec: corev1.PodSpec{NodeName: node, PriorityClassName: "backup-low", Priority: new(int32(10))}}
 	pod.UID = "uid-of-the-mover-of-" + of.GetUID()
 	pod.OwnerReferences = []metav1.OwnerReference{{Name: of.GetName(), UID: of.GetUID(), Controller: new(true)}}
@@ -141,7 +141,7 @@ func (s *fixture) mover(of metav1.Object, node string, change ...func(*corev1.Po
 	for _, one := range change {
 		one(pod)
 	}
-	s.add(pod)
+	f.add(pod)
 	return pod
 }
 
@@ -161,26 +161,26 @@ func stuck(reason, message string) func(*corev1.Pod) {
 }
 
 // claim adds a claim of a transfer without a volume.
-func (s *fixture) claim(of metav1.Object) *corev1.PersistentVolumeClaim {
+func (f *fixture) claim(of metav1.Object) *corev1.PersistentVolumeClaim {
 	created := &corev1.PersistentVolumeClaim{ObjectMeta: meta(of.GetNamespace(), of.GetName(), time.Minute)}
 	created.UID = "uid-of-the-claim-of-" + of.GetUID()
 	created.OwnerReferences = []metav1.OwnerReference{{UID: of.GetUID(), Controller: new(true)}}
 	created.Status.Phase = corev1.ClaimPending
-	s.add(created)
+	f.add(created)
 	return created
 }
 
 // event adds an Event about an object.
-func (s *fixture) event(kind string, about metav1.Object, class, reason, message string, age time.Duration) {
-	s.add(&corev1.Event{
-		ObjectMeta:     meta(about.GetNamespace(), fmt.Sprintf("event-%d", len(*s)), age),
+func (f *fixture) event(kind string, about metav1.Object, class, reason, message string, age time.Duration) {
+	f.add(&corev1.Event{
+		ObjectMeta:     meta(about.GetNamespace(), fmt.Sprintf("event-%d", len(*f)), age),
 		InvolvedObject: corev1.ObjectReference{Kind: kind, Namespace: about.GetNamespace(), Name: about.GetName(), UID: about.GetUID()},
 		Type:           class, Reason: reason, Message: message, LastTimestamp: ago(age), FirstTimestamp: ago(age), Count: 1,
 	})
 }
 
 // repository adds a repository whose last maintenance succeeded that long ago, or never if that is 0.
-func (s *fixture) repository(name string, success time.Duration, failures ...string) *velerov1.BackupRepository {
+func (f *fixture) repository(name string, success time.Duration, failures ...string) *velerov1.BackupRepository {
 	created := &velerov1.BackupRepository{ObjectMeta: meta("velero", name, 48*time.Hour), Status: velerov1.BackupRepositoryStatus{Phase: velerov1.BackupRepositoryPhaseReady}}
 	created.Spec.RepositoryType, created.Spec.VolumeNamespace, created.Spec.BackupStorageLocation = velerov1.BackupRepositoryTypeKopia, "app", "default"
 	if success > 0 {
@@ -194,36 +194,36 @@ func (s *fixture) repository(name string, success time.Duration, failures ...str
 			Result: velerov1.BackupRepositoryMaintenanceFailed, StartTimestamp: past(time.Minute * time.Duration(len(failures)-i)), Message: message,
 		})
 	}
-	s.add(created)
+	f.add(created)
 	return created
 }
 
-func (s *fixture) job(of, name string) *batchv1.Job {
+func (f *fixture) job(of, name string) *batchv1.Job {
 	created := &batchv1.Job{ObjectMeta: meta("velero", name, time.Minute)}
 	created.Labels = map[string]string{api.LabelRepository: of}
-	s.add(created)
+	f.add(created)
 	return created
 }
 
 // restore adds a PodVolumeRestore to a pod, or to a deleted pod.
-func (s *fixture) restore(name string, pod *corev1.Pod) {
+func (f *fixture) restore(name string, pod *corev1.Pod) {
 	created := &velerov1.PodVolumeRestore{ObjectMeta: meta("velero", name, time.Minute), Spec: velerov1.PodVolumeRestoreSpec{
 		UploaderType: "kopia", Volume: "data", Pod: corev1.ObjectReference{Namespace: "app", Name: "gone"},
 	}}
 	if pod != nil {
 		created.Spec.Pod.Name = pod.Name
-		s.add(pod)
+		f.add(pod)
 	}
-	s.add(created)
+	f.add(created)
 }
 
 // download adds a DataDownload to a claim.
-func (s *fixture) download(name, claim string, change ...func(*velerov2alpha1.DataDownload)) {
+func (f *fixture) download(name, claim string, change ...func(*velerov2alpha1.DataDownload)) {
 	created := &velerov2alpha1.DataDownload{ObjectMeta: meta("velero", name, time.Minute), Spec: velerov2alpha1.DataDownloadSpec{
 		TargetVolume: velerov2alpha1.TargetVolumeSpec{Namespace: "app", PVC: claim},
 	}}
 	for _, one := range change {
 		one(created)
 	}
-	s.add(created)
+	f.add(created)
 }

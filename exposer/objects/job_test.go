@@ -1,8 +1,6 @@
 package objects
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -56,14 +54,7 @@ func TestMaintenanceJobs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			job.APIVersion, job.Kind = "batch/v1", "Job"
-			text := written(t, job)
-			path := filepath.Join("testdata", name+".yaml")
-			if *update {
-				require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
-			}
-			want, err := os.ReadFile(path)
-			require.NoError(t, err, "make it with: go test ./exposer/objects -update")
-			require.Equal(t, string(want), text)
+			golden(t, name, written(t, job))
 		})
 	}
 }

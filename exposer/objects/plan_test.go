@@ -21,9 +21,20 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// golden compares a plan with testdata/<name>.yaml. It also parses each object of that file strictly and compares
-// it with the plan.
-func golden(t *testing.T, name string, plan Plan) {
+// golden compares a text with testdata/<name>.yaml.
+func golden(t *testing.T, name, text string) {
+	t.Helper()
+	path := filepath.Join("testdata", name+".yaml")
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(t, err, "make it with: go test ./exposer/objects -update")
+	require.Equal(t, string(want), text)
+}
+
+// goldenPlan compares the objects of a plan with a file.
+func goldenPlan(t *testing.T, name string, plan Plan) {
 	t.Helper()
 	var built []string
 	for _, claim := range plan.Claims {
@@ -33,16 +44,7 @@ func golden(t *testing.T, name string, plan Plan) {
 	}
 	pod := plan.Pod.DeepCopy()
 	pod.APIVersion, pod.Kind = "v1", "Pod"
-	built = append(built, written(t, pod))
-	text := strings.Join(built, "---\n")
-	path := filepath.Join("testdata", name+".yaml")
-	if *update {
-		require.NoError(t, os.MkdirAll("testdata", 0o755))
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
-	}
-	want, err := os.ReadFile(path)
-	require.NoError(t, err, "make it with: go test ./exposer/objects -update")
-	require.Equal(t, string(want), text)
+	golden(t, name, strings.Join(append(built, written(t, pod)), "---\n"))
 }
 
 // written returns an object as YAML, and verifies that the YAML parses back to the same object.
@@ -235,7 +237,7 @@ func TestPlans(t *testing.T) {
 			}
 			before := fmt.Sprintf("%#v %#v", g.template, g.settings)
 			plan := PlanOf(g.move, g.facts, g.template, g.settings)
-			golden(t, strings.ReplaceAll(name, " ", "-"), plan)
+			goldenPlan(t, strings.ReplaceAll(name, " ", "-"), plan)
 			require.Equal(t, plan, PlanOf(g.move, g.facts, g.template, g.settings), "the second plan is another one")
 			require.Equal(t, before, fmt.Sprintf("%#v %#v", g.template, g.settings))
 			for key, value := range plan.Pod.Labels {

@@ -1,16 +1,19 @@
 package exposer
 
 import (
+	"context"
 	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/lateen-project/lateen/exposer/objects"
 )
@@ -152,14 +155,17 @@ func TestASourceWithoutItsVolume(t *testing.T) {
 		source   objects.Source
 		objects  []runtime.Object
 		settings objects.Settings
+		answer   error // to each request
 		message  string
 		waits    bool // it is no terminal error
 	}{
-		"without a storage class":  {source: ofSnapshot(), objects: []runtime.Object{sourceClaim()}, message: "get storage class fast"},
-		"without its claim":        {source: ofSnapshot(), objects: []runtime.Object{immediate}, message: "get claim app/claim"},
-		"without a target":         {source: download().Source, message: "get claim app/claim"},
-		"to a claim that is bound": {source: download().Source, objects: []runtime.Object{boundClaim()}, message: "target claim app/claim is already bound to volume pv1"},
-		"of nothing":               {message: "the resource names no volume"},
+		"without a storage class":             {source: ofSnapshot(), objects: []runtime.Object{sourceClaim()}, message: "get storage class fast"},
+		"without its claim":                   {source: ofSnapshot(), objects: []runtime.Object{immediate}, message: "get claim app/claim"},
+		"without a target":                    {source: download().Source, message: "get claim app/claim"},
+		"to a claim that is bound":            {source: download().Source, objects: []runtime.Object{boundClaim()}, message: "target claim app/claim is already bound to volume pv1"},
+		"of nothing":                          {message: "the resource names no volume"},
+		"of an API server that is overloaded": {source: ofSnapshot(), answer: apierrors.NewTooManyRequests("slow down", 1), message: "slow down", waits: true},
+		"to a target that cannot be read":     {source: download().Source, answer: context.DeadlineExceeded, message: "deadline", waits: true},
 		"of a claim without a volume, for the nodes that can reach it": {
 			source: ofSnapshot(), objects: []runtime.Object{late, unbound}, message: "source claim app/claim has no volume", waits: true,
 		},
@@ -168,7 +174,9 @@ func TestASourceWithoutItsVolume(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := exposed(fake.NewClientset(test.objects...), test.settings).volumeInfo(t.Context(), objects.MoverSpec{Source: test.source})
+			client := fake.NewClientset(test.objects...)
+			client.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return test.answer != nil, nil, test.answer })
+			_, err := exposed(client, test.settings).volumeInfo(t.Context(), objects.MoverSpec{Source: test.source})
 			require.ErrorContains(t, err, test.message)
 			terminal := (*TerminalError)(nil)
 			require.Equal(t, !test.waits, errors.As(err, &terminal))

@@ -194,4 +194,8 @@ func TestASourcePodThatNoCacheHasIsFetched(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "n1", facts.Node)
 	require.Equal(t, []string{"get pods"}, requests(client))
+	move := movement()
+	move.Source.PodVolume.Pod.UID = "of-an-earlier-pod"
+	_, err = e.volumeInfo(t.Context(), move)
+	require.ErrorIs(t, err, errSourceGone)
 }

@@ -9,8 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/lateen-project/lateen/reconcile/seeds"
 )
 
 // recordedSlots are Slots that record their enqueue calls.
@@ -75,38 +73,40 @@ func (m *slotsModel) release(uid types.UID) {
 	}
 }
 
-func TestSlotsMatchTheirModel(t *testing.T) {
-	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
-		t.Helper()
-		for range 100 {
-			limit := 1 + random.IntN(3)
-			slots, model := newRecordedSlots(limit), &slotsModel{limit: limit, held: map[types.UID]bool{}}
-			for range 200 {
-				age := random.IntN(6) / 2 // two of each age
-				uid := types.UID(fmt.Sprint(age, "ab"[random.IntN(2):][:1]))
-				switch random.IntN(10) {
-				case 0, 1:
-					require.Equal(t, model.mayStart(uid), slots.queue(uid, age))
-				case 2, 3, 4, 5:
-					may := model.mayStart(uid)
-					if may {
-						model.hold(uid)
-					}
-					require.Equal(t, may, slots.tryAcquire(uid, age))
-				case 6: // its mover works already, perhaps above the limit
-					slots.ForceAcquire(uid)
+// FuzzSlots plays random steps, and compares Slots with its model after each.
+func FuzzSlots(f *testing.F) {
+	for seed := range uint64(100) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		random := rand.New(rand.NewPCG(seed, seed))
+		limit := 1 + random.IntN(3)
+		slots, model := newRecordedSlots(limit), &slotsModel{limit: limit, held: map[types.UID]bool{}}
+		for range 200 {
+			age := random.IntN(6) / 2 // two of each age
+			uid := types.UID(fmt.Sprint(age, "ab"[random.IntN(2):][:1]))
+			switch random.IntN(10) {
+			case 0, 1:
+				require.Equal(t, model.mayStart(uid), slots.queue(uid, age))
+			case 2, 3, 4, 5:
+				may := model.mayStart(uid)
+				if may {
 					model.hold(uid)
-				case 7:
-					model.limit = 1 + random.IntN(3)
-					slots.SetLimit(model.limit)
-					model.enqueued = append(model.enqueued, model.next()...)
-				default:
-					slots.Release(uid)
-					model.release(uid)
 				}
-				require.Equal(t, model.enqueued, slots.enqueued)
-				require.Equal(t, []int{len(model.held), model.limit}, []int{slots.InUse(), slots.Limit()})
+				require.Equal(t, may, slots.tryAcquire(uid, age))
+			case 6: // its mover works already, perhaps above the limit
+				slots.ForceAcquire(uid)
+				model.hold(uid)
+			case 7:
+				model.limit = 1 + random.IntN(3)
+				slots.SetLimit(model.limit)
+				model.enqueued = append(model.enqueued, model.next()...)
+			default:
+				slots.Release(uid)
+				model.release(uid)
 			}
+			require.Equal(t, model.enqueued, slots.enqueued)
+			require.Equal(t, []int{len(model.held), model.limit}, []int{slots.InUse(), slots.Limit()})
 		}
 	})
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lateen-project/lateen/deploy"
-	"github.com/lateen-project/lateen/reconcile/seeds"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/rights"
+	"github.com/lateen-project/lateen/test/seeds"
 )
 
 func TestMain(m *testing.M) {

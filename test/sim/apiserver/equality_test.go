@@ -19,9 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/lateen-project/lateen/reconcile/seeds"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/fixture"
+	"github.com/lateen-project/lateen/test/seeds"
 	"github.com/lateen-project/lateen/test/sim/apiserver"
 )
 

@@ -21,7 +21,7 @@ import (
 // what was wrong. Empty lines and lines that begin with # are ignored.
 const File = "testdata/seeds.txt"
 
-var given = flag.Uint64("seed", 0, "run random tests with this seed only; 0: with those of "+File+" and with others") //nolint:gochecknoglobals // as flags of tests are
+var given = flag.Uint64("seed", 0, "run random tests with this seed only; 0: with those of "+File+" and with others")
 
 // Source is the environment variable from whose value fresh seeds are derived, such as a date. With fresh seeds, one that
 // fails is recorded in File.

@@ -21,11 +21,11 @@ func TestTransfersAreCountedByPhaseAndAge(t *testing.T) {
 	s.clock.Step(time.Hour)
 	s.Agent.Fleet = coordinatorFleet{absent: "n2"}
 	backup := func(node string, phase velerov1.PodVolumeBackupPhase, accepted time.Duration) *velerov1.PodVolumeBackup {
-		created := s.backup.DeepCopy()
+		created := s.object.DeepCopy()
 		created.Spec.Node, created.Status.Phase = node, phase
 		if accepted > 0 {
-			created.Status.AcceptedTimestamp = new(metav1.NewTime(s.backup.CreationTimestamp.Add(accepted)))
-			created.Status.StartTimestamp = new(metav1.NewTime(s.backup.CreationTimestamp.Add(accepted + time.Minute)))
+			created.Status.AcceptedTimestamp = new(metav1.NewTime(s.object.CreationTimestamp.Add(accepted)))
+			created.Status.StartTimestamp = new(metav1.NewTime(s.object.CreationTimestamp.Add(accepted + time.Minute)))
 		}
 		return created
 	}

@@ -17,17 +17,6 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// newDownload returns a DataDownload to the claim app/data of that class, which is cached.
-func newDownload(class string) *single[*velerov2alpha1.DataDownload] {
-	download := &velerov2alpha1.DataDownload{Spec: velerov2alpha1.DataDownloadSpec{
-		TargetVolume: velerov2alpha1.TargetVolumeSpec{Namespace: "app", PVC: "data"},
-	}}
-	s := newSingle(transfer.DataDownload(), download, func() *velerov2alpha1.DataDownload { return &velerov2alpha1.DataDownload{} })
-	s.listed = true
-	s.target = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &class}}
-	return s
-}
-
 func TestADownloadWhoseStorageClassIsMissingWaitsForItAndFailsInTime(t *testing.T) {
 	s := newDownload("never-made")
 	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
@@ -83,7 +72,7 @@ func TestACancelIsHonoredDespiteReadErrors(t *testing.T) {
 			require.Equal(t, transfer.Canceled, s.state().Phase)
 		})
 		t.Run("backup "+string(phase), func(t *testing.T) {
-			s := newBackup(corev1.ObjectReference{Namespace: "app", Name: "db"})
+			s := newBackup()
 			s.failing = errors.New("no answer")
 			s.object.Status.Phase, s.object.Spec.Cancel = velerov1.PodVolumeBackupPhase(phase), true
 			s.step(t)
@@ -112,22 +101,10 @@ func TestACancelIsHonoredThoughThePodIsUnreadable(t *testing.T) {
 	require.Equal(t, transfer.Canceled, s.state().Phase)
 }
 
-func newBackup(pod corev1.ObjectReference) *single[*velerov1.PodVolumeBackup] {
-	backup := &velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{Node: testNode, Volume: "data", UploaderType: "kopia", Pod: pod}}
-	return newSingle(transfer.PodVolumeBackup(), backup, func() *velerov1.PodVolumeBackup { return &velerov1.PodVolumeBackup{} })
-}
-
-// newRestore returns a PodVolumeRestore to a volume of pod app/db, which no cache has.
-func newRestore() *single[*velerov1.PodVolumeRestore] {
-	restore := &velerov1.PodVolumeRestore{Spec: velerov1.PodVolumeRestoreSpec{
-		Volume: "data", UploaderType: "kopia", Pod: corev1.ObjectReference{Namespace: "app", Name: "db", UID: "pod-uid"},
-	}}
-	return newSingle(transfer.PodVolumeRestore(), restore, func() *velerov1.PodVolumeRestore { return &velerov1.PodVolumeRestore{} })
-}
-
 func TestABackupOfAPodThatCannotExistFails(t *testing.T) {
 	for _, reference := range []corev1.ObjectReference{{Namespace: "app"}, {Name: "db"}, {Namespace: "app", Name: "d/b"}, {Namespace: "..", Name: "db"}} {
-		s := newBackup(reference)
+		s := newBackup()
+		s.object.Spec.Pod = reference
 		s.failing = errors.New("resource name may not be empty") // client-go's error for such names
 		s.step(t)
 		require.Equal(t, transfer.Accepted, s.state().Phase)
@@ -150,7 +127,7 @@ func TestARestoreToAPodThatCannotExistFails(t *testing.T) {
 }
 
 func TestThePrepareTimeoutAppliesDespiteReadErrors(t *testing.T) {
-	s := newBackup(corev1.ObjectReference{Namespace: "app", Name: "db"})
+	s := newBackup()
 	s.step(t)
 	require.Equal(t, transfer.Accepted, s.state().Phase)
 	s.failing = apierrors.NewForbidden(corev1.Resource("pods"), "db", errors.New("no rights"))
@@ -199,7 +176,7 @@ func TestOnlyATransferThatIsOrCanBeAcceptedHoldsAPlaceInTheQueue(t *testing.T) {
 }
 
 func TestAReturningAgentRestartsTheTimeouts(t *testing.T) {
-	s := newBackup(corev1.ObjectReference{Namespace: "app", Name: "db"})
+	s := newBackup()
 	s.Agent.Fleet = coordinatorFleet{absent: "n2"}
 	s.object.Spec.Node = "n2"
 	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))

@@ -11,10 +11,6 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 // A reserved slot stays reserved unless an answer proves that nothing was written. Otherwise another transfer would
@@ -52,20 +48,6 @@ func TestASlotIsReleasedOnlyIfNothingWasWritten(t *testing.T) {
 	}
 }
 
-// running returns a backup with a running mover that no cache has.
-func running(t *testing.T) *single[*velerov1.PodVolumeBackup] {
-	t.Helper()
-	s := newSingle(transfer.PodVolumeBackup(), &velerov1.PodVolumeBackup{
-		Spec: velerov1.PodVolumeBackupSpec{
-			Node: testNode, Volume: "data", UploaderType: "kopia",
-			Pod: corev1.ObjectReference{Namespace: "app", Name: "db", UID: "pod-uid"},
-		},
-	}, func() *velerov1.PodVolumeBackup { return &velerov1.PodVolumeBackup{} })
-	started := metav1.NewTime(s.clock.Now())
-	s.object.Status.Phase, s.object.Status.StartTimestamp, s.object.Status.AcceptedTimestamp = velerov1.PodVolumeBackupPhaseInProgress, &started, &started
-	return s
-}
-
 // An error does not prove the end of a pod: neither the mover nor the source counts as deleted (T6).
 func TestAnErrorIsNotTheEndOfAPod(t *testing.T) {
 	for name, phase := range map[string]velerov1.PodVolumeBackupPhase{
@@ -77,10 +59,10 @@ func TestAnErrorIsNotTheEndOfAPod(t *testing.T) {
 			"timeout": context.DeadlineExceeded,
 		} {
 			t.Run(name+", "+answer, func(t *testing.T) {
-				s := running(t)
+				s := newRunning()
 				s.object.Status.Phase = phase
 				if phase == velerov1.PodVolumeBackupPhaseInProgress { // the source is known to exist
-					s.pods["app/db"] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db", UID: "pod-uid"}, Spec: corev1.PodSpec{NodeName: testNode}}
+					s.pods["app/db"] = sourcePod()
 				}
 				s.failing = failing
 				_, err := s.Reconcile(t.Context(), testKey)
@@ -91,16 +73,6 @@ func TestAnErrorIsNotTheEndOfAPod(t *testing.T) {
 			})
 		}
 	}
-}
-
-// startReporter is a mover that reported its start once.
-type startReporter struct {
-	noReports
-	started time.Time
-}
-
-func (s startReporter) Last(_ types.UID, reason string, _ *corev1.Pod) (message string, at time.Time, ok bool) {
-	return "", s.started, reason == eventStarted
 }
 
 // A report of an earlier mover does not count for the current one. A mover that has not started may never see a
@@ -115,15 +87,15 @@ func TestOnlyAStartedMoverGetsTheCancelGracePeriod(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newFixture(t, fault{})
-			for s.backup.Status.Phase != velerov1.PodVolumeBackupPhaseInProgress {
+			for s.object.Status.Phase != velerov1.PodVolumeBackupPhaseInProgress {
 				_, err := s.Reconcile(t.Context(), testKey)
 				require.NoError(t, err)
-				if s.backup.Status.Phase != velerov1.PodVolumeBackupPhaseInProgress {
+				if s.object.Status.Phase != velerov1.PodVolumeBackupPhaseInProgress {
 					s.kubelet(t)
 				}
 			}
-			s.Movers = startReporter{started: s.backup.Status.StartTimestamp.Add(test.after)}
-			s.backup.Spec.Cancel = true
+			s.reports[eventStarted] = report{at: s.object.Status.StartTimestamp.Add(test.after)}
+			s.object.Spec.Cancel = true
 			s.steps(t, 3)
 			require.Equal(t, test.deleted, s.calls["delete pods"])
 		})

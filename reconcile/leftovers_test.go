@@ -28,14 +28,14 @@ func TestAnUncachedMoverIsDeletedBeforeTheFinalizerIsRemoved(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.NotNil(t, s.Mover(testKey))
-	s.backup.Status.Phase = velerov1.PodVolumeBackupPhaseCanceled
+	s.object.Status.Phase = velerov1.PodVolumeBackupPhaseCanceled
 	s.Pods = blind{}
 	requeue, err := s.Reconcile(t.Context(), testKey)
 	require.NoError(t, err)
 	require.Nil(t, s.Mover(testKey))
-	require.NotEmpty(t, s.backup.Finalizers)
+	require.NotEmpty(t, s.object.Finalizers)
 	require.Positive(t, requeue, "no event of a pod that no cache has will come")
 	_, err = s.Reconcile(t.Context(), testKey)
 	require.NoError(t, err)
-	require.Empty(t, s.backup.Finalizers)
+	require.Empty(t, s.object.Finalizers)
 }

@@ -16,17 +16,17 @@ import (
 
 // standsIn turns the fixture's agent into a coordinator on another node. A mover of n1 runs; only a kubelet or a force
 // deletion removes its pod. It returns the grace periods of all deletions; -1 means the pod's own.
-func (s *fixture) standsIn(t *testing.T, phase velerov1.PodVolumeBackupPhase) *[]int64 {
+func (f *fixture) standsIn(t *testing.T, phase velerov1.PodVolumeBackupPhase) *[]int64 {
 	t.Helper()
 	for range 2 {
-		_, err := s.Reconcile(t.Context(), testKey)
+		_, err := f.Reconcile(t.Context(), testKey)
 		require.NoError(t, err)
 	}
-	s.kubelet(t)
-	s.backup.Status.Phase = phase
-	s.Agent.Node, s.NodeSlots = "n2", capacity.NewNodeSlots("n2", 1, 1)
+	f.kubelet(t)
+	f.object.Status.Phase = phase
+	f.Agent.Node, f.NodeSlots = "n2", capacity.NewNodeSlots("n2", 1, 1)
 	var graces []int64
-	s.kube.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+	f.kube.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		options := action.(clienttesting.DeleteActionImpl).DeleteOptions
 		require.EqualValues(t, "mover-uid", *options.Preconditions.UID)
 		if options.GracePeriodSeconds != nil {
@@ -34,24 +34,24 @@ func (s *fixture) standsIn(t *testing.T, phase velerov1.PodVolumeBackupPhase) *[
 			return false, nil, nil
 		}
 		graces = append(graces, -1)
-		s.terminate(t)
+		f.terminate(t)
 		return true, nil, nil
 	})
 	return &graces
 }
 
 // terminate marks the mover's pod as deleting. Its kubelet does not confirm the deletion.
-func (s *fixture) terminate(t *testing.T) {
+func (f *fixture) terminate(t *testing.T) {
 	t.Helper()
-	pod := s.Mover(testKey)
-	pod.DeletionTimestamp, pod.Finalizers = new(metav1.NewTime(s.clock.Now())), []string{"kubelet"}
-	require.NoError(t, s.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), pod, "velero"))
+	pod := f.Mover(testKey)
+	pod.DeletionTimestamp, pod.Finalizers = new(metav1.NewTime(f.clock.Now())), []string{"kubelet"}
+	require.NoError(t, f.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), pod, "velero"))
 }
 
-func (s *fixture) steps(t *testing.T, count int) {
+func (f *fixture) steps(t *testing.T, count int) {
 	t.Helper()
 	for range count {
-		_, err := s.Reconcile(t.Context(), testKey)
+		_, err := f.Reconcile(t.Context(), testKey)
 		require.NoError(t, err)
 	}
 }
@@ -73,19 +73,19 @@ func TestABackupFailsWithItsLostNodeAndLeavesNothing(t *testing.T) {
 			t.Run(name+", "+mover, func(t *testing.T) {
 				s := newFixture(t, fault{})
 				graces := s.standsIn(t, test.phase)
-				s.backup.Spec.Cancel = test.cancel
+				s.object.Spec.Cancel = test.cancel
 				if deleting {
 					s.terminate(t)
 				}
 				s.Agent.Fleet = coordinatorFleet{lost: testNode}
 				s.steps(t, 6)
-				require.Equal(t, test.ends, s.backup.Status.Phase)
+				require.Equal(t, test.ends, s.object.Status.Phase)
 				if !test.cancel {
-					require.Equal(t, "mover counts as lost: node n1 is not Ready or does not exist", s.backup.Status.Message)
+					require.Equal(t, "mover counts as lost: node n1 is not Ready or does not exist", s.object.Status.Message)
 				}
 				require.Equal(t, []int64{0}, *graces, "deleted once, by force")
 				require.Nil(t, s.Mover(testKey))
-				require.Empty(t, s.backup.Finalizers)
+				require.Empty(t, s.object.Finalizers)
 				require.Zero(t, s.NodeSlots.On(testNode).InUse())
 			})
 		}
@@ -98,11 +98,11 @@ func TestAMoverIsForceDeletedOnlyOnceItsNodeIsLost(t *testing.T) {
 	s.Agent.Fleet = coordinatorFleet{absent: testNode}
 	s.steps(t, 3)
 	require.Equal(t, []int64{-1}, *graces)
-	require.NotEmpty(t, s.backup.Finalizers, "the mover may still work")
+	require.NotEmpty(t, s.object.Finalizers, "the mover may still work")
 	s.Agent.Fleet = coordinatorFleet{lost: testNode}
 	s.steps(t, 3)
 	require.Equal(t, []int64{-1, 0}, *graces)
-	require.Empty(t, s.backup.Finalizers)
+	require.Empty(t, s.object.Finalizers)
 }
 
 func TestAnUnconfirmedMoverCountsAsLostAfterTheGracePeriod(t *testing.T) {
@@ -116,8 +116,8 @@ func TestAnUnconfirmedMoverCountsAsLostAfterTheGracePeriod(t *testing.T) {
 	require.Equal(t, s.Limits.TerminationGrace, after)
 	s.clock.Step(s.Limits.TerminationGrace)
 	s.steps(t, 1)
-	require.Equal(t, velerov1.PodVolumeBackupPhaseAccepted, s.backup.Status.Phase)
-	require.Contains(t, s.backup.Status.Message, "has not confirmed its end within 1m0s")
+	require.Equal(t, velerov1.PodVolumeBackupPhaseAccepted, s.object.Status.Phase)
+	require.Contains(t, s.object.Status.Message, "has not confirmed its end within 1m0s")
 	s.steps(t, 3)
 	require.Equal(t, 1, s.calls["create pods"], "another mover before the pod is deleted")
 }
@@ -125,27 +125,27 @@ func TestAnUnconfirmedMoverCountsAsLostAfterTheGracePeriod(t *testing.T) {
 func TestACoordinatorCountsTheMoversOfANodeBeforeItStandsIn(t *testing.T) {
 	s := newFixture(t, fault{})
 	s.standsIn(t, velerov1.PodVolumeBackupPhasePrepared) // a mover that waits for its slot
-	s.Observe(s.backup.DeepCopy())
-	works := s.backup.DeepCopy()
+	s.Observe(s.object.DeepCopy())
+	works := s.object.DeepCopy()
 	works.Name, works.UID, works.Status.Phase = "works", "works-uid", velerov1.PodVolumeBackupPhaseInProgress
 	s.Observe(works)
 	require.Zero(t, s.NodeSlots.Own().InUse())
 	s.Agent.Fleet = coordinatorFleet{absent: testNode}
 	s.steps(t, 3)
-	require.Equal(t, velerov1.PodVolumeBackupPhasePrepared, s.backup.Status.Phase, "two movers where one may work")
+	require.Equal(t, velerov1.PodVolumeBackupPhasePrepared, s.object.Status.Phase, "two movers where one may work")
 	works.Status.Phase = velerov1.PodVolumeBackupPhaseCompleted
 	s.Observe(works)
 	s.steps(t, 1)
-	require.Equal(t, velerov1.PodVolumeBackupPhaseInProgress, s.backup.Status.Phase)
+	require.Equal(t, velerov1.PodVolumeBackupPhaseInProgress, s.object.Status.Phase)
 }
 
 func TestAMoverOfAnotherNodeHoldsItsSlotThere(t *testing.T) {
 	s := newFixture(t, fault{})
 	s.standsIn(t, velerov1.PodVolumeBackupPhaseInProgress)
-	s.Observe(s.backup.DeepCopy())
+	s.Observe(s.object.DeepCopy())
 	s.steps(t, 1) // this agent does not act on it
 	require.Equal(t, 1, s.NodeSlots.On(testNode).InUse())
-	s.backup.Status.Phase = velerov1.PodVolumeBackupPhaseFailed
+	s.object.Status.Phase = velerov1.PodVolumeBackupPhaseFailed
 	s.steps(t, 1)
 	require.Zero(t, s.NodeSlots.On(testNode).InUse())
 }

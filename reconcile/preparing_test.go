@@ -19,10 +19,8 @@ import (
 
 // newPaced returns a backup, and the only place of its node, which another one has.
 func newPaced() *single[*velerov1.PodVolumeBackup] {
-	s := newBackup(corev1.ObjectReference{Namespace: "app", Name: "db"})
-	source := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db", UID: "of any pod"}}
-	source.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
-	s.live["app/db"], s.pods["app/db"] = source, source
+	s := newBackup()
+	s.live["app/db"], s.pods["app/db"] = sourcePod(), sourcePod()
 	s.Preparing = capacity.FixedPreparation(1)
 	s.Preparing.Count(true, "another")
 	return s

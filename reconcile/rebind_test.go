@@ -28,7 +28,7 @@ func newLateDelivery(t *testing.T, objects ...runtime.Object) *single[*velerov2a
 		Spec:       velerov2alpha1.DataDownloadSpec{TargetVolume: velerov2alpha1.TargetVolumeSpec{Namespace: "app", PVC: "restored"}},
 		Status:     velerov2alpha1.DataDownloadStatus{Phase: velerov2alpha1.DataDownloadPhaseInProgress, Node: testNode},
 	}
-	s := newSingle(transfer.DataDownload(), download, func() *velerov2alpha1.DataDownload { return &velerov2alpha1.DataDownload{} })
+	s := newSingle(transfer.DataDownload(), download)
 	moved := s.clock.Now().Add(-s.Limits.RebindTimeout - time.Minute)
 	download.Annotations = map[string]string{api.AnnotationMoved: moved.UTC().Format(time.RFC3339)}
 	for _, object := range objects {
@@ -133,7 +133,6 @@ func TestARebindThatTheAPIServerRefusesFailsAtItsDeadline(t *testing.T) {
 
 // restoredClaim is the watch of the claim into which a mover restored.
 type restoredClaim struct {
-	noTargets
 	watched types.NamespacedName
 	known   bool
 }

@@ -25,31 +25,31 @@ func TestAnUnconfirmedStartKeepsItsSlotUntilTheCacheShowsIt(t *testing.T) {
 		require.NoError(t, err)
 		s.kubelet(t)
 	}
-	require.Equal(t, velerov1.PodVolumeBackupPhasePrepared, s.backup.Status.Phase)
-	late := s.backup.DeepCopy()
+	require.Equal(t, velerov1.PodVolumeBackupPhasePrepared, s.object.Status.Phase)
+	late := s.object.DeepCopy()
 	s.Cached = func(string) (*velerov1.PodVolumeBackup, bool) { return late.DeepCopy(), true }
 	_, err := s.Reconcile(t.Context(), testKey)
 	require.Error(t, err, "the write may have succeeded")
-	require.Equal(t, velerov1.PodVolumeBackupPhaseInProgress, s.backup.Status.Phase)
+	require.Equal(t, velerov1.PodVolumeBackupPhaseInProgress, s.object.Status.Phase)
 	_, err = s.Reconcile(t.Context(), testKey)
 	require.NoError(t, err, "it is a conflict with itself")
 	require.Equal(t, 4, s.calls["patch podvolumebackups"])
 	require.Equal(t, 1, s.NodeSlots.Own().InUse(), "another one could start beside it")
-	s.Cached = func(string) (*velerov1.PodVolumeBackup, bool) { return s.backup.DeepCopy(), true }
+	s.Cached = func(string) (*velerov1.PodVolumeBackup, bool) { return s.object.DeepCopy(), true }
 	s.run(t)
 	require.Zero(t, s.NodeSlots.Own().InUse())
 }
 
 func TestALateEventOfATransferThatThisAgentStartedKeepsItsSlot(t *testing.T) {
 	s := newFixture(t, fault{})
-	late := s.backup.DeepCopy()
+	late := s.object.DeepCopy()
 	late.Spec.Node = "" // as a DataUpload, which gets its node later
 	for range 4 {       // accept, create the mover, mark it prepared, start it
 		_, err := s.Reconcile(t.Context(), testKey)
 		require.NoError(t, err)
 		s.kubelet(t)
 	}
-	require.Equal(t, velerov1.PodVolumeBackupPhaseInProgress, s.backup.Status.Phase)
+	require.Equal(t, velerov1.PodVolumeBackupPhaseInProgress, s.object.Status.Phase)
 	s.Observe(late)
 	require.Equal(t, 1, s.NodeSlots.Own().InUse(), "another one could start beside it")
 }

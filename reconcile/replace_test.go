@@ -107,7 +107,6 @@ func TestAMoverThatFailsBeforeItIsReadyIsDeletedBeforeTheNextWrite(t *testing.T)
 
 func TestACrashBetweenDeletionAndRestartOfAMoverIsHarmless(t *testing.T) {
 	s := evicted(t, velerov1.PodVolumeBackupPhaseAccepted)
-	s.pods["app/db"].Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 	s.step(t)
 	s.local = localState{}
 	require.Equal(t, s.Limits.PlaceTimeout, s.step(t))

@@ -73,7 +73,7 @@ func TestObservingReservesNothing(t *testing.T) {
 	})
 	t.Run("an Event", func(t *testing.T) {
 		upload := &velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{DataMover: "another"}}
-		s := newSingle(transfer.DataUpload(), upload, func() *velerov2alpha1.DataUpload { return &velerov2alpha1.DataUpload{} })
+		s := newSingle(transfer.DataUpload(), upload)
 		s.observed(t)
 		s.step(t)
 		require.Contains(t, <-s.events.Events, corev1.EventTypeNormal+" "+EventForeign)

@@ -13,15 +13,6 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// waitingPod returns app/db on this node, with its init container in that state.
-func waitingPod(wait corev1.ContainerState) *corev1.Pod {
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db", UID: "pod-uid"},
-		Spec:       corev1.PodSpec{NodeName: testNode},
-		Status:     corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: []corev1.ContainerStatus{{Name: "restore-wait", State: wait}}},
-	}
-}
-
 // TestNoMoverWritesToAVolumeWhosePodResumed covers a restore whose mover was lost after the pod resumed.
 func TestNoMoverWritesToAVolumeWhosePodResumed(t *testing.T) {
 	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}

@@ -22,13 +22,8 @@ func newTwoVolumes(phase velerov1.PodVolumeRestorePhase, restarts string) (*sing
 	s.live["app/db"], s.pods["app/db"] = pod, pod
 	s.object.Status = velerov1.PodVolumeRestoreStatus{Phase: velerov1.PodVolumeRestorePhasePrepared, Node: testNode, AcceptedTimestamp: &metav1.Time{Time: s.clock.Now()}}
 	s.object.Annotations = map[string]string{api.AnnotationRestarts: "1"}
-	s.pods[testKey] = &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "velero", Name: "b1", UID: "mover-uid", OwnerReferences: []metav1.OwnerReference{{UID: "b1-uid", Controller: new(true)}},
-			Annotations: map[string]string{api.AnnotationAttempt: "1"},
-		},
-		Spec: corev1.PodSpec{NodeName: testNode}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
-	}
+	s.pods[testKey] = moverPod()
+	s.pods[testKey].Annotations = map[string]string{api.AnnotationAttempt: "1"}
 	other := s.object.DeepCopy()
 	other.Name, other.UID, other.Spec.Volume = "b2", "b2-uid", "logs"
 	other.Annotations[api.AnnotationRestarts] = restarts

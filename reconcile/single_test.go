@@ -3,6 +3,8 @@ package reconcile
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"reflect"
 	"strconv"
 	"testing"
 	"time"
@@ -25,6 +27,11 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
+const (
+	testKey  = "velero/b1"
+	testNode = "n1"
+)
+
 // single is one resource of any kind, reconciled by the coordinator on testNode. Its caches contain what the test
 // adds.
 type single[T transfer.Object] struct {
@@ -45,7 +52,6 @@ type single[T transfer.Object] struct {
 	opened       bool                 // that watch, since the last step
 	classes      map[string]*storagev1.StorageClass
 	reports      map[string]report // by a mover, by reason
-	empty        func() T
 	siblings     []T
 }
 
@@ -54,9 +60,9 @@ type report struct {
 	at      time.Time
 }
 
-func newSingle[T transfer.Object](kind transfer.Kind[T], object T, empty func() T) *single[T] {
+func newSingle[T transfer.Object](kind transfer.Kind[T], object T) *single[T] {
 	s := &single[T]{
-		object: object, empty: empty, kube: fake.NewClientset(), events: record.NewFakeRecorder(100), clock: testingclock.NewFakeClock(time.Unix(1_800_000_000, 0)),
+		object: object, kube: fake.NewClientset(), events: record.NewFakeRecorder(100), clock: testingclock.NewFakeClock(time.Unix(1_800_000_000, 0)),
 		pods: map[string]*corev1.Pod{}, live: map[string]*corev1.Pod{}, classes: map[string]*storagev1.StorageClass{}, reports: map[string]report{},
 	}
 	object.SetNamespace("velero")
@@ -141,8 +147,8 @@ func (s singleMover[T]) Last(_ types.UID, reason string, _ *corev1.Pod) (message
 	return last.message, last.at, ok
 }
 
-// Patch applies a JSON merge patch as the API server does.
-func (s *single[T]) Patch(_ context.Context, _ string, _ types.PatchType, patch []byte, _ metav1.PatchOptions, _ ...string) (T, error) {
+// Patch applies a JSON merge patch as the API server does. It refuses one of another resourceVersion.
+func (s *single[T]) Patch(_ context.Context, name string, _ types.PatchType, patch []byte, _ metav1.PatchOptions, _ ...string) (T, error) {
 	var none T
 	original, err := json.Marshal(s.object)
 	if err != nil {
@@ -152,11 +158,14 @@ func (s *single[T]) Patch(_ context.Context, _ string, _ types.PatchType, patch 
 	if err != nil {
 		return none, err
 	}
-	written := s.empty()
+	written := reflect.New(reflect.TypeFor[T]().Elem()).Interface().(T)
 	if err := json.Unmarshal(merged, written); err != nil {
 		return none, err
 	}
-	version, err := strconv.Atoi(s.object.GetResourceVersion())
+	if written.GetResourceVersion() != s.object.GetResourceVersion() {
+		return none, apierrors.NewConflict(schema.GroupResource{Resource: s.Kind.Name}, name, errors.New("stale"))
+	}
+	version, err := strconv.Atoi(written.GetResourceVersion())
 	if err != nil {
 		return none, err
 	}
@@ -191,6 +200,16 @@ func (followerFleet) Lost(string) bool        { return false }
 type coordinatorFleet struct{ absent, veleros, lost string }
 
 func (coordinatorFleet) IsCoordinator() bool            { return true }
-func (l coordinatorFleet) Unavailable(node string) bool { return node == l.absent || node == l.lost }
-func (l coordinatorFleet) RunsVelero(node string) bool  { return node == l.veleros }
-func (l coordinatorFleet) Lost(node string) bool        { return node == l.lost }
+func (c coordinatorFleet) Unavailable(node string) bool { return node == c.absent || node == c.lost }
+func (c coordinatorFleet) RunsVelero(node string) bool  { return node == c.veleros }
+func (c coordinatorFleet) Lost(node string) bool        { return node == c.lost }
+
+// noTargets watches no claim.
+type noTargets struct{}
+
+func (noTargets) Watch(types.UID, types.NamespacedName, func()) {}
+func (noTargets) Forget(types.UID)                              {}
+
+func (noTargets) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, known bool) {
+	return nil, false
+}

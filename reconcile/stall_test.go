@@ -6,26 +6,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
-
-// newWorking returns a PodVolumeBackup with a running mover.
-func newWorking() *single[*velerov1.PodVolumeBackup] {
-	s := newBackup(corev1.ObjectReference{Namespace: "app", Name: "db"})
-	s.object.Status = velerov1.PodVolumeBackupStatus{
-		Phase: velerov1.PodVolumeBackupPhaseInProgress, AcceptedTimestamp: &metav1.Time{Time: s.clock.Now()}, StartTimestamp: &metav1.Time{Time: s.clock.Now()},
-	}
-	s.pods["app/db"] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db"}, Spec: corev1.PodSpec{NodeName: testNode}}
-	s.pods[testKey] = &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "mover-uid", OwnerReferences: []metav1.OwnerReference{{UID: "b1-uid", Controller: new(true)}}},
-		Spec:       corev1.PodSpec{NodeName: testNode}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
-	}
-	return s
-}
 
 // inactivity returns the value of the metric.
 func (s *single[T]) inactivity() time.Duration {

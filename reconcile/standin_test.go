@@ -4,18 +4,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
-
-// targetOn is app/db, which has that node, if it has one.
-func targetOn(node string) *corev1.Pod {
-	pod := waitingPod(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}})
-	pod.Spec.NodeName = node
-	return pod
-}
 
 func TestARestoreFailsAtOnceWhenItsPodIsDeletedBeforeItHasANode(t *testing.T) {
 	s := newRestore()
@@ -129,5 +120,3 @@ func TestACoordinatorTakesOverARestoreOfAMissingAgent(t *testing.T) {
 	require.Empty(t, s.watched)
 	require.Equal(t, transfer.New, s.state().Phase)
 }
-
-func (noTargets) Pod(types.UID) (pod *corev1.Pod, known bool) { return nil, false }

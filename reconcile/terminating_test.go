@@ -28,7 +28,7 @@ func TestATerminatingMoverOnAReadyNodeIsReportedOnce(t *testing.T) {
 	require.Empty(t, s.events.Events, "it has had no time to end")
 	s.clock.Step(after)
 	s.steps(t, 3)
-	require.NotEmpty(t, s.backup.Finalizers, "the mover may still run")
+	require.NotEmpty(t, s.object.Finalizers, "the mover may still run")
 	require.Len(t, s.events.Events, 1)
 	event := <-s.events.Events
 	require.Contains(t, event, "Warning CleanUpWaits Mover pod b1 is being deleted, but the kubelet of node n1 has not confirmed its end within 1m0s")

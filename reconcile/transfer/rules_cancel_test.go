@@ -14,45 +14,28 @@ func cancelRules() []rule {
 		func(m *situation) bool {
 			return implies(m.stopRequested() && m.acts() && (m.isNew() || m.in(Accepted, Prepared)), m.writes(Canceled))
 		},
-		input(func(s *State, _ *Observed, _ *Limits) { // Velero's behaviour
-			if s.Phase == Accepted {
-				s.Cancel = false
-			}
-		}),
 	}, {
 		"deleting a transfer whose mover may work sets spec.cancel and changes nothing else",
 		func(m *situation) bool {
 			flips := m.in(InProgress) && m.works() && m.acts() && m.State.Deleting && !m.State.Cancel && (m.alive() || m.is(objects.Terminating))
 			return implies(flips, m.changes(func(s *State) { s.Cancel = true }))
 		},
-		output(func(step *Step, _ State, _ Observed) {
-			if step.Reason == ReasonDeleting {
-				step.State.Phase = Canceling
-			}
-		}),
 	}, {
 		"spec.cancel is set for a deletion only, and never reset",
 		func(m *situation) bool {
 			return implies(m.Step.Action == Write && m.Step.State.Cancel != m.State.Cancel, m.in(InProgress) && m.State.Deleting && m.Step.State.Cancel)
 		},
-		output(func(step *Step, _ State, _ Observed) {
-			if step.State.Phase == Canceled {
-				step.State.Cancel = true
-			}
-		}),
 	}, {
 		"a cancel in phase InProgress is answered with Canceling, which the mover reacts to",
 		func(m *situation) bool {
 			observed := m.in(InProgress) && m.works() && m.acts() && m.State.Cancel && (m.alive() || m.is(objects.Terminating))
 			return (m.writes(Canceling) && !m.in(Canceling)) == observed && implies(observed, m.changes(func(s *State) { s.Phase = Canceling }))
 		},
-		input(func(s *State, _ *Observed, _ *Limits) { s.Cancel = s.Cancel || s.Deleting }),
 	}, {
 		"a mover that has not started may miss the cancel, and is deleted at once",
 		func(m *situation) bool {
 			return implies(m.in(Canceling) && m.works() && m.acts() && m.alive() && !m.Observed.Started, m.Step.Action == DeleteMover)
 		},
-		input(func(_ *State, observed *Observed, _ *Limits) { observed.Started = true }),
 	}, {
 		"a mover that has started is given the cancel grace period to stop, and no more",
 		func(m *situation) bool {
@@ -64,35 +47,23 @@ func cancelRules() []rule {
 			}
 			return m.Step.Action == DeleteMover
 		},
-		input(func(_ *State, observed *Observed, _ *Limits) { observed.CanceledAt = observed.Now }),
 	}, {
 		"a canceled transfer whose mover is absent becomes Canceled and gets no other mover",
 		func(m *situation) bool {
 			stopped := m.in(Canceling) || m.in(InProgress) && m.stopRequested()
 			return implies(stopped && m.works() && m.acts() && m.lostOrAbsent(), m.writes(Canceled))
 		},
-		input(func(s *State, _ *Observed, _ *Limits) {
-			if s.Phase == InProgress {
-				s.Cancel = false
-			}
-		}),
 	}, {
 		"a mover that stops because of the cancel makes the transfer Canceled",
 		func(m *situation) bool {
 			reported := m.in(Canceling) || m.in(InProgress) && m.stopRequested()
 			return implies(reported && m.works() && m.acts() && m.is(objects.Failed) && m.Observed.Exposure.Canceled, m.writes(Canceled))
 		},
-		input(func(_ *State, observed *Observed, _ *Limits) { observed.Exposure.Canceled = false }),
 	}, {
 		"no transfer becomes Canceled without a cancel or a deletion",
 		func(m *situation) bool {
 			return implies(m.ends() && m.writes(Canceled), m.stopRequested() || m.in(Canceling))
 		},
-		output(func(step *Step, _ State, observed Observed) {
-			if observed.Exposure.Canceled && step.State.Phase == Failed {
-				step.State.Phase, step.Reason = Canceled, ReasonCanceled
-			}
-		}),
 	}, {
 		"a cancel keeps its message, and a deletion gets a message of its own",
 		func(m *situation) bool {
@@ -104,10 +75,5 @@ func cancelRules() []rule {
 			}
 			return m.Step.State.Message == m.State.Message
 		},
-		output(func(step *Step, _ State, _ Observed) {
-			if step.State.Phase == Canceled {
-				step.State.Message = "canceled"
-			}
-		}),
 	}}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/lateen-project/lateen/exposer/objects"
 )
@@ -22,7 +21,6 @@ func endRules() []rule {
 			return (m.Step.Reason == ReasonPrepareTimeout) == finished && implies(finished,
 				m.fails(ReasonPrepareTimeout, why) && strings.HasSuffix(m.Step.State.Message, m.Observed.Diagnosis))
 		},
-		input(func(s *State, observed *Observed, _ *Limits) { s.AcceptedAt = observed.Now }),
 	}, {
 		"exactly the terminal transfers get a completion time",
 		func(m *situation) bool {
@@ -31,25 +29,14 @@ func endRules() []rule {
 			}
 			return m.Step.Action != Write || m.Step.State.CompletedAt.Equal(m.State.CompletedAt)
 		},
-		output(func(step *Step, _ State, _ Observed) { // Velero's behaviour
-			if step.Reason == ReasonPrepareTimeout {
-				step.State.CompletedAt = time.Time{}
-			}
-		}),
 	}, {
 		"the terminal reason is one of the metrics",
 		func(m *situation) bool {
 			return implies(m.ends(), slices.Contains(reasons[m.Step.State.Phase], m.Step.Reason))
 		},
-		output(func(step *Step, _ State, _ Observed) {
-			if step.Reason == ReasonMoverLost {
-				step.Reason = ReasonRestarted
-			}
-		}),
 	}, {
 		"a failed transfer has a message",
 		func(m *situation) bool { return implies(m.ends() && m.writes(Failed), len(m.Step.State.Message) > 10) },
-		output(func(step *Step, s State, _ Observed) { step.State.Message = s.Message }),
 	}}
 }
 
@@ -60,18 +47,12 @@ func outcomeRules() []rule {
 			worked := m.works() && m.is(objects.Succeeded) && m.Observed.Result != nil && !m.Observed.Rebinds
 			return (m.ends() && m.writes(Completed)) == (m.acts() && (worked || m.moved() && m.Observed.Rebound))
 		},
-		input(func(_ *State, observed *Observed, _ *Limits) { // Velero's behaviour
-			if observed.Result == nil {
-				observed.Result = &Outcome{}
-			}
-		}),
 	}, {
 		"a success with an unreadable result fails the transfer, with the parse error",
 		func(m *situation) bool {
 			garbage := m.works() && m.acts() && m.is(objects.Succeeded) && m.Observed.Result == nil
 			return implies(garbage, m.fails(ReasonUnreadable, m.Observed.ResultError))
 		},
-		input(func(_ *State, observed *Observed, _ *Limits) { observed.ResultError = "" }),
 	}, {
 		"completing is one write: phase, time, outcome, final progress, and a message only of an empty volume",
 		func(m *situation) bool {
@@ -87,21 +68,11 @@ func outcomeRules() []rule {
 				s.Progress = Progress{Total: result.TotalBytes, Done: result.TotalBytes}
 			})
 		},
-		output(func(step *Step, s State, _ Observed) {
-			if step.State.Phase == Completed {
-				step.State.Progress = s.Progress
-			}
-		}),
 	}, {
 		"failing and canceling keep the last reported progress",
 		func(m *situation) bool {
 			return implies(m.ends() && m.writes(Failed, Canceled), m.Step.State.Progress == m.known())
 		},
-		input(func(s *State, observed *Observed, _ *Limits) {
-			if observed.Exposure.Condition != objects.Running {
-				observed.Progress = s.Progress
-			}
-		}),
 	}, {
 		"progress is written if it is new and the mover has worked for a while; that of an earlier mover is ignored",
 		func(m *situation) bool {
@@ -119,7 +90,6 @@ func outcomeRules() []rule {
 			}
 			return m.changes(func(s *State) { s.Progress = m.known() })
 		},
-		input(func(_ *State, observed *Observed, _ *Limits) { observed.ProgressAt = observed.Now }),
 	}}
 }
 
@@ -140,18 +110,12 @@ func stepRules() []rule {
 			bounded := m.isNew() && m.exposes() && !m.Observed.Eligible || m.in(Accepted) && m.exposes() || m.in(Canceling) && m.works() && m.acts() && m.alive() || m.moved() && m.acts() || stalls && m.acts() && !m.stopRequested()
 			return implies(waits && bounded, m.Step.After > 0)
 		},
-		output(func(step *Step, _ State, _ Observed) {
-			if step.Action == Wait {
-				step.After = 0
-			}
-		}),
 	}, {
 		"a mover whose pod is deleting is awaited for the grace period, in every phase in which it may work",
 		func(m *situation) bool {
 			waits := m.ready() || m.in(InProgress) && m.works() && !m.stopRequested() || m.in(Canceling) && m.works()
 			return implies(waits && m.acts() && m.is(objects.Terminating), m.waits(m.left(m.Observed.DeletingAt, m.Limits.TerminationGrace)))
 		},
-		input(func(_ *State, observed *Observed, _ *Limits) { observed.DeletingAt = observed.Now }),
 	}, {
 		"a step has one effect",
 		func(m *situation) bool {
@@ -167,38 +131,17 @@ func stepRules() []rule {
 			}
 			return false
 		},
-		output(func(step *Step, s State, _ Observed) {
-			if step.Action == DeleteMover {
-				step.State = s
-			}
-		}),
 	}, {
 		"a write changes the state, otherwise it would repeat endlessly",
 		func(m *situation) bool { return implies(m.Step.Action == Write, m.Step.State != m.State) },
-		func(s State, observed Observed, lim Limits) Step {
-			if step := Next(s, observed, lim); step != (Step{}) || s.Phase != InProgress {
-				return step
-			}
-			return Step{Action: Write, State: s, Reason: ReasonProgress}
-		},
 	}, {
 		"a terminal transfer has a start time: that of its start, otherwise that of its end",
 		func(m *situation) bool {
 			return implies(m.ends(), m.Step.State.StartedAt.Equal(cmp.Or(m.State.StartedAt, m.Observed.Now)))
 		},
-		output(func(step *Step, s State, _ Observed) {
-			if step.State.Phase == Failed {
-				step.State.StartedAt = s.StartedAt
-			}
-		}),
 	}, {
 		"a write keeps all other fields",
 		keepsTheRest,
-		output(func(step *Step, _ State, observed Observed) {
-			if step.Reason == ReasonPrepared {
-				step.State.AcceptedAt = observed.Now
-			}
-		}),
 	}}
 }
 
@@ -217,7 +160,7 @@ func keepsTheRest(m *situation) bool {
 		(w.StartedAt.Equal(s.StartedAt) || starts || restarts || requeues || ends && s.StartedAt.IsZero()) &&
 		(w.Node == s.Node || begins || restarts || requeues || m.writes(Prepared)) &&
 		(w.Restarts == s.Restarts || restarts) &&
-		(w.Restarting == s.Restarting || restarts || requeues || ends) &&
+		(w.Restarting == (s.Restarting && !ends) || restarts || requeues) &&
 		(w.Message == s.Message || restarts || ends || m.Step.Reason == ReasonMoved) &&
 		(w.Progress == s.Progress || restarts || requeues || ends || m.in(InProgress, Canceling) && m.writes(m.State.Phase)) &&
 		(w.Outcome == s.Outcome || m.writes(Completed) && ends || m.Step.Reason == ReasonMoved)

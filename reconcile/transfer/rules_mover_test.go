@@ -18,11 +18,6 @@ func moverRules() []rule {
 			return (m.Step.Action == Expose) == makes &&
 				implies(makes, m.Step == Step{Action: Expose, After: m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout)})
 		},
-		output(func(step *Step, _ State, observed Observed) {
-			if step.Action == Expose && observed.Diagnosis != "" {
-				*step = Step{}
-			}
-		}),
 	}, {
 		"the restart delay is 10 s, and doubles each time",
 		func(m *situation) bool {
@@ -32,7 +27,6 @@ func moverRules() []rule {
 			}
 			return m.waits(min(pause, m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout)))
 		},
-		input(func(_ *State, _ *Observed, lim *Limits) { lim.RestartDelay *= 2 }),
 	}, {
 		"a mover that was given up is deleted and never adopted",
 		func(m *situation) bool {
@@ -44,28 +38,12 @@ func moverRules() []rule {
 			}
 			return m.Step.Action == Wait
 		},
-		input(func(s *State, observed *Observed, _ *Limits) { observed.Exposure.Attempt = s.Restarts }),
-	}, {
-		"a deleting mover still runs: it is neither replaced nor deleted again",
-		func(m *situation) bool {
-			return implies(m.is(objects.Terminating) && !m.Observed.HasLeftovers, m.Step.Action != Expose && !m.removes() && !m.restarts())
-		},
-		input(func(_ *State, observed *Observed, _ *Limits) {
-			if observed.Exposure.Condition == objects.Terminating {
-				observed.Exposure.Condition = objects.Absent
-			}
-		}),
 	}, {
 		"a mover that can never run fails the transfer at once, with the reason",
 		func(m *situation) bool {
 			waits := m.preparing() && m.exposes() && !m.stale() || m.ready() && m.acts()
 			return implies(waits && m.is(objects.Unrunnable), m.fails(ReasonCannotRun, exposureMessage))
 		},
-		input(func(_ *State, observed *Observed, _ *Limits) {
-			if observed.Exposure.Condition == objects.Unrunnable {
-				observed.Exposure.Condition = objects.Pending
-			}
-		}),
 	}, {
 		"a mover that ran and failed fails the transfer, with its message",
 		func(m *situation) bool {
@@ -73,22 +51,12 @@ func moverRules() []rule {
 			worked := m.preparing() && m.exposes() && !m.stale() || m.ready() && m.acts() || m.works() && m.acts() && !reported
 			return implies(worked && m.is(objects.Failed), m.fails(ReasonMoverFailed, exposureMessage))
 		},
-		output(func(step *Step, _ State, _ Observed) {
-			if step.Reason == ReasonMoverFailed {
-				step.State.Message = "data path backup failed: "
-			}
-		}),
 	}, {
 		"a mover that ended before InProgress fails the transfer",
 		func(m *situation) bool {
 			early := m.preparing() && m.exposes() && !m.stale() || m.ready() && m.acts()
 			return implies(early && m.is(objects.Succeeded), m.fails(ReasonMoverFailed, "mover ended before its start"))
 		},
-		output(func(step *Step, _ State, observed Observed) {
-			if observed.Result != nil && step.Reason == ReasonMoverFailed {
-				step.State.Phase, step.State.Outcome, step.Reason = Completed, *observed.Result, ReasonCompleted
-			}
-		}),
 	}}
 }
 
@@ -127,11 +95,6 @@ func restartRules() []rule {
 			stalls := m.stalled() && m.sourceWaits() && m.State.Restarts == 0
 			return m.restarts() == (stalls || m.loses() && !m.discards() && m.State.Restarts < m.Limits.Retries)
 		},
-		output(func(step *Step, s State, observed Observed) {
-			if step.Reason == ReasonRestarted && observed.Exposure.Condition == objects.Lost {
-				*step = failed(s, observed, ReasonMoverLost, observed.Exposure.Message)
-			}
-		}),
 	}, {
 		"giving up a mover is one write with the count and the reason; without a pod it also resets the progress",
 		func(m *situation) bool {
@@ -146,11 +109,6 @@ func restartRules() []rule {
 				}
 			}))
 		},
-		output(func(step *Step, _ State, _ Observed) {
-			if step.Reason == ReasonRestarted {
-				step.State.Progress = Progress{Done: 1}
-			}
-		}),
 	}, {
 		"the pod of a mover lost in Accepted is deleted before the write, unless its node is lost, and the reason of the loss is kept",
 		func(m *situation) bool {
@@ -159,23 +117,12 @@ func restartRules() []rule {
 				Loss: Loss{Reason: m.Step.Loss.Reason, Message: m.lostBy()},
 			}) && implies(m.in(Accepted) && m.restarts(), m.is(objects.Absent) || m.nodeLost())
 		},
-		func(s State, observed Observed, lim Limits) Step {
-			if s.Phase == Accepted && observed.Exposure.Condition == objects.Lost {
-				s.Phase = Prepared
-			}
-			return Next(s, observed, lim)
-		},
 	}, {
 		"a transfer returns to Accepted only when the mover's pod is deleted or the grace period is over: agents of Velero cancel an Accepted transfer with a failed pod",
 		func(m *situation) bool {
 			back := m.in(Prepared, InProgress) && m.writes(Accepted)
 			return implies(back, m.is(objects.Absent) || m.unconfirmed() || m.replaces() && m.left(m.State.AcceptedAt, m.Limits.TerminationGrace) <= 0)
 		},
-		output(func(step *Step, _ State, _ Observed) {
-			if step.State.Restarting {
-				requeued(&step.State)
-			}
-		}),
 	}, {
 		"a mover that was given up is deleted; once its pod is absent or the grace period is over, the next may be created",
 		func(m *situation) bool {
@@ -191,14 +138,12 @@ func restartRules() []rule {
 			}
 			return m.Step.Action == DeleteMover && m.Step.After == left
 		},
-		input(func(s *State, _ *Observed, _ *Limits) { s.Restarting = false }),
 	}, {
 		"after the last restart a lost mover fails the transfer, with the reason",
 		func(m *situation) bool {
 			return m.Step.State.Restarts <= m.Limits.Retries &&
 				implies(m.loses() && m.State.Restarts >= m.Limits.Retries, m.fails(ReasonMoverLost, m.lostBy()))
 		},
-		input(func(_ *State, _ *Observed, lim *Limits) { lim.Retries++ }),
 	}, {
 		"a stalled mover is replaced the first time, and fails the transfer afterwards",
 		func(m *situation) bool {
@@ -206,11 +151,10 @@ func restartRules() []rule {
 				return m.Step.Reason != ReasonMoverStalled && m.Step.Loss.Reason != objects.LostStalled
 			}
 			if m.State.Restarts > 0 {
-				return m.fails(ReasonMoverStalled, "no byte moved and no Event sent within 2h0m0s")
+				return m.fails(ReasonMoverStalled, "no byte moved and no Event sent within 2h0m0s; given up after ")
 			}
 			return implies(m.sourceWaits(), m.restarts() && m.Step.Loss.Reason == objects.LostStalled)
 		},
-		input(func(_ *State, observed *Observed, _ *Limits) { observed.ActiveAt = observed.ActiveAt.Add(tick) }),
 	}, {
 		"only a restart and the deletion before it carry the reason of the loss",
 		func(m *situation) bool {
@@ -221,27 +165,21 @@ func restartRules() []rule {
 			return implies(m.restarts(), m.Step.Reason == ReasonRestarted) && slices.Contains(objects.LostReasons(), m.Step.Loss.Reason) && m.Step.Loss.Message == m.lostBy() &&
 				implies(vanished, m.Step.Loss.Reason == objects.LostVanished) && implies(m.nodeLost(), m.Step.Loss.Reason == objects.LostNode)
 		},
-		output(func(step *Step, _ State, observed Observed) { step.Loss.Reason = observed.Exposure.Reason }),
 	}, {
 		"a node-bound transfer whose node and mover are lost fails at once, and names the node",
 		func(m *situation) bool {
 			waits := m.in(Accepted) && m.acts() && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) > 0 || m.in(Prepared) && m.acts() && !m.replaces() || m.works() && m.acts() && m.in(InProgress)
 			return implies(waits && m.stranded() && !m.stopRequested() && m.sourceWaits(), m.fails(ReasonMoverLost, "node "+m.Observed.Exposure.Node+" "))
 		},
-		input(func(s *State, _ *Observed, _ *Limits) { s.NodeBound = false }),
 	}, {
 		"a mover's pod is force-deleted exactly if its node is lost",
 		func(m *situation) bool { return m.Step.Force == (m.removes() && m.Observed.NodeLost) },
-		output(func(step *Step, _ State, _ Observed) { step.Force = step.Action == CleanUp }),
 	}, {
 		"a transfer whose source pod is deleted fails instead of getting a mover",
 		func(m *situation) bool {
 			lacks := m.lacks()
 			return implies(m.Observed.SourceGone && lacks && m.acts() && !m.stopRequested(), m.fails(ReasonSourceGone, "does not exist"))
 		},
-		input(func(s *State, observed *Observed, _ *Limits) {
-			observed.SourceGone = observed.SourceGone && s.Phase != InProgress
-		}),
 	}, {
 		"a volume whose pod resumed gets no mover and no mover is started: the transfer fails, with what is known",
 		func(m *situation) bool {
@@ -249,22 +187,11 @@ func restartRules() []rule {
 			return implies(m.Observed.PodResumed != "" && lacks && m.acts() && !m.stopRequested(),
 				m.fails(ReasonUnconfirmed, "") && strings.HasSuffix(m.Step.State.Message, m.Observed.PodResumed) && implies(m.in(Accepted) || m.replaces(), contains(m.Step.State.Message, m.State.Message)))
 		},
-		input(func(s *State, observed *Observed, _ *Limits) {
-			if s.Restarts == 0 {
-				observed.PodResumed = ""
-			}
-		}),
 	}, {
 		"a mover that works continues though the pod of its volume is deleted: its own result counts",
 		func(m *situation) bool {
 			works := m.in(InProgress, Canceling) && !m.replaces() && !m.stalled() && (m.alive() || m.is(objects.Succeeded, objects.Terminating))
 			return implies(works, m.Step.Reason != ReasonSourceGone)
-		},
-		func(s State, observed Observed, lim Limits) Step {
-			if s.Phase == InProgress && s.MoverSucceededAt.IsZero() && observed.OwnsMover && observed.SourceGone {
-				return failed(s, observed, ReasonSourceGone, sourceGone)
-			}
-			return Next(s, observed, lim)
 		},
 	}}
 }

@@ -29,7 +29,6 @@ func deliveryRules() []rule {
 				s.Progress = Progress{Total: result.TotalBytes, Done: result.TotalBytes}
 			})
 		},
-		input(func(_ *State, observed *Observed, _ *Limits) { observed.Rebinds = false }),
 	}, {
 		"moved data is rebound until the rebind timeout, whatever happens to the mover and despite a cancel",
 		func(m *situation) bool {
@@ -37,19 +36,12 @@ func deliveryRules() []rule {
 			delivers := m.moved() && m.acts() && !m.Observed.Rebound && left > 0
 			return (m.Step.Action == Rebind) == delivers && implies(delivers, m.Step.After == left)
 		},
-		func(s State, observed Observed, lim Limits) Step {
-			if observed.Exposure.Condition == objects.Lost {
-				s.MoverSucceededAt, observed.RebindingSince = s.MoverSucceededAt.Add(-lim.RebindTimeout), s.MoverSucceededAt.Add(-lim.RebindGrace)
-			}
-			return Next(s, observed, lim)
-		},
 	}, {
 		"a volume that was not rebound in time is kept, and no rebound one is",
 		func(m *situation) bool {
 			late := m.moved() && m.acts() && !m.Observed.Rebound && m.deliverLeft() <= 0
 			return (m.Step.Action == AbandonRebind) == late
 		},
-		input(func(_ *State, _ *Observed, lim *Limits) { lim.RebindGrace++ }),
 	}, {
 		"a rebound transfer becomes Completed, and nothing else of it changes",
 		func(m *situation) bool {
@@ -57,11 +49,6 @@ func deliveryRules() []rule {
 				s.Phase, s.CompletedAt = Completed, m.Observed.Now
 			}))
 		},
-		output(func(step *Step, s State, _ Observed) {
-			if step.Reason == ReasonCompleted && !s.MoverSucceededAt.IsZero() {
-				step.State.Progress = Progress{}
-			}
-		}),
 	}}
 }
 

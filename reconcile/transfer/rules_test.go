@@ -7,33 +7,15 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// rule is an invariant of every step, stated without Next, and a broken Next that violates it.
+// rule is an invariant of every step, stated without Next.
 type rule struct {
-	name   string
-	holds  func(*situation) bool
-	broken decide
+	name  string
+	holds func(*situation) bool
 }
 
 func rules() []rule {
 	return slices.Concat(ownershipRules(), beginningRules(), cleaningRules(), cancelRules(),
 		moverRules(), restartRules(), endRules(), outcomeRules(), deliveryRules(), stepRules())
-}
-
-// output returns a Next whose steps are changed.
-func output(change func(*Step, State, Observed)) decide {
-	return func(s State, observed Observed, lim Limits) Step {
-		step := Next(s, observed, lim)
-		change(&step, s, observed)
-		return step
-	}
-}
-
-// input returns a Next whose input is changed.
-func input(change func(*State, *Observed, *Limits)) decide {
-	return func(s State, observed Observed, lim Limits) Step {
-		change(&s, &observed, &lim)
-		return Next(s, observed, lim)
-	}
 }
 
 func implies(a, b bool) bool { return !a || b }

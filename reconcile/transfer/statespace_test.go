@@ -27,9 +27,6 @@ type situation struct {
 	Step     Step
 }
 
-// decide is Next, or a version of it that is broken on purpose.
-type decide func(State, Observed, Limits) Step
-
 // A choice sets one aspect of a situation; a dimension lists its choices.
 type (
 	choice    func(*situation)

@@ -4,8 +4,8 @@ package transfer
 // one of every kind early, so that a mistake shows soon.
 const stride = 15_485_863
 
-// walk calls look for every situation until look returns false, and returns the number of calls.
-func walk(next decide, visit func(*situation) bool) int {
+// walk calls visit for every situation until visit returns false, and returns the number of calls.
+func walk(visit func(*situation) bool) int {
 	all := spaces()
 	total := 0
 	for _, s := range all {
@@ -16,7 +16,7 @@ func walk(next decide, visit func(*situation) bool) int {
 		number = (number + stride) % total
 		s, within := locate(all, number)
 		s.at(within, &m)
-		m.Step = next(m.State, m.Observed, m.Limits)
+		m.Step = Next(m.State, m.Observed, m.Limits)
 		if !visit(&m) {
 			return count + 1
 		}

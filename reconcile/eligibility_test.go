@@ -17,14 +17,19 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-func TestADownloadWhoseStorageClassIsMissingWaitsForItAndFailsInTime(t *testing.T) {
-	s := newDownload("never-made")
-	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
-	require.Equal(t, transfer.New, s.state().Phase)
-	s.clock.Step(s.Limits.PrepareTimeout)
-	s.step(t)
-	require.Equal(t, transfer.Failed, s.state().Phase)
-	require.Contains(t, s.state().Message, "storage class never-made of claim app/data does not exist")
+func TestADownloadWaitsForItsStorageClassUntilTheTimeout(t *testing.T) {
+	for exists, phase := range map[bool]transfer.Phase{true: transfer.Accepted, false: transfer.Failed} {
+		s := newDownload("late")
+		require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
+		require.Equal(t, transfer.New, s.state().Phase)
+		s.clock.Step(s.Limits.PrepareTimeout)
+		if exists {
+			s.classes["late"] = &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "late"}}
+		}
+		s.step(t)
+		require.Equal(t, phase, s.state().Phase)
+		require.Equal(t, !exists, s.state().Message == "not ready to be prepared within 30m0s: storage class late of claim app/data does not exist")
+	}
 }
 
 // TestALateWatchDoesNotFailADownload has a claim whose watch shows nothing within the prepare timeout.
@@ -51,14 +56,6 @@ func TestALateWatchDoesNotFailADownload(t *testing.T) {
 			require.Contains(t, s.state().Message, test.message)
 		})
 	}
-}
-
-func TestADownloadContinuesOnceItsStorageClassExists(t *testing.T) {
-	s := newDownload("late")
-	s.step(t)
-	s.classes["late"] = &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "late"}}
-	s.step(t)
-	require.Equal(t, transfer.Accepted, s.state().Phase)
 }
 
 // TestACancelIsHonoredDespiteReadErrors covers the phases in which no mover was started.

@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -56,42 +55,6 @@ func (f *fixture) steps(t *testing.T, count int) {
 	}
 }
 
-func TestABackupFailsWithItsLostNodeAndLeavesNothing(t *testing.T) {
-	for name, test := range map[string]struct {
-		phase  velerov1.PodVolumeBackupPhase
-		cancel bool
-		ends   velerov1.PodVolumeBackupPhase
-	}{
-		"accepted":             {phase: velerov1.PodVolumeBackupPhaseAccepted, ends: velerov1.PodVolumeBackupPhaseFailed},
-		"prepared":             {phase: velerov1.PodVolumeBackupPhasePrepared, ends: velerov1.PodVolumeBackupPhaseFailed},
-		"in progress":          {phase: velerov1.PodVolumeBackupPhaseInProgress, ends: velerov1.PodVolumeBackupPhaseFailed},
-		"prepared, canceled":   {phase: velerov1.PodVolumeBackupPhasePrepared, cancel: true, ends: velerov1.PodVolumeBackupPhaseCanceled},
-		"in progress,canceled": {phase: velerov1.PodVolumeBackupPhaseInProgress, cancel: true, ends: velerov1.PodVolumeBackupPhaseCanceled},
-		"canceling":            {phase: velerov1.PodVolumeBackupPhaseCanceling, cancel: true, ends: velerov1.PodVolumeBackupPhaseCanceled},
-	} {
-		for mover, deleting := range map[string]bool{"its mover looks Running": false, "its mover is being deleted": true} {
-			t.Run(name+", "+mover, func(t *testing.T) {
-				s := newFixture(t, fault{})
-				graces := s.standsIn(t, test.phase)
-				s.object.Spec.Cancel = test.cancel
-				if deleting {
-					s.terminate(t)
-				}
-				s.Agent.Fleet = coordinatorFleet{lost: testNode}
-				s.steps(t, 6)
-				require.Equal(t, test.ends, s.object.Status.Phase)
-				if !test.cancel {
-					require.Equal(t, "mover counts as lost: node n1 is not Ready or does not exist", s.object.Status.Message)
-				}
-				require.Equal(t, []int64{0}, *graces, "deleted once, by force")
-				require.Nil(t, s.Mover(testKey))
-				require.Empty(t, s.object.Finalizers)
-				require.Zero(t, s.NodeSlots.On(testNode).InUse())
-			})
-		}
-	}
-}
-
 func TestAMoverIsForceDeletedOnlyOnceItsNodeIsLost(t *testing.T) {
 	s := newFixture(t, fault{})
 	graces := s.standsIn(t, velerov1.PodVolumeBackupPhaseFailed)
@@ -103,23 +66,6 @@ func TestAMoverIsForceDeletedOnlyOnceItsNodeIsLost(t *testing.T) {
 	s.steps(t, 3)
 	require.Equal(t, []int64{-1, 0}, *graces)
 	require.Empty(t, s.object.Finalizers)
-}
-
-func TestAnUnconfirmedMoverCountsAsLostAfterTheGracePeriod(t *testing.T) {
-	s := newFixture(t, fault{})
-	s.standsIn(t, velerov1.PodVolumeBackupPhaseInProgress)
-	s.Agent.Node, s.NodeSlots = testNode, capacity.NewNodeSlots(testNode, 1, 1)
-	s.terminate(t)
-	s.clock.Step(time.Hour) // independent of the API server's clock
-	after, err := s.Reconcile(t.Context(), testKey)
-	require.NoError(t, err)
-	require.Equal(t, s.Limits.TerminationGrace, after)
-	s.clock.Step(s.Limits.TerminationGrace)
-	s.steps(t, 1)
-	require.Equal(t, velerov1.PodVolumeBackupPhaseAccepted, s.object.Status.Phase)
-	require.Contains(t, s.object.Status.Message, "has not confirmed its end within 1m0s")
-	s.steps(t, 3)
-	require.Equal(t, 1, s.calls["create pods"], "another mover before the pod is deleted")
 }
 
 func TestACoordinatorCountsTheMoversOfANodeBeforeItStandsIn(t *testing.T) {

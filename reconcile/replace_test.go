@@ -48,34 +48,27 @@ func (p *peeking) Patch(ctx context.Context, name string, pt types.PatchType, da
 
 func TestAFailedMoverIsDeletedBeforeItsTransferReturnsToAccepted(t *testing.T) {
 	for _, phase := range []velerov1.PodVolumeBackupPhase{velerov1.PodVolumeBackupPhasePrepared, velerov1.PodVolumeBackupPhaseInProgress} {
-		for _, crash := range []bool{false, true} {
-			t.Run(string(phase), func(t *testing.T) {
-				s := evicted(t, phase)
-				velero := &peeking{single: s}
-				s.Client = velero
-				var reported, phases []string
-				s.OnUpdate = func(_ *velerov1.PodVolumeBackup, before, after transfer.State) {
-					phases = append(phases, string(before.Phase+" to "+after.Phase))
-				}
-				for range 3 { // the restart is counted, the pod is deleted, the phase is reset
-					s.step(t)
-					if crash { // after each step
-						s.local = localState{}
-					}
-				}
-				require.Equal(t, transfer.Accepted, s.state().Phase)
-				require.False(t, velero.harmed, "an agent of Velero cancels it")
-				require.Equal(t, 1, s.state().Restarts)
-				require.Equal(t, "mover was evicted: low on memory", s.state().Message)
-				require.Equal(t, []string{string(phase) + " to Accepted"}, phases, "reported once")
-				require.Zero(t, s.NodeSlots.Own().InUse())
-				require.Empty(t, s.live[testKey])
-				for len(s.events.Events) > 0 {
-					reported = append(reported, <-s.events.Events)
-				}
-				require.Equal(t, []string{"Warning MoverRestarted mover was evicted: low on memory; restart 1 of 3"}, reported)
-			})
-		}
+		t.Run(string(phase), func(t *testing.T) {
+			s := evicted(t, phase)
+			velero := &peeking{single: s}
+			s.Client = velero
+			var phases []string
+			s.OnUpdate = func(_ *velerov1.PodVolumeBackup, before, after transfer.State) {
+				phases = append(phases, string(before.Phase+" to "+after.Phase))
+			}
+			for range 3 { // the restart is counted, the pod is deleted, the phase is reset
+				s.step(t)
+			}
+			require.Equal(t, transfer.Accepted, s.state().Phase)
+			require.False(t, velero.harmed, "an agent of Velero cancels it")
+			require.Equal(t, 1, s.state().Restarts)
+			require.Equal(t, "mover was evicted: low on memory", s.state().Message)
+			require.Equal(t, []string{string(phase) + " to Accepted"}, phases, "reported once")
+			require.Zero(t, s.NodeSlots.Own().InUse())
+			require.Empty(t, s.live[testKey])
+			require.Len(t, s.events.Events, 1)
+			require.Equal(t, "Warning MoverRestarted mover was evicted: low on memory; restart 1 of 3", <-s.events.Events)
+		})
 	}
 }
 
@@ -105,17 +98,6 @@ func TestAMoverThatFailsBeforeItIsReadyIsDeletedBeforeTheNextWrite(t *testing.T)
 	require.Equal(t, s.Limits.RestartDelay, s.step(t))
 }
 
-func TestACrashBetweenDeletionAndRestartOfAMoverIsHarmless(t *testing.T) {
-	s := evicted(t, velerov1.PodVolumeBackupPhaseAccepted)
-	s.step(t)
-	s.local = localState{}
-	require.Equal(t, s.Limits.PlaceTimeout, s.step(t))
-	created, err := s.kube.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
-	require.NoError(t, err)
-	require.NotEqual(t, "mover-uid", string(created.UID))
-	require.Zero(t, s.state().Restarts, "the loss of the mover is forgotten")
-}
-
 func TestAnEarlierMoverOfALateCacheIsNotTheCurrentOne(t *testing.T) {
 	for name, owner := range map[string]types.UID{"it is deleted": "", "another resource has a pod of its name": "another"} {
 		t.Run(name, func(t *testing.T) {
@@ -130,27 +112,4 @@ func TestAnEarlierMoverOfALateCacheIsNotTheCurrentOne(t *testing.T) {
 			require.Equal(t, 2, s.state().Restarts)
 		})
 	}
-}
-
-func TestACancelDuringAMoverReplacementEndsTheTransferAtOnce(t *testing.T) {
-	s := evicted(t, velerov1.PodVolumeBackupPhaseInProgress)
-	s.step(t)
-	require.Equal(t, transfer.InProgress, s.state().Phase)
-	require.Equal(t, 1, s.state().Restarts)
-	s.object.Spec.Cancel = true
-	s.step(t)
-	require.Equal(t, transfer.Canceled, s.state().Phase)
-	require.NotContains(t, s.object.Annotations, api.AnnotationRestarting)
-}
-
-func TestATerminatingPodDelaysARestartForTheGracePeriodOnly(t *testing.T) {
-	s := evicted(t, velerov1.PodVolumeBackupPhaseInProgress)
-	s.kube.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, nil }) // a finalizer holds it
-	s.step(t)
-	require.Equal(t, s.Limits.TerminationGrace, s.step(t))
-	require.Equal(t, s.Limits.TerminationGrace, s.step(t), "it is on its way out, and the grace is still on")
-	require.Equal(t, transfer.InProgress, s.state().Phase)
-	s.clock.Step(s.Limits.TerminationGrace)
-	s.step(t)
-	require.Equal(t, transfer.Accepted, s.state().Phase)
 }

@@ -3,7 +3,6 @@ package reconcile
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -46,19 +45,6 @@ func TestASecondMoverDoesNotStartWhileAnotherVolumeOfItsPodIsRestored(t *testing
 	s.clock.Step(s.Limits.RestartDelay)
 	s.step(t)
 	require.Equal(t, transfer.InProgress, s.state().Phase)
-}
-
-func TestASecondMoverDoesNotStartOnceThePodResumed(t *testing.T) {
-	s, other := newTwoVolumes(velerov1.PodVolumeRestorePhaseInProgress, "0")
-	s.step(t)
-	other.Status.Phase = velerov1.PodVolumeRestorePhaseCompleted
-	s.step(t)
-	pod := waitingPod(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}})
-	s.live["app/db"], s.pods["app/db"] = pod, pod
-	s.clock.Step(time.Second)
-	s.step(t)
-	require.Equal(t, transfer.Failed, s.state().Phase)
-	require.Contains(t, s.state().Message, "no mover may overwrite it")
 }
 
 func TestASecondMoverDoesNotStartUnderAPodThatALateCacheShowsAsWaiting(t *testing.T) {

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -22,6 +23,7 @@ func TestATerminatingMoverOnAReadyNodeIsReportedOnce(t *testing.T) {
 		<-s.events.Events
 	}
 	s.terminate(t)
+	s.clock.Step(time.Hour) // the clock of the API server is behind
 	after, err := s.Reconcile(t.Context(), testKey)
 	require.NoError(t, err)
 	require.Equal(t, s.Limits.CleanUpWarning, after)

@@ -12,13 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata/fake"
 	clienttesting "k8s.io/client-go/testing"
-	"k8s.io/utils/clock"
+	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/metrics"
 )
 
-// fixture is a cluster with objects of which some are orphans, in a synctest bubble.
+// fixture is a cluster with objects of which some are orphans.
 type fixture struct {
 	*Sweeper
 	client   *fake.FakeMetadataClient
@@ -26,13 +26,16 @@ type fixture struct {
 	cached   map[types.UID]bool // cached transfers, and whether they are done
 }
 
+// now is the time of the sweeps.
+func now() time.Time { return time.Unix(1_800_000_000, 0) }
+
 // ownedObject returns the metadata of an object of ours that is old enough.
 func ownedObject(apiVersion, kind, name string, owner types.UID, change ...func(*metav1.PartialObjectMetadata)) *metav1.PartialObjectMetadata {
 	object := &metav1.PartialObjectMetadata{
 		TypeMeta: metav1.TypeMeta{APIVersion: apiVersion, Kind: kind},
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "velero", Name: name, UID: types.UID(kind + "-" + name),
-			CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour)), Labels: objects.OwnerLabels(owner, "n1"),
+			CreationTimestamp: metav1.NewTime(now().Add(-time.Hour)), Labels: objects.OwnerLabels(owner, "n1"),
 		},
 	}
 	if kind == "VolumeSnapshotContent" {
@@ -50,7 +53,7 @@ func podOf(name string, owner types.UID, change ...func(*metav1.PartialObjectMet
 
 func aged(age time.Duration) func(*metav1.PartialObjectMetadata) {
 	return func(object *metav1.PartialObjectMetadata) {
-		object.CreationTimestamp = metav1.NewTime(time.Now().Add(-age))
+		object.CreationTimestamp = metav1.NewTime(now().Add(-age))
 	}
 }
 
@@ -62,27 +65,27 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	t.Helper()
 	scheme := fake.NewTestScheme()
 	require.NoError(t, metav1.AddMetaToScheme(scheme))
-	a := &fixture{client: fake.NewSimpleMetadataClient(scheme, objects...), registry: prometheus.NewRegistry(), cached: map[types.UID]bool{}}
-	a.Sweeper = &Sweeper{
-		Client: a.client, Namespace: "velero", Clock: clock.RealClock{}, Served: func() bool { return true }, ForeignContent: func(string) bool { return false },
+	f := &fixture{client: fake.NewSimpleMetadataClient(scheme, objects...), registry: prometheus.NewRegistry(), cached: map[types.UID]bool{}}
+	f.Sweeper = &Sweeper{
+		Client: f.client, Namespace: "velero", Clock: testingclock.NewFakeClock(now()), Served: func() bool { return true }, ForeignContent: func(string) bool { return false },
 		Owner: func(uid types.UID) (bool, bool) {
-			done, exists := a.cached[uid]
+			done, exists := f.cached[uid]
 			return exists, done
 		},
-		Metrics: metrics.New(a.registry, "v0", "n1").Coordination(Resources()...),
+		Metrics: metrics.New(f.registry, "v0", "n1").Coordination(Resources()...),
 	}
-	return a
+	return f
 }
 
 // deleted returns the objects deleted since its last call, each with the UID of its precondition.
-func (a *fixture) deleted() []string {
+func (f *fixture) deleted() []string {
 	var all []string
-	for _, action := range a.client.Actions() {
+	for _, action := range f.client.Actions() {
 		if del, ok := action.(clienttesting.DeleteActionImpl); ok {
 			all = append(all, action.GetResource().Resource+" "+string(*del.DeleteOptions.Preconditions.UID))
 		}
 	}
-	a.client.ClearActions()
+	f.client.ClearActions()
 	return all
 }
 
@@ -103,8 +106,8 @@ func total(t *testing.T, registry *prometheus.Registry) float64 {
 }
 
 // failRequests lets requests fail with these errors, by verb and resource.
-func (a *fixture) failRequests(answers map[string]error) {
-	a.client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+func (f *fixture) failRequests(answers map[string]error) {
+	f.client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		err := answers[action.GetVerb()+" "+action.GetResource().Resource]
 		return err != nil, nil, err
 	})

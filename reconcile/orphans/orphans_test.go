@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/exposer/api"
 )
@@ -52,14 +53,12 @@ func TestOrphans(t *testing.T) {
 		"it is in another namespace":                           {"gone", func(object *metav1.PartialObjectMetadata) { object.Namespace = "app" }, false},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := newFixture(t, podOf("a", is.owner, is.change),
-					ownedObject("velero.io/v2alpha1", "DataUpload", "u", "", uid("uncached")),
-					ownedObject("velero.io/v2alpha1", "DataUpload", "d", "", labelled(api.LabelDone, "true"), uid("labelled")))
-				a.cached["works"], a.cached["done"] = false, true
-				require.NoError(t, a.Sweep(t.Context()))
-				require.Equal(t, is.orphan, len(a.deleted()) == 1)
-			})
+			f := newFixture(t, podOf("a", is.owner, is.change),
+				ownedObject("velero.io/v2alpha1", "DataUpload", "u", "", uid("uncached")),
+				ownedObject("velero.io/v2alpha1", "DataUpload", "d", "", labelled(api.LabelDone, "true"), uid("labelled")))
+			f.cached["works"], f.cached["done"] = false, true
+			require.NoError(t, f.Sweep(t.Context()))
+			require.Equal(t, is.orphan, len(f.deleted()) == 1)
 		})
 	}
 }
@@ -67,89 +66,77 @@ func TestOrphans(t *testing.T) {
 func TestNoOrphanHasALiveTransferOfAnyKind(t *testing.T) {
 	for _, kind := range api.Kinds() {
 		t.Run(kind.Name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				uncached := ownedObject(kind.GVK.GroupVersion().String(), kind.GVK.Kind, "x", "", func(object *metav1.PartialObjectMetadata) { object.UID = "uncached" })
-				a := newFixture(t, podOf("a", "uncached"), uncached)
-				require.NoError(t, a.Sweep(t.Context()))
-				require.Empty(t, a.deleted())
-			})
+			uncached := ownedObject(kind.GVK.GroupVersion().String(), kind.GVK.Kind, "x", "", func(object *metav1.PartialObjectMetadata) { object.UID = "uncached" })
+			f := newFixture(t, podOf("a", "uncached"), uncached)
+			require.NoError(t, f.Sweep(t.Context()))
+			require.Empty(t, f.deleted())
 		})
 	}
 }
 
 func TestOrphansOfEveryResourceAreRemovedAndCounted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newFixture(t, everyResource()...)
-		require.NoError(t, a.Sweep(t.Context()))
-		require.Equal(t, []string{
-			"pods Pod-a", "persistentvolumeclaims PersistentVolumeClaim-a",
-			"volumesnapshots VolumeSnapshot-a", "volumesnapshotcontents VolumeSnapshotContent-a",
-		}, a.deleted(), "users before what they use")
-		require.NoError(t, testutil.GatherAndCompare(a.registry, strings.NewReader(`
-			# HELP lateen_orphans_removed_total Deleted objects whose transfer no longer exists, by resource.
-			# TYPE lateen_orphans_removed_total counter
-			lateen_orphans_removed_total{resource="persistentvolumeclaims"} 1
-			lateen_orphans_removed_total{resource="pods"} 1
-			lateen_orphans_removed_total{resource="volumesnapshotcontents"} 1
-			lateen_orphans_removed_total{resource="volumesnapshots"} 1
-		`), "lateen_orphans_removed_total"))
-	})
+	f := newFixture(t, everyResource()...)
+	require.NoError(t, f.Sweep(t.Context()))
+	require.Equal(t, []string{
+		"pods Pod-a", "persistentvolumeclaims PersistentVolumeClaim-a",
+		"volumesnapshots VolumeSnapshot-a", "volumesnapshotcontents VolumeSnapshotContent-a",
+	}, f.deleted(), "users before what they use")
+	require.NoError(t, testutil.GatherAndCompare(f.registry, strings.NewReader(`
+		# HELP lateen_orphans_removed_total Deleted objects whose transfer no longer exists, by resource.
+		# TYPE lateen_orphans_removed_total counter
+		lateen_orphans_removed_total{resource="persistentvolumeclaims"} 1
+		lateen_orphans_removed_total{resource="pods"} 1
+		lateen_orphans_removed_total{resource="volumesnapshotcontents"} 1
+		lateen_orphans_removed_total{resource="volumesnapshots"} 1
+	`), "lateen_orphans_removed_total"))
 }
 
 func TestContentsOfAnotherNamespaceAreNoOrphans(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newFixture(t, everyResource()...)
-		a.ForeignContent = func(content string) bool { return content == "a" }
-		require.NoError(t, a.Sweep(t.Context()))
-		require.Equal(t, []string{"pods Pod-a", "persistentvolumeclaims PersistentVolumeClaim-a", "volumesnapshots VolumeSnapshot-a"}, a.deleted())
-	})
+	f := newFixture(t, everyResource()...)
+	f.ForeignContent = func(content string) bool { return content == "a" }
+	require.NoError(t, f.Sweep(t.Context()))
+	require.Equal(t, []string{"pods Pod-a", "persistentvolumeclaims PersistentVolumeClaim-a", "volumesnapshots VolumeSnapshot-a"}, f.deleted())
 }
 
 func TestOnlyMetadataOfOwnedObjectsIsListed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newFixture(t, podOf("a", "works"))
-		a.cached["works"] = false
-		require.NoError(t, a.Sweep(t.Context()))
-		var listed []string
-		for _, action := range a.client.Actions() {
-			require.Equal(t, "list", action.GetVerb())
-			list := action.(clienttesting.ListAction)
-			require.Contains(t, list.GetListRestrictions().Labels.String(), api.LabelMover+"=true")
-			listed = append(listed, strings.TrimSuffix(action.GetNamespace()+"/", "/")+" "+action.GetResource().Resource)
-		}
-		require.Equal(t, []string{"velero pods", "velero persistentvolumeclaims", "velero volumesnapshots", " volumesnapshotcontents"}, listed,
-			"and no transfers, as long as the caches have them all")
-	})
+	f := newFixture(t, podOf("a", "works"))
+	f.cached["works"] = false
+	require.NoError(t, f.Sweep(t.Context()))
+	var listed []string
+	for _, action := range f.client.Actions() {
+		require.Equal(t, "list", action.GetVerb())
+		list := action.(clienttesting.ListAction)
+		require.Contains(t, list.GetListRestrictions().Labels.String(), api.LabelMover+"=true")
+		listed = append(listed, strings.TrimSuffix(action.GetNamespace()+"/", "/")+" "+action.GetResource().Resource)
+	}
+	require.Equal(t, []string{"velero pods", "velero persistentvolumeclaims", "velero volumesnapshots", " volumesnapshotcontents"}, listed,
+		"and no transfers, as long as the caches have them all")
 }
 
 func TestWithoutTheSnapshotAPINoSnapshotIsListed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newFixture(t, everyResource()...)
-		a.Served = func() bool { return false }
-		require.NoError(t, a.Sweep(t.Context()))
-		require.Equal(t, []string{"pods Pod-a", "persistentvolumeclaims PersistentVolumeClaim-a"}, a.deleted())
-	})
+	f := newFixture(t, everyResource()...)
+	f.Served = func() bool { return false }
+	require.NoError(t, f.Sweep(t.Context()))
+	require.Equal(t, []string{"pods Pod-a", "persistentvolumeclaims PersistentVolumeClaim-a"}, f.deleted())
 }
 
 func TestARemainingOrphanIsDeletedAgainAndCountedOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newFixture(t, ownedObject("snapshot.storage.k8s.io/v1", "VolumeSnapshotContent", "a", "gone"))
-		calls := 0
-		a.Remove = map[string]func(context.Context, *metav1.PartialObjectMetadata) error{
-			Contents: func(_ context.Context, orphan *metav1.PartialObjectMetadata) error {
-				require.Equal(t, "a", orphan.Name)
-				if calls++; calls == 2 {
-					return errors.New("the driver is away")
-				}
-				return nil
-			},
-		}
-		require.NoError(t, a.Sweep(t.Context()))
-		require.ErrorContains(t, a.Sweep(t.Context()), "delete orphan volumesnapshotcontents a: the driver is away")
-		require.NoError(t, a.Sweep(t.Context()))
-		require.Equal(t, 3, calls)
-		require.InDelta(t, 1, total(t, a.registry), 0)
-	})
+	f := newFixture(t, ownedObject("snapshot.storage.k8s.io/v1", "VolumeSnapshotContent", "a", "gone"))
+	calls := 0
+	f.Remove = map[string]func(context.Context, *metav1.PartialObjectMetadata) error{
+		Contents: func(_ context.Context, orphan *metav1.PartialObjectMetadata) error {
+			require.Equal(t, "a", orphan.Name)
+			if calls++; calls == 2 {
+				return errors.New("the driver is away")
+			}
+			return nil
+		},
+	}
+	require.NoError(t, f.Sweep(t.Context()))
+	require.ErrorContains(t, f.Sweep(t.Context()), "delete orphan volumesnapshotcontents a: the driver is away")
+	require.NoError(t, f.Sweep(t.Context()))
+	require.Equal(t, 3, calls)
+	require.InDelta(t, 1, total(t, f.registry), 0)
 }
 
 func TestAnErrorDoesNotEndTheSweep(t *testing.T) {
@@ -167,48 +154,45 @@ func TestAnErrorDoesNotEndTheSweep(t *testing.T) {
 		"it is not certain that it is orphans": {map[string]error{"list datauploads": errors.New("500")}, 0, 0, "list datauploads: 500"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := newFixture(t, everyResource()...)
-				a.failRequests(is.faults)
-				err := a.Sweep(t.Context())
-				if is.err == "" {
-					require.NoError(t, err)
-				} else {
-					require.EqualError(t, err, is.err)
-				}
-				require.Len(t, a.deleted(), is.deleted)
-				require.InDelta(t, is.counted, total(t, a.registry), 0)
-			})
+			f := newFixture(t, everyResource()...)
+			f.failRequests(is.faults)
+			err := f.Sweep(t.Context())
+			if is.err == "" {
+				require.NoError(t, err)
+			} else {
+				require.EqualError(t, err, is.err)
+			}
+			require.Len(t, f.deleted(), is.deleted)
+			require.InDelta(t, is.counted, total(t, f.registry), 0)
 		})
 	}
 }
 
 func TestOrphansOfATerminalTransferNeedNoConfirmation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newFixture(t, podOf("a", "done"), podOf("b", "gone"))
-		a.cached["done"] = true
-		a.failRequests(map[string]error{"list podvolumebackups": errors.New("500")})
-		require.Error(t, a.Sweep(t.Context()))
-		require.Equal(t, []string{"pods Pod-a"}, a.deleted(), "a terminal transfer stays terminal")
-	})
+	f := newFixture(t, podOf("a", "done"), podOf("b", "gone"))
+	f.cached["done"] = true
+	f.failRequests(map[string]error{"list podvolumebackups": errors.New("500")})
+	require.Error(t, f.Sweep(t.Context()))
+	require.Equal(t, []string{"pods Pod-a"}, f.deleted(), "a terminal transfer stays terminal")
 }
 
 func TestSweepsRunAtTheStartOfATermAndEveryTenMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newFixture(t)
+		f := newFixture(t)
+		f.Clock = clock.RealClock{}
 		var broken atomic.Bool
-		a.client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		f.client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return broken.Load(), nil, errors.New("500")
 		})
 		ctx, stop := context.WithCancel(t.Context())
 		stopped := make(chan struct{})
 		go func() {
 			defer close(stopped)
-			a.Run(ctx)
+			f.Run(ctx)
 		}()
 		sweeps := func() int {
-			defer a.client.ClearActions()
-			return len(slices.DeleteFunc(a.client.Actions(), func(action clienttesting.Action) bool { return !action.Matches("list", "pods") }))
+			defer f.client.ClearActions()
+			return len(slices.DeleteFunc(f.client.Actions(), func(action clienttesting.Action) bool { return !action.Matches("list", "pods") }))
 		}
 		synctest.Wait()
 		require.Equal(t, 1, sweeps())

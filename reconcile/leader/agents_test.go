@@ -16,29 +16,41 @@ import (
 
 // trackerFixture is an AgentTracker that records its changes, in a synctest bubble.
 type trackerFixture struct {
+	*testing.T
 	*AgentTracker
 	lock    sync.Mutex
 	changes []string
 	nodes   map[string]*watchedNode
 }
 
-func newTrackerFixture() *trackerFixture {
-	r := &trackerFixture{nodes: map[string]*watchedNode{}}
-	r.AgentTracker = NewAgentTracker(time.Minute, clock.RealClock{}, r, func(node string) {
-		absent := r.Unavailable(node) // the callback may call the tracker
-		r.lock.Lock()
-		defer r.lock.Unlock()
-		r.changes = append(r.changes, fmt.Sprint(node, " ", absent))
+func newTrackerFixture(t *testing.T) *trackerFixture {
+	t.Helper()
+	f := &trackerFixture{T: t, nodes: map[string]*watchedNode{}}
+	f.AgentTracker = NewAgentTracker(time.Minute, clock.RealClock{}, f, func(node string) {
+		absent := f.Unavailable(node) // the callback may call the tracker
+		f.lock.Lock()
+		defer f.lock.Unlock()
+		f.changes = append(f.changes, fmt.Sprint(node, " ", absent))
 	})
-	return r
+	return f
+}
+
+// inTerm runs a test in a bubble, in which a term has just begun.
+func inTerm(t *testing.T, test func(f *trackerFixture)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		f := newTrackerFixture(t)
+		f.Start()
+		test(f)
+	})
 }
 
 // takeChanges returns the changes since its last call.
-func (r *trackerFixture) takeChanges() []string {
-	r.lock.Lock()
-	defer r.lock.Unlock()
-	observed := r.changes
-	r.changes = nil
+func (f *trackerFixture) takeChanges() []string {
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	observed := f.changes
+	f.changes = nil
 	return observed
 }
 
@@ -66,157 +78,145 @@ const (
 
 func TestAnAgentThatIsReadyAgainIsReportedThoughItWasNeverUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newTrackerFixture()
+		f := newTrackerFixture(t)
 		var returned []string
-		r.Returned = func(node string) { returned = append(returned, node) }
-		r.Update(agentPod("a", "n1", isReady, 0))
-		r.Start()
-		r.Update(agentPod("a", "n1", isReady, 0))
+		f.Returned = func(node string) { returned = append(returned, node) }
+		f.Update(agentPod("a", "n1", isReady, 0))
+		f.Start()
+		f.Update(agentPod("a", "n1", isReady, 0))
 		require.Empty(t, returned, "it has been there")
-		r.Update(agentPod("a", "n1", notReady, 1))
-		r.Update(agentPod("a", "n1", isReady, 2))
+		f.Update(agentPod("a", "n1", notReady, 1))
+		f.Update(agentPod("a", "n1", isReady, 2))
 		require.Equal(t, []string{"n1"}, returned, "its container was started again")
-		r.Update(agentPod("b", "n1", isReady, 3))
+		f.Update(agentPod("b", "n1", isReady, 3))
 		require.Equal(t, []string{"n1", "n1"}, returned, "it has another pod")
-		require.Empty(t, r.takeChanges(), "no answer has changed")
-		r.Stop()
+		require.Empty(t, f.takeChanges(), "no answer has changed")
+		f.Stop()
 	})
 }
 
 func TestAnAgentThatIsNotReadyForTheGracePeriodIsUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newTrackerFixture()
-		r.Update(agentPod("a", "n1", isReady, 0))
-		r.Start()
+		f := newTrackerFixture(t)
+		f.Update(agentPod("a", "n1", isReady, 0))
+		f.Start()
 		letPass(time.Hour)
-		require.False(t, r.Unavailable("n1"))
-		r.Update(agentPod("a", "n1", notReady, 1))
+		require.False(t, f.Unavailable("n1"))
+		f.Update(agentPod("a", "n1", notReady, 1))
 		letPass(time.Minute - 1)
-		r.Update(agentPod("a", "n1", notReady, 1))
-		require.False(t, r.Unavailable("n1"))
-		require.Empty(t, r.takeChanges())
+		f.Update(agentPod("a", "n1", notReady, 1))
+		require.False(t, f.Unavailable("n1"))
+		require.Empty(t, f.takeChanges())
 		letPass(1)
-		require.True(t, r.Unavailable("n1"))
-		require.Equal(t, []string{"n1 true"}, r.takeChanges())
+		require.True(t, f.Unavailable("n1"))
+		require.Equal(t, []string{"n1 true"}, f.takeChanges())
 		letPass(time.Hour)
-		r.Update(agentPod("a", "n1", isReady, 2))
-		require.Equal(t, []string{"n1 false"}, r.takeChanges())
-		require.False(t, r.Unavailable("n1"))
+		f.Update(agentPod("a", "n1", isReady, 2))
+		require.Equal(t, []string{"n1 false"}, f.takeChanges())
+		require.False(t, f.Unavailable("n1"))
 	})
 }
 
 func TestNoAgentIsUnavailableBeforeTheTermHasLastedForTheGracePeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newTrackerFixture()
-		r.Update(agentPod("a", "n1", notReady, -1000))
+		f := newTrackerFixture(t)
+		f.Update(agentPod("a", "n1", notReady, -1000))
 		letPass(time.Hour)
-		require.False(t, r.Unavailable("n1"), "the cache is not complete: another pod may be Ready there")
-		require.False(t, r.Unavailable("asked for early"))
-		r.Start()
-		require.False(t, r.Unavailable("unknown"))
+		require.False(t, f.Unavailable("n1"), "the cache is not complete: another pod may be Ready there")
+		require.False(t, f.Unavailable("asked for early"))
+		f.Start()
+		require.False(t, f.Unavailable("unknown"))
 		letPass(time.Minute - 1)
-		require.Empty(t, r.takeChanges())
+		require.Empty(t, f.takeChanges())
 		letPass(1)
-		require.ElementsMatch(t, []string{"n1 true", "asked for early true", "unknown true"}, r.takeChanges())
-		require.True(t, r.Unavailable("asked for only now"), "it was never there")
-		require.Empty(t, r.takeChanges(), "the caller gets the answer")
-		r.Update(agentPod("b", "unknown", isReady, 0))
-		require.Equal(t, []string{"unknown false"}, r.takeChanges())
+		require.ElementsMatch(t, []string{"n1 true", "asked for early true", "unknown true"}, f.takeChanges())
+		require.True(t, f.Unavailable("asked for only now"), "it was never there")
+		require.Empty(t, f.takeChanges(), "the caller gets the answer")
+		f.Update(agentPod("b", "unknown", isReady, 0))
+		require.Equal(t, []string{"unknown false"}, f.takeChanges())
 	})
 }
 
 func TestOneReadyPodIsEnough(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newTrackerFixture()
-		r.Start()
-		r.Update(agentPod("old", "n1", isReady, 0))
-		r.Update(agentPod("new", "n1", notReady, 0))
-		require.Equal(t, 1, r.Nodes())
+	inTerm(t, func(f *trackerFixture) {
+		f.Update(agentPod("old", "n1", isReady, 0))
+		f.Update(agentPod("new", "n1", notReady, 0))
+		require.Equal(f, 1, f.Nodes())
 		letPass(time.Hour)
-		r.Update(agentPod("new", "n1", isReady, 1))
-		r.Delete(agentPod("old", "n1", isReady, 0))
+		f.Update(agentPod("new", "n1", isReady, 1))
+		f.Delete(agentPod("old", "n1", isReady, 0))
 		letPass(time.Hour)
-		require.False(t, r.Unavailable("n1"))
-		require.Empty(t, r.takeChanges())
-		r.Delete(agentPod("new", "n1", isReady, 1))
-		require.Zero(t, r.Nodes())
+		require.False(f, f.Unavailable("n1"))
+		require.Empty(f, f.takeChanges())
+		f.Delete(agentPod("new", "n1", isReady, 1))
+		require.Zero(f, f.Nodes())
 		letPass(time.Minute)
-		require.Equal(t, []string{"n1 true"}, r.takeChanges())
+		require.Equal(f, []string{"n1 true"}, f.takeChanges())
 	})
 }
 
 func TestAnAgentThatTerminatesIsNotReady(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newTrackerFixture()
-		r.Start()
-		r.Update(agentPod("a", "n1", isReady, 0))
+	inTerm(t, func(f *trackerFixture) {
+		f.Update(agentPod("a", "n1", isReady, 0))
 		letPass(time.Hour)
-		r.Update(terminating(agentPod("a", "n1", isReady, 0)))
+		f.Update(terminating(agentPod("a", "n1", isReady, 0)))
 		letPass(time.Minute / 2)
-		r.Update(terminating(agentPod("a", "n1", notReady, 30)))
+		f.Update(terminating(agentPod("a", "n1", notReady, 30)))
 		letPass(time.Minute / 2)
-		require.Equal(t, []string{"n1 true"}, r.takeChanges(), "that its condition follows is not a new beginning")
+		require.Equal(f, []string{"n1 true"}, f.takeChanges(), "that its condition follows is not a new beginning")
 	})
 }
 
 func TestTheGracePeriodRestartsWhenAnAgentWasReady(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newTrackerFixture()
-		r.Start()
-		r.Update(agentPod("a", "n1", notReady, 0))
+	inTerm(t, func(f *trackerFixture) {
+		f.Update(agentPod("a", "n1", notReady, 0))
 		letPass(time.Minute - 1)
-		r.Update(agentPod("a", "n1", notReady, 59)) // the watch has delivered only the last of two changes
+		f.Update(agentPod("a", "n1", notReady, 59)) // the watch has delivered only the last of two changes
 		letPass(time.Minute - 1)
-		require.Empty(t, r.takeChanges())
+		require.Empty(f, f.takeChanges())
 		letPass(1)
-		require.Equal(t, []string{"n1 true"}, r.takeChanges())
-		r.Update(agentPod("a", "n1", notReady, 120))
-		require.Equal(t, []string{"n1 false"}, r.takeChanges())
+		require.Equal(f, []string{"n1 true"}, f.takeChanges())
+		f.Update(agentPod("a", "n1", notReady, 120))
+		require.Equal(f, []string{"n1 false"}, f.takeChanges())
 		letPass(time.Minute)
-		require.Equal(t, []string{"n1 true"}, r.takeChanges())
+		require.Equal(f, []string{"n1 true"}, f.takeChanges())
 	})
 }
 
 func TestARecreatedPodReplacesTheOldOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newTrackerFixture()
-		r.Start()
-		r.Update(agentPod("a", "n1", isReady, 0))
+	inTerm(t, func(f *trackerFixture) {
+		f.Update(agentPod("a", "n1", isReady, 0))
 		requeue := agentPod("a", "n1", notReady, 9)
 		requeue.UID = "another"
-		r.Update(requeue)
-		r.Delete(agentPod("a", "n1", isReady, 0)) // a late event
+		f.Update(requeue)
+		f.Delete(agentPod("a", "n1", isReady, 0)) // a late event
 		letPass(time.Minute)
-		require.Equal(t, []string{"n1 true"}, r.takeChanges())
+		require.Equal(f, []string{"n1 true"}, f.takeChanges())
 		requeue = agentPod("a", "n1", isReady, 10)
 		requeue.UID = "another"
-		r.Update(requeue)
-		require.Equal(t, []string{"n1 false"}, r.takeChanges())
+		f.Update(requeue)
+		require.Equal(f, []string{"n1 false"}, f.takeChanges())
 	})
 }
 
 func TestAnUnscheduledPodIsOnNoNode(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newTrackerFixture()
-		r.Start()
-		r.Update(agentPod("a", "", isReady, 0))
-		r.Delete(agentPod("a", "", isReady, 0))
+	inTerm(t, func(f *trackerFixture) {
+		f.Update(agentPod("a", "", isReady, 0))
+		f.Delete(agentPod("a", "", isReady, 0))
 		letPass(time.Hour)
-		require.Empty(t, r.takeChanges())
+		require.Empty(f, f.takeChanges())
 	})
 }
 
 func TestAfterTheTermNothingChanges(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newTrackerFixture()
-		r.Start()
-		r.Update(agentPod("a", "n1", notReady, 0))
+	inTerm(t, func(f *trackerFixture) {
+		f.Update(agentPod("a", "n1", notReady, 0))
 		letPass(time.Minute - 1)
-		r.Stop()
+		f.Stop()
 		letPass(time.Hour)
-		r.Update(agentPod("a", "n1", isReady, 0))
-		require.Empty(t, r.takeChanges())
-		require.False(t, r.Unavailable("n1"))
+		f.Update(agentPod("a", "n1", isReady, 0))
+		require.Empty(f, f.takeChanges())
+		require.False(f, f.Unavailable("n1"))
 	})
 }
 

@@ -30,7 +30,7 @@ const testLease = "lateen-coordinator"
 // election is an API server for one Lease and its candidates, in a synctest bubble. Unlike client-go's tracker
 // alone, it refuses a write with an old resourceVersion.
 type election struct {
-	t          *testing.T
+	*testing.T
 	lock       sync.Mutex
 	tracker    clienttesting.ObjectTracker
 	version    int
@@ -88,83 +88,94 @@ type candidate struct {
 
 func newElection(t *testing.T) *election {
 	t.Helper()
-	return &election{t: t, tracker: clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder())}
+	return &election{T: t, tracker: clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder())}
+}
+
+// elected runs a test in a bubble, in which the first candidate leads. Its term takes a while to end.
+func elected(t *testing.T, lingers time.Duration, test func(e *election, first *candidate)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		e := newElection(t)
+		first := e.join(lingers)
+		e.advance(2 * time.Second)
+		test(e, first)
+	})
 }
 
 // join creates a candidate and starts its campaign.
-func (p *election) join(lingers time.Duration) *candidate {
-	p.t.Helper()
-	m := &candidate{client: &fake.Clientset{}, done: make(chan struct{}), stopDelay: lingers}
-	m.client.AddReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		m.lock.Lock()
-		cut := m.disconnected
-		m.lock.Unlock()
+func (e *election) join(lingers time.Duration) *candidate {
+	e.Helper()
+	c := &candidate{client: &fake.Clientset{}, done: make(chan struct{}), stopDelay: lingers}
+	c.client.AddReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		c.lock.Lock()
+		cut := c.disconnected
+		c.lock.Unlock()
 		if cut {
 			return true, nil, errors.New("connection refused")
 		}
-		return p.serve(action)
+		return e.serve(action)
 	})
-	m.client.AddWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
-		w, err := p.tracker.Watch(action.GetResource(), action.GetNamespace())
-		p.lock.Lock()
-		defer p.lock.Unlock()
-		p.watches = append(p.watches, w)
+	c.client.AddWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
+		w, err := e.tracker.Watch(action.GetResource(), action.GetNamespace())
+		e.lock.Lock()
+		defer e.lock.Unlock()
+		e.watches = append(e.watches, w)
 		return true, w, err
 	})
 	var err error
-	m.Coordinator, err = NewCoordinator(Options{
-		Client: remote{m.client, p.latency}, Namespace: "velero", Name: testLease, Identity: cmp.Or(p.identity, fmt.Sprintf("agent-%d", len(p.candidates))), Former: p.former, Clock: clock.RealClock{}, Spread: p.spread, Agents: p.agents,
+	c.Coordinator, err = NewCoordinator(Options{
+		Client: remote{c.client, e.latency}, Namespace: "velero", Name: testLease, Identity: cmp.Or(e.identity, fmt.Sprintf("agent-%d", len(e.candidates))), Former: e.former, Clock: clock.RealClock{}, Spread: e.spread, Agents: e.agents,
 	})
-	require.NoError(p.t, err)
-	ctx, stop := context.WithCancel(klog.NewContext(p.t.Context(), klog.Logger{}))
-	m.stop = stop
-	p.candidates = append(p.candidates, m)
+	require.NoError(e, err)
+	ctx, stop := context.WithCancel(klog.NewContext(e.Context(), klog.Logger{}))
+	c.stop = stop
+	e.candidates = append(e.candidates, c)
 	go func() {
-		defer close(m.done)
-		if err := m.Run(ctx, m.term); err != nil {
-			p.t.Error(err)
+		defer close(c.done)
+		if err := c.Run(ctx, c.term); err != nil {
+			e.Error(err)
 		}
 	}()
-	p.t.Cleanup(func() {
+	e.Cleanup(func() {
 		stop()
-		<-m.done
+		<-c.done
 	})
-	return m
+	return c
 }
 
 // term is the work of a coordinator: it runs until the context ends, and takes a while to stop.
-func (m *candidate) term(ctx context.Context) {
-	m.lock.Lock()
-	m.leading = true
-	m.terms++
-	m.lock.Unlock()
+func (c *candidate) term(ctx context.Context) {
+	c.lock.Lock()
+	c.leading = true
+	c.terms++
+	c.lock.Unlock()
 	<-ctx.Done()
-	<-time.NewTimer(m.stopDelay).C
-	m.lock.Lock()
-	m.leading = false
-	m.lock.Unlock()
+	<-time.NewTimer(c.stopDelay).C
+	c.lock.Lock()
+	c.leading = false
+	c.lock.Unlock()
 }
 
-func (m *candidate) leads() bool {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	return m.leading
+func (c *candidate) leads() bool {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	return c.leading
 }
 
-func (m *candidate) disconnect(cut bool) {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	m.disconnected = cut
+func (c *candidate) disconnect(cut bool) {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	c.disconnected = cut
 }
 
 // serve answers a request like an API server.
-func (p *election) serve(action clienttesting.Action) (bool, runtime.Object, error) {
-	p.lock.Lock()
-	defer p.lock.Unlock()
+func (e *election) serve(action clienttesting.Action) (bool, runtime.Object, error) {
+	e.lock.Lock()
+	defer e.lock.Unlock()
 	if update, ok := action.(clienttesting.UpdateAction); ok {
 		lease := update.GetObject().(*coordinationv1.Lease).DeepCopy()
 		if action.GetVerb() == "update" {
-			stored, err := p.tracker.Get(action.GetResource(), lease.Namespace, lease.Name)
+			stored, err := e.tracker.Get(action.GetResource(), lease.Namespace, lease.Name)
 			if err != nil {
 				return true, nil, err
 			}
@@ -172,52 +183,52 @@ func (p *election) serve(action clienttesting.Action) (bool, runtime.Object, err
 				return true, nil, apierrors.NewConflict(action.GetResource().GroupResource(), lease.Name, errors.New("stale"))
 			}
 		}
-		p.version++
-		lease.ResourceVersion = strconv.Itoa(p.version)
+		e.version++
+		lease.ResourceVersion = strconv.Itoa(e.version)
 		if action.GetVerb() == "create" {
-			return clienttesting.ObjectReaction(p.tracker)(clienttesting.NewCreateAction(action.GetResource(), lease.Namespace, lease))
+			return clienttesting.ObjectReaction(e.tracker)(clienttesting.NewCreateAction(action.GetResource(), lease.Namespace, lease))
 		}
-		return clienttesting.ObjectReaction(p.tracker)(clienttesting.NewUpdateAction(action.GetResource(), lease.Namespace, lease))
+		return clienttesting.ObjectReaction(e.tracker)(clienttesting.NewUpdateAction(action.GetResource(), lease.Namespace, lease))
 	}
-	return clienttesting.ObjectReaction(p.tracker)(action)
+	return clienttesting.ObjectReaction(e.tracker)(action)
 }
 
 // leaders returns the candidates whose term runs.
-func (p *election) leaders() []*candidate {
+func (e *election) leaders() []*candidate {
 	var leaders []*candidate
-	for _, m := range p.candidates {
-		if m.leads() {
-			leaders = append(leaders, m)
+	for _, c := range e.candidates {
+		if c.leads() {
+			leaders = append(leaders, c)
 		}
 	}
 	return leaders
 }
 
 // leader returns the only candidate whose term runs.
-func (p *election) leader() *candidate {
-	p.t.Helper()
-	leaders := p.leaders()
-	require.Len(p.t, leaders, 1)
+func (e *election) leader() *candidate {
+	e.Helper()
+	leaders := e.leaders()
+	require.Len(e, leaders, 1)
 	return leaders[0]
 }
 
 // requests counts all requests since its last call, by verb, except those of the given candidates.
-func (p *election) requests(but ...*candidate) map[string]int {
+func (e *election) requests(but ...*candidate) map[string]int {
 	verbs := map[string]int{}
-	for _, m := range p.candidates {
-		for _, action := range m.client.Actions() {
-			if len(but) == 0 || m != but[0] {
+	for _, c := range e.candidates {
+		for _, action := range c.client.Actions() {
+			if len(but) == 0 || c != but[0] {
 				verbs[action.GetVerb()]++
 			}
 		}
-		m.client.ClearActions()
+		c.client.ClearActions()
 	}
 	return verbs
 }
 
 // campaigned counts the requests of a campaign, in all and by verb: those that read or write the Lease, without watches.
-func (p *election) campaigned() (total int, requests map[string]int) {
-	requests = p.requests()
+func (e *election) campaigned() (total int, requests map[string]int) {
+	requests = e.requests()
 	delete(requests, "list")
 	delete(requests, "watch")
 	for _, count := range requests {
@@ -227,29 +238,29 @@ func (p *election) campaigned() (total int, requests map[string]int) {
 }
 
 // advance advances the time, and requires that no two terms run at once.
-func (p *election) advance(d time.Duration) {
-	p.t.Helper()
+func (e *election) advance(d time.Duration) {
+	e.Helper()
 	for ; d > 0; d -= time.Second {
 		<-time.NewTimer(min(d, time.Second)).C
 		synctest.Wait()
-		require.LessOrEqual(p.t, len(p.leaders()), 1)
+		require.LessOrEqual(e, len(e.leaders()), 1)
 	}
 }
 
 // lease returns the stored Lease.
-func (p *election) lease() *coordinationv1.Lease {
-	p.t.Helper()
-	lease, err := p.tracker.Get(coordinationv1.SchemeGroupVersion.WithResource("leases"), "velero", testLease)
-	require.NoError(p.t, err)
+func (e *election) lease() *coordinationv1.Lease {
+	e.Helper()
+	lease, err := e.tracker.Get(coordinationv1.SchemeGroupVersion.WithResource("leases"), "velero", testLease)
+	require.NoError(e, err)
 	return lease.(*coordinationv1.Lease)
 }
 
 // endWatches ends all watches, as an API server does after some minutes.
-func (p *election) endWatches(last ...runtime.Object) {
-	p.lock.Lock()
-	watches := p.watches
-	p.watches = nil
-	p.lock.Unlock()
+func (e *election) endWatches(last ...runtime.Object) {
+	e.lock.Lock()
+	watches := e.watches
+	e.watches = nil
+	e.lock.Unlock()
 	for _, w := range watches {
 		for _, object := range last {
 			w.(*watch.RaceFreeFakeWatcher).Error(object)
@@ -259,6 +270,6 @@ func (p *election) endWatches(last ...runtime.Object) {
 }
 
 // expireWatches ends all watches because their resourceVersion is too old.
-func (p *election) expireWatches() {
-	p.endWatches(&apierrors.NewResourceExpired("too old resource version").ErrStatus)
+func (e *election) expireWatches() {
+	e.endWatches(&apierrors.NewResourceExpired("too old resource version").ErrStatus)
 }

@@ -2,7 +2,6 @@ package capacity
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -141,50 +140,4 @@ func TestWithoutALimitEveryTransferIsAdmitted(t *testing.T) {
 	}
 	require.True(t, q.tryAdmit("unknown"))
 	require.Empty(t, q.known, "nothing is kept")
-}
-
-// There is one agent for each node. None observes what the others accept before a round ends.
-func TestManyAgentsKeepTheLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const limit, perNode, nodes, transfers = 7, 2, 5, 400
-		agents := make([]*recordedAdmission, nodes)
-		for i := range agents {
-			agents[i] = newRecordedAdmission(limit, perNode)
-		}
-		all := make([]Entry, transfers)
-		for i := range all {
-			all[i] = newEntry(types.UID(fmt.Sprintf("%c%03d", "bbbr"[i%4], i)), i/3, fmt.Sprint(i*i%nodes))
-		}
-		observeAll := func(e Entry) {
-			for _, agent := range agents {
-				agent.Observe(e)
-			}
-		}
-		for _, e := range all {
-			observeAll(e)
-		}
-		done := 0
-		for round := 0; done < transfers; round++ {
-			require.Less(t, round, transfers, "every round finishes a transfer")
-			var accepted []Entry
-			for i := range all {
-				if all[i].Phase == Waiting && agents[int(all[i].Node[0]-'0')].tryAdmit(all[i].UID) {
-					all[i].Phase = Admitted
-					accepted = append(accepted, all[i])
-				}
-			}
-			slices.Reverse(accepted)
-			for _, e := range accepted {
-				observeAll(e)
-			}
-			preparing := slices.IndexFunc(all, func(e Entry) bool { return e.Phase == Admitted })
-			require.GreaterOrEqual(t, preparing, 0, "a transfer is admitted as long as one waits")
-			for _, agent := range agents {
-				require.LessOrEqual(t, agent.cluster.taken, limit)
-			}
-			all[preparing].Phase = Uncounted
-			observeAll(all[preparing])
-			done++
-		}
-	})
 }

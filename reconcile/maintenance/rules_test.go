@@ -148,54 +148,6 @@ func someJobs() [][]objects.JobStatus {
 	return all
 }
 
-// TestMaintenanceConvergesUnderRandomFailures simulates a year of one repository whose jobs have changing results.
-func TestMaintenanceConvergesUnderRandomFailures(t *testing.T) {
-	r, at := ready(), now()
-	var jobs []objects.JobStatus
-	fates := []objects.JobOutcome{objects.JobSucceeded, objects.JobFailed, objects.JobUnfinished, objects.JobFailed, objects.JobSucceeded}
-	started := 0
-	for range 3000 {
-		step := Next(r, jobs, existing(), policy(), at)
-		switch step.Action {
-		case Start:
-			one := job(at.Add(-3*time.Minute), objects.JobUnfinished) // the clock of the API server is behind
-			one.Since = at
-			one.Failures, one.Factor = step.Failures, step.Factor
-			one.HasPod = fates[started%len(fates)] != objects.JobUnfinished
-			jobs, started = append(jobs, one), started+1
-		case Record, Abandon:
-			run := RunOf(step.Jobs[0], "it failed")
-			r = r.With(run)
-			for i := range jobs {
-				if jobs[i].Name == step.Jobs[0].Name && run.Failed {
-					jobs[i].Verdict = objects.VerdictFailed
-				} else if jobs[i].Name == step.Jobs[0].Name {
-					jobs[i].Verdict = objects.VerdictSucceeded
-				}
-			}
-		case MarkFailed:
-			for i := range jobs {
-				if jobs[i].Name == step.Jobs[0].Name { // only one job exists at a time
-					jobs[i].Counted, jobs[i].Released, jobs[i].Outcome, jobs[i].Finished, jobs[i].Since = true, at, objects.JobFailed, at.Add(-3*time.Minute), at
-				}
-			}
-		case Delete:
-			jobs = slices.DeleteFunc(jobs, func(one objects.JobStatus) bool {
-				return slices.ContainsFunc(step.Jobs, func(deleted objects.JobStatus) bool { return deleted.Name == one.Name })
-			})
-		case Wait:
-			at = at.Add(max(step.After, time.Second))
-			if last := len(jobs) - 1; last >= 0 && jobs[last].Outcome == objects.JobUnfinished && jobs[last].HasPod {
-				jobs[last].Counted, jobs[last].Outcome, jobs[last].Since, jobs[last].Finished = true, fates[(started-1)%len(fates)], at, at.Add(-3*time.Minute)
-				jobs[last].Verdict = ""
-			}
-		}
-	}
-	require.Greater(t, started, 300)
-	require.LessOrEqual(t, len(jobs), DefaultKeep+1)
-	require.Less(t, at.Sub(r.Last), 2*time.Hour)
-}
-
 // The bounds may be short. A released job with a pod that has not terminated is kept until Velero's server can
 // observe it.
 func TestAFailedJobIsDeletedAfterTheDelayOnly(t *testing.T) {

@@ -17,9 +17,9 @@ import (
 
 // conflictOnce has the API server refuse the next request of that verb on jobs, although the job has not changed. So no
 // event follows.
-func (m *fixture) conflictOnce(verb string) (refused *bool) {
+func (f *fixture) conflictOnce(verb string) (refused *bool) {
 	refused = new(bool)
-	m.client.PrependReactor(verb, "jobs", func(clienttesting.Action) (bool, runtime.Object, error) {
+	f.client.PrependReactor(verb, "jobs", func(clienttesting.Action) (bool, runtime.Object, error) {
 		if *refused {
 			return false, nil, nil
 		}
@@ -30,40 +30,40 @@ func (m *fixture) conflictOnce(verb string) (refused *bool) {
 }
 
 // finish ends the next job of a repository, and reconciles for a minute without a further event.
-func (m *fixture) finish(key string) {
-	m.Helper()
-	m.clock.SetTime(m.clock.Now().Add(m.settle(key)))
-	m.settle(key)
-	for _, job := range m.Jobs.List() {
+func (f *fixture) finish(key string) {
+	f.Helper()
+	f.pass(f.settle(key))
+	f.settle(key)
+	for _, job := range f.Jobs.List() {
 		if objects.ReadJob(job).Outcome == objects.JobUnfinished {
-			m.change(job.Name, m.end(batchv1.JobComplete))
+			f.change(job.Name, f.end(batchv1.JobComplete))
 		}
 	}
-	for end := m.clock.Now().Add(time.Minute); ; {
-		next := m.settle(key)
-		if next == 0 || m.clock.Now().Add(next).After(end) {
+	for end := f.clock.Now().Add(time.Minute); ; {
+		next := f.settle(key)
+		if next == 0 || f.clock.Now().Add(next).After(end) {
 			return
 		}
-		m.clock.SetTime(m.clock.Now().Add(next))
+		f.pass(next)
 	}
 }
 
 func TestAConflictWithoutAnEventDoesNotKeepAnOldJob(t *testing.T) {
-	m := newFixture(t)
-	key := m.repository("r1")
-	refused := m.conflictOnce("delete")
+	f := newFixture(t)
+	key := f.repository("r1")
+	refused := f.conflictOnce("delete")
 	for range maintenance.DefaultKeep + 1 {
-		m.finish(key)
+		f.finish(key)
 	}
 	require.True(t, *refused)
-	require.Len(t, m.names(), maintenance.DefaultKeep)
+	require.Len(t, f.names(), maintenance.DefaultKeep)
 }
 
 func TestAConflictWithoutAnEventDoesNotLoseTheRecordOfAJob(t *testing.T) {
-	m := newFixture(t)
-	key := m.repository("r1")
-	refused := m.conflictOnce("patch")
-	m.finish(key)
+	f := newFixture(t)
+	key := f.repository("r1")
+	refused := f.conflictOnce("patch")
+	f.finish(key)
 	require.True(t, *refused)
-	require.Equal(t, objects.VerdictSucceeded, objects.ReadJob(m.Jobs.List()[0]).Verdict)
+	require.Equal(t, objects.VerdictSucceeded, objects.ReadJob(f.Jobs.List()[0]).Verdict)
 }

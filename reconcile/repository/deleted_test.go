@@ -10,31 +10,31 @@ import (
 
 // Lateen ends no job of a repository that is not Kopia's: without a pod, it could hold a place for ever.
 func TestAPodlessJobOfARepositoryThatIsNotMaintainedHoldsNoPlace(t *testing.T) {
-	m := newFixture(t)
-	m.Limit = 1
-	restic, queued := m.repository("r1"), m.repository("r2")
-	m.repositories[restic].Spec.RepositoryType = "restic"
-	m.job("theirs", "r1")
-	m.clock.SetTime(m.clock.Now().Add(2 * time.Hour))
-	m.settle(restic)
-	m.settle(queued)
-	require.Len(t, m.names(), 2)
+	f := newFixture(t)
+	f.Limit = 1
+	restic, queued := f.repository("r1"), f.repository("r2")
+	f.repositories[restic].Spec.RepositoryType = "restic"
+	f.job("theirs", "r1")
+	f.pass(2 * time.Hour)
+	f.settle(restic)
+	f.settle(queued)
+	require.Len(t, f.names(), 2)
 }
 
 // TestADeletedRepositoryHoldsItsPlaceUntilItsJobEnds deletes a repository before its job has a pod, which it soon gets.
 func TestADeletedRepositoryHoldsItsPlaceUntilItsJobEnds(t *testing.T) {
-	m := newFixture(t)
-	m.Limit = 1
-	deleted, queued := m.repository("r1"), m.repository("r2")
-	m.clock.SetTime(m.clock.Now().Add(2 * time.Hour))
-	m.settle(deleted)
-	delete(m.repositories, deleted)
-	m.settle(queued)
-	require.Len(t, m.names(), 1)
-	require.Equal(t, m.Policy.PodWait, m.settle(deleted))
-	m.clock.SetTime(m.clock.Now().Add(m.Policy.PodWait))
-	m.settle(deleted)
-	m.change(m.names()[0], m.end(batchv1.JobFailed)) // it was released
-	m.settle(queued)
-	require.Len(t, m.names(), 2)
+	f := newFixture(t)
+	f.Limit = 1
+	deleted, queued := f.repository("r1"), f.repository("r2")
+	f.pass(2 * time.Hour)
+	f.settle(deleted)
+	delete(f.repositories, deleted)
+	f.settle(queued)
+	require.Len(t, f.names(), 1)
+	require.Equal(t, f.Policy.PodWait, f.settle(deleted))
+	f.pass(f.Policy.PodWait)
+	f.settle(deleted)
+	f.change(f.names()[0], f.end(batchv1.JobFailed)) // it was released
+	f.settle(queued)
+	require.Len(t, f.names(), 2)
 }

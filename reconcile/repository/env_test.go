@@ -3,11 +3,13 @@ package repository
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -23,6 +25,7 @@ import (
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 )
 
@@ -35,6 +38,7 @@ type fixture struct {
 	clock        *testclock.FakePassiveClock
 	repositories map[string]*velerov1.BackupRepository // by key
 	enqueued     map[string]bool
+	registry     *prometheus.Registry
 	patches      int   // number of writes to BackupRepositories
 	rejection    error // of the next write to a BackupRepository
 }
@@ -106,119 +110,139 @@ func (p fixtureTerminalPods) List() (all []*corev1.Pod) {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	m := &fixture{
+	f := &fixture{
 		T: t, client: fake.NewClientset(), clock: testclock.NewFakePassiveClock(time.Unix(1764000000, 0)),
-		repositories: map[string]*velerov1.BackupRepository{}, enqueued: map[string]bool{},
+		repositories: map[string]*velerov1.BackupRepository{}, enqueued: map[string]bool{}, registry: prometheus.NewRegistry(),
 	}
-	m.Reconciler = &Reconciler{
-		Repositories: fixtureRepositories{m}, Locations: fixtureLocations{}, Jobs: fixtureJobs{m}, TerminalPods: fixtureTerminalPods{m},
-		Client: fixtureRepositories{m}, JobClient: exposer.Jobs{Client: m.client}, Enqueue: func(key string) { m.enqueued[key] = true },
+	f.Reconciler = &Reconciler{
+		Repositories: fixtureRepositories{f}, Locations: fixtureLocations{}, Jobs: fixtureJobs{f}, TerminalPods: fixtureTerminalPods{f},
+		Client: fixtureRepositories{f}, JobClient: exposer.Jobs{Client: f.client}, Enqueue: func(key string) { f.enqueued[key] = true },
 		Plan: func(context.Context, *velerov1.BackupRepository) (JobPlan, error) {
 			return JobPlan{Settings: objects.JobSettings{Keep: maintenance.DefaultKeep}, Created: func(*batchv1.Job) {}}, nil
 		},
-		Policy: maintenance.DefaultPolicy(), Limit: 3, Recorder: &record.FakeRecorder{}, Clock: m.clock,
+		Policy: maintenance.DefaultPolicy(), Limit: 3, Recorder: &record.FakeRecorder{}, Clock: f.clock,
+		Metrics: metrics.New(f.registry, "test", "node-1").Maintenance(),
 	}
 	created := map[string]string{} // by name: what makes the UID of the next job unique
-	m.client.PrependReactor("create", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
+	f.client.PrependReactor("create", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		job := action.(clienttesting.CreateAction).GetObject().(*batchv1.Job)
-		job.UID, job.CreationTimestamp = types.UID(job.Name+created[job.Name]), metav1.NewTime(m.clock.Now())
+		job.UID, job.CreationTimestamp = types.UID(job.Name+created[job.Name]), metav1.NewTime(f.clock.Now())
 		created[job.Name] += "-later"
 		return false, nil, nil
 	})
-	return m
+	return f
 }
 
 // successor returns the next coordinator, which knows only what was written.
-func (m *fixture) successor() *fixture {
-	next := newFixture(m.T)
-	next.client, next.clock, next.repositories = m.client, m.clock, m.repositories
-	next.JobClient.Client, next.Clock, next.Plan, next.Metrics = m.client, m.clock, m.Plan, m.Metrics
+func (f *fixture) successor() *fixture {
+	next := newFixture(f.T)
+	next.client, next.clock, next.repositories, next.registry = f.client, f.clock, f.repositories, f.registry
+	next.JobClient.Client, next.Clock, next.Plan, next.Metrics = f.client, f.clock, f.Plan, f.Metrics
 	return next
 }
 
 // repository creates a BackupRepository that is due every hour and was maintained just now.
-func (m *fixture) repository(name string) string {
+func (f *fixture) repository(name string) string {
 	key := "velero/" + name
-	m.repositories[key] = &velerov1.BackupRepository{
+	f.repositories[key] = &velerov1.BackupRepository{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name, UID: types.UID(name), ResourceVersion: "1"},
 		Spec:       velerov1.BackupRepositorySpec{RepositoryType: "kopia", MaintenanceFrequency: metav1.Duration{Duration: time.Hour}},
 		Status: velerov1.BackupRepositoryStatus{
-			Phase: velerov1.BackupRepositoryPhaseReady, LastMaintenanceTime: new(metav1.NewTime(m.clock.Now())),
+			Phase: velerov1.BackupRepositoryPhaseReady, LastMaintenanceTime: new(metav1.NewTime(f.clock.Now())),
 		},
 	}
 	return key
 }
 
+// pass advances the time.
+func (f *fixture) pass(d time.Duration) { f.clock.SetTime(f.clock.Now().Add(d)) }
+
+// values returns counters and gauges of these names, by name and repository.
+func (f *fixture) values(names ...string) map[string]float64 {
+	f.Helper()
+	all := map[string]float64{}
+	families, err := f.registry.Gather()
+	require.NoError(f, err)
+	for _, family := range families {
+		for _, series := range family.GetMetric() {
+			if name := family.GetName(); slices.Contains(names, name) {
+				for _, label := range series.GetLabel() {
+					name += " " + label.GetValue()
+				}
+				all[name] = series.GetGauge().GetValue() + series.GetCounter().GetValue()
+			}
+		}
+	}
+	return all
+}
+
 // resync does what Velero's server does every 5 minutes. It keeps that many entries, and clears their messages.
-func (m *fixture) resync(key string, entries int) {
-	repository := m.repositories[key].DeepCopy()
+func (f *fixture) resync(key string, entries int) {
+	repository := f.repositories[key].DeepCopy()
 	history := repository.Status.RecentMaintenance
 	repository.Status.RecentMaintenance = history[max(0, len(history)-entries):]
 	for i := range repository.Status.RecentMaintenance {
 		repository.Status.RecentMaintenance[i].Message = ""
 	}
-	m.repositories[key] = repository
+	f.repositories[key] = repository
 }
 
 // job creates a job of a repository, as the API server returns it a moment later.
-func (m *fixture) job(name, repository string, change ...func(*batchv1.Job)) *batchv1.Job {
-	m.Helper()
+func (f *fixture) job(name, repository string, change ...func(*batchv1.Job)) *batchv1.Job {
+	f.Helper()
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "velero", Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(m.clock.Now()),
+		Namespace: "velero", Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(f.clock.Now()),
 		Labels: map[string]string{api.LabelRepository: objects.RepositoryLabel(repository)},
 	}}
 	for _, one := range change {
 		one(job)
 	}
-	_, err := m.client.BatchV1().Jobs("velero").Create(m.Context(), job, metav1.CreateOptions{})
-	require.NoError(m, err)
+	_, err := f.client.BatchV1().Jobs("velero").Create(f.Context(), job, metav1.CreateOptions{})
+	require.NoError(f, err)
 	return job
 }
 
 // run waits for the next job of a repository and ends it.
-func (m *fixture) run(key string, end func(*batchv1.Job)) (job string) {
-	m.Helper()
+func (f *fixture) run(key string, end func(*batchv1.Job)) (job string) {
+	f.Helper()
 	for range 5 {
-		next := m.settle(key)
-		for _, job := range m.Jobs.List() {
+		next := f.settle(key)
+		for _, job := range f.Jobs.List() {
 			if objects.ReadJob(job).Outcome == objects.JobUnfinished {
-				m.clock.SetTime(m.clock.Now().Add(time.Minute))
-				m.change(job.Name, end)
-				m.settle(key)
+				f.pass(time.Minute)
+				f.change(job.Name, end)
+				f.settle(key)
 				return job.Name
 			}
 		}
-		require.Positive(m, next, "it gets no further job")
-		m.clock.SetTime(m.clock.Now().Add(next))
+		require.Positive(f, next, "it gets no further job")
+		f.pass(next)
 	}
-	require.Fail(m, "it has no job")
+	require.Fail(f, "it has no job")
 	return ""
 }
 
-// pod creates a pod of a job in a phase.
-func (m *fixture) pod(job *batchv1.Job, phase corev1.PodPhase) *corev1.Pod {
-	m.Helper()
+// pod creates a pod of a job.
+func (f *fixture) pod(job *batchv1.Job, status corev1.PodStatus) *corev1.Pod {
+	f.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "velero", Name: job.Name + "-" + strings.ToLower(string(phase)), Labels: map[string]string{batchv1.ControllerUidLabel: string(job.UID)},
-	}, Status: corev1.PodStatus{Phase: phase}}
-	_, err := m.client.CoreV1().Pods("velero").Create(m.Context(), pod, metav1.CreateOptions{})
-	require.NoError(m, err)
+		Namespace: "velero", Name: job.Name + "-" + strings.ToLower(string(status.Phase)), Labels: map[string]string{batchv1.ControllerUidLabel: string(job.UID)},
+	}, Status: status}
+	_, err := f.client.CoreV1().Pods("velero").Create(f.Context(), pod, metav1.CreateOptions{})
+	require.NoError(f, err)
 	return pod
 }
 
 // outOfMemory fails a job whose pod was OOM-killed.
-func (m *fixture) outOfMemory(job *batchv1.Job) {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: job.Name, Labels: map[string]string{batchv1.ControllerUidLabel: string(job.UID)}}}
-	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "OOMKilled"}}}}
-	_, err := m.client.CoreV1().Pods("velero").Create(m.Context(), pod, metav1.CreateOptions{})
-	require.NoError(m, err)
-	m.end(batchv1.JobFailed)(job)
+func (f *fixture) outOfMemory(job *batchv1.Job) {
+	f.pod(job, corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "OOMKilled"}}}}})
+	f.end(batchv1.JobFailed)(job)
 }
 
 // end ends a job, with a condition and counts in its status.
-func (m *fixture) end(condition batchv1.JobConditionType) func(*batchv1.Job) {
+func (f *fixture) end(condition batchv1.JobConditionType) func(*batchv1.Job) {
 	return func(job *batchv1.Job) {
-		now := metav1.NewTime(m.clock.Now())
+		now := metav1.NewTime(f.clock.Now())
 		job.Status.Conditions = []batchv1.JobCondition{{Type: condition, Status: corev1.ConditionTrue, LastTransitionTime: now}}
 		if condition == batchv1.JobComplete {
 			job.Status.Succeeded, job.Status.CompletionTime = 1, &now
@@ -228,34 +252,45 @@ func (m *fixture) end(condition batchv1.JobConditionType) func(*batchv1.Job) {
 	}
 }
 
-func (m *fixture) change(name string, change func(*batchv1.Job)) {
-	m.Helper()
-	job, err := m.client.BatchV1().Jobs("velero").Get(m.Context(), name, metav1.GetOptions{})
-	require.NoError(m, err)
+func (f *fixture) read(name string) *batchv1.Job {
+	f.Helper()
+	job, err := f.client.BatchV1().Jobs("velero").Get(f.Context(), name, metav1.GetOptions{})
+	require.NoError(f, err)
+	return job
+}
+
+func (f *fixture) remove(name string) {
+	f.Helper()
+	require.NoError(f, f.client.BatchV1().Jobs("velero").Delete(f.Context(), name, metav1.DeleteOptions{}))
+}
+
+func (f *fixture) change(name string, change func(*batchv1.Job)) {
+	f.Helper()
+	job := f.read(name)
 	change(job)
-	_, err = m.client.BatchV1().Jobs("velero").Update(m.Context(), job, metav1.UpdateOptions{})
-	require.NoError(m, err)
+	_, err := f.client.BatchV1().Jobs("velero").Update(f.Context(), job, metav1.UpdateOptions{})
+	require.NoError(f, err)
 }
 
 // names returns the names of all jobs.
-func (m *fixture) names() (names []string) {
-	for _, job := range m.Jobs.List() {
+func (f *fixture) names() (names []string) {
+	for _, job := range f.Jobs.List() {
 		names = append(names, job.Name)
 	}
 	return names
 }
 
 // settle reconciles a key until nothing enqueues it. It returns the delay until the next reconcile; 0 is never.
-func (m *fixture) settle(key string) time.Duration {
-	m.Helper()
+func (f *fixture) settle(key string) time.Duration {
+	f.Helper()
 	for range 20 {
-		delete(m.enqueued, key)
-		next, err := m.Reconcile(m.Context(), key)
-		require.NoError(m, err)
-		if !m.enqueued[key] {
+		delete(f.enqueued, key)
+		next, err := f.Reconcile(f.Context(), key)
+		require.NoError(f, err)
+		if !f.enqueued[key] {
 			return next
 		}
 	}
-	require.Failf(m, "it is enqueued without end", "%s", key)
+	require.Failf(f, "it is enqueued without end", "%s", key)
 	return 0
 }

@@ -12,36 +12,36 @@ import (
 
 // Kubernetes marks a job finished about a second after its pod has terminated.
 func TestAJobWhosePodHasTerminatedLeavesItsPlace(t *testing.T) {
-	m := newFixture(t)
-	m.Limit = 1
-	first, second := m.repository("r1"), m.repository("r2")
-	m.clock.SetTime(m.clock.Now().Add(2 * time.Hour))
-	m.settle(first)
-	job := m.Jobs.List()[0]
-	m.pod(job, corev1.PodRunning)
-	m.settle(second)
-	younger := m.repository("r0")
-	m.repositories[younger].Status.LastMaintenanceTime = new(metav1.NewTime(m.clock.Now().Add(-90 * time.Minute)))
-	m.settle(younger)
-	require.Len(t, m.names(), 1)
+	f := newFixture(t)
+	f.Limit = 1
+	first, second := f.repository("r1"), f.repository("r2")
+	f.pass(2 * time.Hour)
+	f.settle(first)
+	job := f.Jobs.List()[0]
+	f.pod(job, corev1.PodStatus{Phase: corev1.PodRunning})
+	f.settle(second)
+	younger := f.repository("r0")
+	f.repositories[younger].Status.LastMaintenanceTime = new(metav1.NewTime(f.clock.Now().Add(-90 * time.Minute)))
+	f.settle(younger)
+	require.Len(t, f.names(), 1)
 
-	clear(m.enqueued)
-	m.TerminalPod(m.pod(job, corev1.PodSucceeded))
-	require.Equal(t, map[string]bool{second: true}, m.enqueued, "as many as there are places, the oldest first")
-	m.settle(second)
-	require.Len(t, m.names(), 2)
-	m.settle(first)
-	require.Len(t, m.names(), 2, "a repository has one unfinished job at most")
+	clear(f.enqueued)
+	f.TerminalPod(f.pod(job, corev1.PodStatus{Phase: corev1.PodSucceeded}))
+	require.Equal(t, map[string]bool{second: true}, f.enqueued, "as many as there are places, the oldest first")
+	f.settle(second)
+	require.Len(t, f.names(), 2)
+	f.settle(first)
+	require.Len(t, f.names(), 2, "a repository has one unfinished job at most")
 }
 
 func TestAJobWhoseFailedPodIsReplacedKeepsItsPlace(t *testing.T) {
-	m := newFixture(t)
-	m.Limit = 1
-	m.repository("r1")
-	job := m.job("of-another", "r1", func(job *batchv1.Job) { job.Spec.BackoffLimit, job.Status.Failed = new(int32(1)), 1 })
-	m.pod(job, corev1.PodFailed)
-	second := m.repository("r2")
-	m.clock.SetTime(m.clock.Now().Add(2 * time.Hour))
-	m.settle(second)
-	require.Len(t, m.names(), 1)
+	f := newFixture(t)
+	f.Limit = 1
+	f.repository("r1")
+	job := f.job("of-another", "r1", func(job *batchv1.Job) { job.Spec.BackoffLimit, job.Status.Failed = new(int32(1)), 1 })
+	f.pod(job, corev1.PodStatus{Phase: corev1.PodFailed})
+	second := f.repository("r2")
+	f.pass(2 * time.Hour)
+	f.settle(second)
+	require.Len(t, f.names(), 1)
 }

@@ -22,30 +22,30 @@ type emptyJobs struct{}
 func (emptyJobs) List() []*batchv1.Job { return nil }
 
 func TestAJobThatIsDeletedBeforeItIsCachedIsFollowedByAnother(t *testing.T) {
-	m := newFixture(t)
-	key := m.repository("r1")
-	m.clock.SetTime(m.clock.Now().Add(2 * time.Hour))
-	require.Equal(t, m.Policy.PodWait, m.settle(key))
-	require.NoError(t, m.client.BatchV1().Jobs("velero").Delete(t.Context(), m.names()[0], metav1.DeleteOptions{}))
-	m.clock.SetTime(m.clock.Now().Add(m.Policy.PodWait))
-	m.settle(key)
-	require.Len(t, m.names(), 1)
-	require.Zero(t, m.patches, "nothing is recorded of a job that somebody deleted")
+	f := newFixture(t)
+	key := f.repository("r1")
+	f.pass(2 * time.Hour)
+	require.Equal(t, f.Policy.PodWait, f.settle(key))
+	f.remove(f.names()[0])
+	f.pass(f.Policy.PodWait)
+	f.settle(key)
+	require.Len(t, f.names(), 1)
+	require.Zero(t, f.patches, "nothing is recorded of a job that somebody deleted")
 }
 
 // The answer of a webhook that denies a request may lack a reason.
 func TestAWrittenJobIsKnownUntilItsDeletion(t *testing.T) {
-	m := newFixture(t)
-	written := m.job("j1", "gone")
-	m.wroteJob(written)
+	f := newFixture(t)
+	written := f.job("j1", "gone")
+	f.wroteJob(written)
 	known := func() []*batchv1.Job {
-		return m.writtenJobs.All(nil, func(job *batchv1.Job) string { return string(job.UID) })
+		return f.writtenJobs.All(nil, func(job *batchv1.Job) string { return string(job.UID) })
 	}
-	m.Job(written)
+	f.Job(written)
 	require.Equal(t, []*batchv1.Job{written}, known())
-	require.NoError(t, m.client.BatchV1().Jobs("velero").Delete(t.Context(), "j1", metav1.DeleteOptions{}))
-	m.job("j2", "gone")
-	m.Job(written)
+	f.remove("j1")
+	f.job("j2", "gone")
+	f.Job(written)
 	require.Empty(t, known())
 }
 
@@ -58,47 +58,47 @@ type lateRepositories struct {
 func (l lateRepositories) Get(string) (*velerov1.BackupRepository, bool) { return l.late, true }
 
 func TestALateCacheStartsNoSecondJob(t *testing.T) {
-	m := newFixture(t)
-	key := m.repository("r1")
-	m.Repositories = lateRepositories{fixtureRepositories{m}, m.repositories[key]}
-	m.run(key, m.end(batchv1.JobComplete))
-	require.Positive(t, m.settle(key))
-	require.Len(t, m.names(), 1)
-	require.Equal(t, 1, m.patches)
+	f := newFixture(t)
+	key := f.repository("r1")
+	f.Repositories = lateRepositories{fixtureRepositories{f}, f.repositories[key]}
+	f.run(key, f.end(batchv1.JobComplete))
+	require.Positive(t, f.settle(key))
+	require.Len(t, f.names(), 1)
+	require.Equal(t, 1, f.patches)
 }
 
 func TestAJobThatAWebhookDeniesLeavesItsPlace(t *testing.T) {
-	m := newFixture(t)
-	m.Limit = 1
-	first, second := m.repository("r1"), m.repository("r2")
-	m.clock.SetTime(m.clock.Now().Add(2 * time.Hour))
-	m.client.PrependReactor("create", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
+	f := newFixture(t)
+	f.Limit = 1
+	first, second := f.repository("r1"), f.repository("r2")
+	f.pass(2 * time.Hour)
+	f.client.PrependReactor("create", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		denied := strings.HasPrefix(action.(clienttesting.CreateAction).GetObject().(*batchv1.Job).Name, "r1")
 		return denied, nil, &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusBadRequest, Message: "denied"}}
 	})
-	_, err := m.Reconcile(t.Context(), first)
+	_, err := f.Reconcile(t.Context(), first)
 	require.ErrorContains(t, err, "denied")
-	m.settle(second)
-	require.Len(t, m.names(), 1)
+	f.settle(second)
+	require.Len(t, f.names(), 1)
 }
 
 func TestAJobThatNoCacheHasKeepsItsPlace(t *testing.T) {
 	for name, lost := range map[string]error{"it was created": nil, "its creation had no answer": errors.New("unexpected EOF")} {
 		t.Run(name, func(t *testing.T) {
-			m := newFixture(t)
-			m.Limit, m.Jobs = 1, emptyJobs{}
-			first, second := m.repository("r1"), m.repository("r2")
-			m.clock.SetTime(m.clock.Now().Add(2 * time.Hour))
-			m.client.PrependReactor("create", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			f := newFixture(t)
+			f.Limit, f.Jobs = 1, emptyJobs{}
+			first, second := f.repository("r1"), f.repository("r2")
+			f.pass(2 * time.Hour)
+			f.client.PrependReactor("create", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
 				if lost != nil {
-					require.NoError(t, m.client.Tracker().Create(action.GetResource(), action.(clienttesting.CreateAction).GetObject(), "velero"))
+					require.NoError(t, f.client.Tracker().Create(action.GetResource(), action.(clienttesting.CreateAction).GetObject(), "velero"))
 				}
 				return lost != nil, nil, lost
 			})
-			_, err := m.Reconcile(t.Context(), first)
+			_, err := f.Reconcile(t.Context(), first)
 			require.ErrorIs(t, err, lost)
-			m.settle(second)
-			created, err := m.client.BatchV1().Jobs("velero").List(t.Context(), metav1.ListOptions{})
+			f.settle(second)
+			created, err := f.client.BatchV1().Jobs("velero").List(t.Context(), metav1.ListOptions{})
 			require.NoError(t, err)
 			require.Len(t, created.Items, 1)
 		})

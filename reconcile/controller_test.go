@@ -9,16 +9,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 )
-
-// call is one reconcile of a controller.
-type call struct {
-	key string
-	at  time.Duration // since the start
-}
 
 // driven is a controller in a synctest bubble.
 type driven struct {
@@ -28,7 +21,7 @@ type driven struct {
 	stopped chan struct{} // closed when Run has returned
 
 	lock  sync.Mutex
-	calls []call
+	calls map[string][]time.Duration // by key, since the start
 }
 
 const testGrace = 4 * time.Second
@@ -38,11 +31,11 @@ func drive(t *testing.T, workers int, first []string, step Func) *driven {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
 	ctx, stop := context.WithCancel(ctx)
-	d := &driven{started: time.Now(), stop: stop, stopped: make(chan struct{})}
+	d := &driven{started: time.Now(), stop: stop, stopped: make(chan struct{}), calls: map[string][]time.Duration{}}
 	options := Options{Name: "test", Workers: workers, Grace: testGrace, Clock: clock.RealClock{}}
 	d.Controller = NewController(options, func(ctx context.Context, key string) (time.Duration, error) {
 		d.lock.Lock()
-		d.calls = append(d.calls, call{key, time.Since(d.started)})
+		d.calls[key] = append(d.calls[key], time.Since(d.started))
 		d.lock.Unlock()
 		return step(ctx, key)
 	})
@@ -68,13 +61,7 @@ func (d *driven) pass(duration time.Duration) {
 func (d *driven) times(key string) []time.Duration {
 	d.lock.Lock()
 	defer d.lock.Unlock()
-	var all []time.Duration
-	for _, c := range d.calls {
-		if c.key == key {
-			all = append(all, c.at)
-		}
-	}
-	return all
+	return d.calls[key]
 }
 
 func (d *driven) isReady() bool {
@@ -101,32 +88,21 @@ func TestAFailedReconcileIsRetriedWithoutEnd(t *testing.T) {
 	})
 }
 
-func TestASuccessResetsTheBackoff(t *testing.T) {
+func TestASuccessResetsTheBackoffAndMayRequestADelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		answers := []error{errors.New("1"), errors.New("2"), nil, errors.New("3"), nil}
+		failed := errors.New("failed")
+		answers := []struct {
+			requeue time.Duration
+			err     error
+		}{{0, failed}, {0, failed}, {time.Minute, nil}, {0, failed}, {0, nil}}
 		d := drive(t, 1, []string{"a"}, func(context.Context, string) (time.Duration, error) {
 			answer := answers[0]
 			answers = answers[1:]
-			return 0, answer
-		})
-		d.pass(time.Minute)
-		d.Enqueue("a")
-		d.pass(time.Minute)
-		ms := time.Millisecond
-		require.Equal(t, []time.Duration{0, 20 * ms, 60 * ms, time.Minute, time.Minute + 20*ms}, d.times("a"))
-	})
-}
-
-func TestAKeyIsRequeuedAfterTheRequestedDelay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		requeue := []time.Duration{time.Minute, 0}
-		d := drive(t, 1, []string{"a"}, func(context.Context, string) (time.Duration, error) {
-			next := requeue[0]
-			requeue = requeue[1:]
-			return next, nil
+			return answer.requeue, answer.err
 		})
 		d.pass(24 * time.Hour)
-		require.Equal(t, []time.Duration{0, time.Minute}, d.times("a"))
+		ms := time.Millisecond
+		require.Equal(t, []time.Duration{0, 20 * ms, 60 * ms, time.Minute + 60*ms, time.Minute + 80*ms}, d.times("a"))
 	})
 }
 
@@ -192,12 +168,4 @@ func TestAStoppingControllerWaitsForTheGracePeriodOnly(t *testing.T) {
 		<-d.stopped
 		require.Equal(t, testGrace, time.Since(stopping))
 	})
-}
-
-func TestAGivenQueueHoldsTheKeys(t *testing.T) {
-	given := workqueue.NewTyped[string]()
-	defer given.ShutDown()
-	c := NewController(Options{Name: "test", Clock: clock.RealClock{}, Queue: given}, nil)
-	c.Enqueue("a")
-	require.Equal(t, 1, given.Len())
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -58,29 +57,24 @@ func TestALateWatchDoesNotFailADownload(t *testing.T) {
 	}
 }
 
+// cancels cancels a transfer in a phase, while no pod can be read.
+func cancels[T transfer.Object](t *testing.T, s *single[T], phase transfer.Phase) {
+	t.Helper()
+	s.failing = errors.New("no answer")
+	state := s.state()
+	state.Phase, state.Cancel = phase, true
+	s.Kind.Set(s.object, state)
+	s.step(t)
+	require.Equal(t, transfer.Canceled, s.state().Phase)
+}
+
 // TestACancelIsHonoredDespiteReadErrors covers the phases in which no mover was started.
 func TestACancelIsHonoredDespiteReadErrors(t *testing.T) {
 	for _, phase := range []transfer.Phase{"", transfer.New, transfer.Accepted, transfer.Prepared} {
-		t.Run("download "+string(phase), func(t *testing.T) {
-			s := newDownload("never-made")
-			s.failing = errors.New("no answer")
-			s.object.Status.Phase, s.object.Spec.Cancel = velerov2alpha1.DataDownloadPhase(phase), true
-			s.step(t)
-			require.Equal(t, transfer.Canceled, s.state().Phase)
-		})
-		t.Run("backup "+string(phase), func(t *testing.T) {
-			s := newBackup()
-			s.failing = errors.New("no answer")
-			s.object.Status.Phase, s.object.Spec.Cancel = velerov1.PodVolumeBackupPhase(phase), true
-			s.step(t)
-			require.Equal(t, transfer.Canceled, s.state().Phase)
-		})
-		t.Run("restore without a node "+string(phase), func(t *testing.T) {
-			s := newRestore()
-			s.failing = errors.New("no answer")
-			s.object.Status.Phase, s.object.Spec.Cancel = velerov1.PodVolumeRestorePhase(phase), true
-			s.step(t)
-			require.Equal(t, transfer.Canceled, s.state().Phase)
+		t.Run(string(phase), func(t *testing.T) {
+			cancels(t, newDownload("never-made"), phase)
+			cancels(t, newBackup(), phase)
+			cancels(t, newRestore(), phase)
 		})
 	}
 }

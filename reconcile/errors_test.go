@@ -75,29 +75,11 @@ func TestAnErrorIsNotTheEndOfAPod(t *testing.T) {
 	}
 }
 
-// A report of an earlier mover does not count for the current one. A mover that has not started may never see a
-// cancel, so it is deleted at once (T6).
-func TestOnlyAStartedMoverGetsTheCancelGracePeriod(t *testing.T) {
-	for name, test := range map[string]struct {
-		after   time.Duration // when it reported its start, relative to StartedAt
-		deleted int
-	}{
-		"reported by this mover":        {after: 0},
-		"reported by the earlier mover": {after: -time.Second, deleted: 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newFixture(t, fault{})
-			for s.object.Status.Phase != velerov1.PodVolumeBackupPhaseInProgress {
-				_, err := s.Reconcile(t.Context(), testKey)
-				require.NoError(t, err)
-				if s.object.Status.Phase != velerov1.PodVolumeBackupPhaseInProgress {
-					s.kubelet(t)
-				}
-			}
-			s.reports[eventStarted] = report{at: s.object.Status.StartTimestamp.Add(test.after)}
-			s.object.Spec.Cancel = true
-			s.steps(t, 3)
-			require.Equal(t, test.deleted, s.calls["delete pods"])
-		})
+// A mover that has not started may never see a cancel, so it is deleted at once (T6).
+func TestAReportOfAnEarlierMoverDoesNotCountForTheCurrentOne(t *testing.T) {
+	for after, started := range map[time.Duration]bool{0: true, -time.Second: false} {
+		s := newWorking()
+		s.reports[eventStarted] = report{at: s.object.Status.StartTimestamp.Add(after)}
+		require.Equal(t, started, s.observed(t).seen.Started)
 	}
 }

@@ -84,14 +84,3 @@ func TestACoordinatorCountsTheMoversOfANodeBeforeItStandsIn(t *testing.T) {
 	s.steps(t, 1)
 	require.Equal(t, velerov1.PodVolumeBackupPhaseInProgress, s.object.Status.Phase)
 }
-
-func TestAMoverOfAnotherNodeHoldsItsSlotThere(t *testing.T) {
-	s := newFixture(t, fault{})
-	s.standsIn(t, velerov1.PodVolumeBackupPhaseInProgress)
-	s.Observe(s.object.DeepCopy())
-	s.steps(t, 1) // this agent does not act on it
-	require.Equal(t, 1, s.NodeSlots.On(testNode).InUse())
-	s.object.Status.Phase = velerov1.PodVolumeBackupPhaseFailed
-	s.steps(t, 1)
-	require.Zero(t, s.NodeSlots.On(testNode).InUse())
-}

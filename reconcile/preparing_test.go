@@ -76,32 +76,28 @@ func TestARejectedAcceptanceGivesThePlaceBack(t *testing.T) {
 	require.True(t, free(s.Preparing))
 }
 
-func TestWhatIsPreparedHoldsAPlaceUntilItStarts(t *testing.T) {
-	for phase, held := range map[transfer.Phase]bool{
-		transfer.New: false, transfer.Accepted: true, transfer.Prepared: true, transfer.InProgress: false, transfer.Failed: false,
+func TestWhatIsPreparedHoldsAPlaceOfItsNodeUntilItStarts(t *testing.T) {
+	for _, test := range []struct {
+		phase transfer.Phase
+		node  string
+		held  bool
+	}{
+		{transfer.New, testNode, false}, {transfer.Accepted, testNode, true}, {transfer.Prepared, testNode, true},
+		{transfer.InProgress, testNode, false}, {transfer.Failed, testNode, false}, {transfer.Accepted, "n2", false},
 	} {
-		t.Run(string(phase), func(t *testing.T) {
+		t.Run(string(test.phase)+" on "+test.node, func(t *testing.T) {
 			s := newPaced()
 			s.Preparing.Release("another")
+			s.object.Spec.Node = test.node
 			state := s.state()
-			state.Phase, state.Exposer, state.Node, state.AcceptedAt = phase, testNode, testNode, s.clock.Now()
+			state.Phase, state.Exposer, state.AcceptedAt = test.phase, test.node, s.clock.Now()
 			s.Kind.Set(s.object, state)
 			s.Observe(s.object)
-			require.Equal(t, !held, free(s.Preparing))
+			require.Equal(t, !test.held, free(s.Preparing))
 			s.Forget(s.object.UID)
 			require.True(t, free(s.Preparing), "it is deleted")
 		})
 	}
-	t.Run("on another node", func(t *testing.T) {
-		s := newPaced()
-		s.Preparing.Release("another")
-		state := s.state()
-		state.Phase, state.Exposer, state.AcceptedAt = transfer.Accepted, "n2", s.clock.Now()
-		s.Kind.Set(s.object, state)
-		s.object.Spec.Node = "n2"
-		s.Observe(s.object)
-		require.True(t, free(s.Preparing))
-	})
 }
 
 func TestAMoverThatDoesNotRunGivesItsPlaceToTheNext(t *testing.T) {

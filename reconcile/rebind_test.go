@@ -61,9 +61,8 @@ func TestARebindPastItsDeadlineIsObservedOnceMore(t *testing.T) {
 		policy  corev1.PersistentVolumeReclaimPolicy
 		message string
 	}{
-		"the target is bound":                   {target: bound, volume: held, phase: "Completed", policy: "Delete"},
-		"the target is bound, all else is done": {target: bound, volume: done, phase: "Completed", policy: "Delete"},
-		"the target is bound unheard":           {target: target, volume: volume, bind: true, phase: "Completed", policy: "Delete"},
+		"the target is bound, all is done": {target: bound, volume: done, phase: "Completed", policy: "Delete"},
+		"the target is bound unheard":      {target: target, volume: volume, bind: true, phase: "Completed", policy: "Delete"},
 		"the target is not bound": {target: target, volume: volume, phase: "Failed", policy: "Retain",
 			message: "restored volume was not rebound in time; target claim app/restored is not yet bound to PersistentVolume pv; restored volume kept as PersistentVolume pv"},
 	} {

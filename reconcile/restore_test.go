@@ -96,10 +96,7 @@ func TestARestoreFailsAtOnceWhenItsPodIsDeleted(t *testing.T) {
 	delete(s.pods, "app/db")
 	s.step(t)
 	require.Equal(t, transfer.New, s.state().Phase, "only the cache has lost it")
-	delete(s.live, "app/db")
-	s.step(t)
-	require.Equal(t, transfer.Failed, s.state().Phase)
-	require.Contains(t, s.state().Message, "does not exist any more")
+	loses(t, s)
 }
 
 func TestARestoreToATerminatedPodFailsAtTheTimeout(t *testing.T) {

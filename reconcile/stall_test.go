@@ -66,13 +66,3 @@ func TestAMoverThatReportsAnythingIsNotStalled(t *testing.T) {
 		require.Zero(t, s.inactivity())
 	}
 }
-
-func TestNoMoverStallsWithoutATimeout(t *testing.T) {
-	s := newWorking()
-	s.Limits.StallTimeout = 0
-	require.Zero(t, s.step(t))
-	s.clock.Step(1000 * time.Hour)
-	require.Zero(t, s.step(t))
-	require.Equal(t, transfer.InProgress, s.state().Phase)
-	require.Equal(t, 1000*time.Hour, s.inactivity(), "it is seen all the same")
-}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
@@ -19,10 +20,7 @@ func TestARestoreFailsAtOnceWhenItsPodIsDeletedBeforeItHasANode(t *testing.T) {
 	s.clock.Step(s.Limits.PrepareTimeout)
 	s.step(t)
 	require.Equal(t, transfer.New, s.state().Phase, "its pod may still be scheduled: %s", s.state().Message)
-	delete(s.live, "app/db")
-	s.step(t)
-	require.Equal(t, transfer.Failed, s.state().Phase)
-	require.Contains(t, s.state().Message, "does not exist any more")
+	loses(t, s)
 	s.step(t)
 	require.Empty(t, s.watched, "it has ended")
 }
@@ -38,38 +36,45 @@ func TestARestoreNamesItsUnwatchedPodAtTheTimeout(t *testing.T) {
 	require.Contains(t, s.state().Message, "pod app/db does not exist")
 }
 
-func TestARestoreFailsAtOnceWhenItsPodWasRecreated(t *testing.T) {
+// newFollowed returns a restore to a pod on n2, which the coordinator has observed for as long as it leaves it to others.
+func newFollowed(t *testing.T) *single[*velerov1.PodVolumeRestore] {
+	t.Helper()
 	s := newRestore()
 	s.live["app/db"] = targetOn("n2")
-	s.live["app/db"].UID = "another"
 	s.step(t)
 	s.clock.Step(s.Limits.FollowTarget)
+	return s
+}
+
+// loses deletes the pod, and requires that the next step fails the restore.
+func loses(t *testing.T, s *single[*velerov1.PodVolumeRestore]) {
+	t.Helper()
+	delete(s.live, "app/db")
+	s.step(t)
+	require.Equal(t, transfer.Failed, s.state().Phase)
+	require.Contains(t, s.state().Message, "does not exist any more")
+}
+
+func TestARestoreFailsAtOnceWhenItsPodWasRecreated(t *testing.T) {
+	s := newFollowed(t)
+	s.live["app/db"].UID = "another"
 	s.step(t)
 	require.Equal(t, transfer.Failed, s.state().Phase)
 }
 
 func TestAnOldListDoesNotFailARestore(t *testing.T) {
-	s := newRestore()
-	s.live["app/db"] = targetOn("n2")
+	s := newFollowed(t)
 	s.Agent.Fleet = coordinatorFleet{absent: "n2"}
 	s.oldPods = true
 	s.step(t)
-	s.clock.Step(s.Limits.FollowTarget)
-	s.step(t)
 	require.Equal(t, transfer.New, s.state().Phase, s.state().Message)
-	delete(s.live, "app/db")
-	s.step(t)
-	require.Equal(t, transfer.Failed, s.state().Phase)
+	loses(t, s)
 }
 
 // TestARestoreFailsWhenItsPodWasDeletedDuringAnAgentRestart has a pod of which no agent knows.
 func TestARestoreFailsWhenItsPodWasDeletedDuringAnAgentRestart(t *testing.T) {
-	s := newRestore()
-	s.live["app/db"] = targetOn("n2")
-	s.step(t)
-	s.clock.Step(s.Limits.FollowTarget)
+	s := newFollowed(t)
 	require.Equal(t, s.Limits.PrepareTimeout, s.step(t), "the agent of n2 owns it until then")
-	require.Empty(t, s.watched)
 	delete(s.live, "app/db")
 	s.step(t)
 	require.Empty(t, s.watched, "that agent sees it")
@@ -81,35 +86,24 @@ func TestARestoreFailsWhenItsPodWasDeletedDuringAnAgentRestart(t *testing.T) {
 	require.Zero(t, enqueued)
 	s.AgentReturned(testKey, "n2")
 	require.Equal(t, 1, enqueued)
-	s.step(t)
-	require.Equal(t, transfer.Failed, s.state().Phase)
-	require.Contains(t, s.state().Message, "does not exist any more")
+	loses(t, s)
 }
 
 // TestARestoreFailsWhenItsPodWasDeletedWhileItsAgentWasCutOff has an agent that stays Ready, but does not reach the API
 // server while the pod exists. No event enqueues the restore.
 func TestARestoreFailsWhenItsPodWasDeletedWhileItsAgentWasCutOff(t *testing.T) {
-	s := newRestore()
-	s.live["app/db"] = targetOn("n2")
-	s.step(t)
-	s.clock.Step(s.Limits.FollowTarget)
+	s := newFollowed(t)
 	within := s.step(t)
 	s.clock.Step(within)
 	require.Equal(t, within, s.step(t), "the pod waits for its other volumes")
 	require.Equal(t, transfer.New, s.state().Phase)
 	require.Empty(t, s.watched)
-	delete(s.live, "app/db")
 	s.clock.Step(within)
-	s.step(t)
-	require.Equal(t, transfer.Failed, s.state().Phase)
-	require.Contains(t, s.state().Message, "does not exist any more")
+	loses(t, s)
 }
 
 func TestACoordinatorTakesOverARestoreOfAMissingAgent(t *testing.T) {
-	s := newRestore()
-	s.live["app/db"] = targetOn("n2")
-	s.step(t)
-	s.clock.Step(s.Limits.FollowTarget)
+	s := newFollowed(t)
 	s.step(t)
 	require.Empty(t, s.watched)
 	s.Agent.Fleet = coordinatorFleet{absent: "n2"}

@@ -2,7 +2,6 @@ package capacity
 
 import (
 	"fmt"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,8 +16,7 @@ const testTimeout = time.Minute
 // recordedAdmission is an Admission that records its enqueue calls.
 type recordedAdmission struct {
 	*Admission
-	enqueuedLock sync.Mutex
-	enqueued     []types.UID
+	recorder
 }
 
 func newRecordedAdmission(limit, perNode int) *recordedAdmission {
@@ -31,34 +29,28 @@ func newEntry(uid types.UID, age int, node string) Entry {
 }
 
 // observeAll observes waiting transfers without a node, oldest first.
-func (q *recordedAdmission) observeAll(uids ...types.UID) {
+func (r *recordedAdmission) observeAll(uids ...types.UID) {
 	for age, uid := range uids {
-		q.Observe(newEntry(uid, age, ""))
+		r.Observe(newEntry(uid, age, ""))
 	}
 }
 
-func (q *recordedAdmission) tryAdmit(uid types.UID) bool {
-	return q.TryAdmit(uid, func() {
-		q.enqueuedLock.Lock()
-		defer q.enqueuedLock.Unlock()
-		q.enqueued = append(q.enqueued, uid)
-	})
+func (r *recordedAdmission) tryAdmit(uid types.UID) bool {
+	return r.TryAdmit(uid, r.enqueue(uid))
 }
 
 // takeEnqueued returns the transfers enqueued since its last call.
-func (q *recordedAdmission) takeEnqueued() []types.UID {
-	q.enqueuedLock.Lock()
-	defer q.enqueuedLock.Unlock()
-	enqueued := q.enqueued
-	q.enqueued = nil
+func (r *recordedAdmission) takeEnqueued() []types.UID {
+	enqueued := r.enqueued
+	r.enqueued = nil
 	return enqueued
 }
 
 // admissibleUIDs returns the admissible transfers and the number of known ones.
-func (q *recordedAdmission) admissibleUIDs() (admissible []types.UID, known int) {
-	q.lock.Lock()
-	defer q.lock.Unlock()
-	return uidsOf(q.admissible), len(q.known)
+func (r *recordedAdmission) admissibleUIDs() (admissible []types.UID, known int) {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	return uidsOf(r.admissible), len(r.known)
 }
 
 // numbered returns the UIDs of that many backups.

@@ -48,16 +48,16 @@ func TestAResourceThatChangesItsNodeReleasesItsSlot(t *testing.T) {
 
 func TestChangedLimitsDisturbNoHolderAndEnqueueWhatMayStart(t *testing.T) {
 	nodeSlots := NewNodeSlots("n1", 1, 1)
-	var enqueued []types.UID
+	recorded := &recorder{}
 	queue := func(node string, uid types.UID, age int) bool {
-		return nodeSlots.TryAcquire(node, uid, created(age), func() { enqueued = append(enqueued, uid) })
+		return nodeSlots.TryAcquire(node, uid, created(age), recorded.enqueue(uid))
 	}
 	require.True(t, queue("n1", "a", 1))
 	require.True(t, queue("n2", "b", 1))
 	require.False(t, queue("n1", "c", 2))
 	require.False(t, queue("n2", "d", 2))
 	nodeSlots.SetLimits(2, 2)
-	require.ElementsMatch(t, []types.UID{"c", "d"}, enqueued)
+	require.ElementsMatch(t, []types.UID{"c", "d"}, recorded.enqueued)
 	require.True(t, queue("n1", "c", 2))
 	require.True(t, queue("n3", "e", 1))
 	require.True(t, queue("n3", "f", 2), "a node that is new since then")

@@ -10,11 +10,11 @@ import (
 // recordedPreparation is a Preparation that records its enqueue calls.
 type recordedPreparation struct {
 	*Preparation
-	enqueued []types.UID
+	recorder
 }
 
 func (p *recordedPreparation) tryAcquire(nodeBound bool, uid types.UID, age int) bool {
-	return p.TryAcquire(nodeBound, uid, created(age), func() { p.enqueued = append(p.enqueued, uid) })
+	return p.TryAcquire(nodeBound, uid, created(age), p.enqueue(uid))
 }
 
 func TestTransfersWithoutANodeHavePlacesOfTheirOwn(t *testing.T) {
@@ -64,7 +64,7 @@ func TestPlacesWithoutANodeGrowWithTheCluster(t *testing.T) {
 func TestABusyNodeHoldsNoPlacesOfOtherNodes(t *testing.T) {
 	p := &recordedPreparation{Preparation: NewPreparation(1, 4)} // 20 places; a node prepares 10 ahead
 	ready := func(uid types.UID, age int) {
-		p.CountReady(false, "busy", uid, created(age), func() { p.enqueued = append(p.enqueued, uid) })
+		p.CountReady(false, "busy", uid, created(age), p.enqueue(uid))
 	}
 	waiting := numbered(30)
 	for age, uid := range waiting {

@@ -11,24 +11,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// recordedSlots are Slots that record their enqueue calls.
-type recordedSlots struct {
-	*Slots
-	enqueued []types.UID
-}
+// recorder records what was enqueued.
+type recorder struct{ enqueued []types.UID }
 
-func newRecordedSlots(limit int) *recordedSlots { return &recordedSlots{Slots: NewSlots(limit)} }
+func (r *recorder) enqueue(uid types.UID) func() {
+	return func() { r.enqueued = append(r.enqueued, uid) }
+}
 
 // created returns the creation time of the resource with that age; smaller numbers are older.
 func created(age int) time.Time { return time.Unix(1_800_000_000+int64(age), 0) }
-
-func (l *recordedSlots) queue(uid types.UID, age int) bool {
-	return l.Queue(uid, created(age), func() { l.enqueued = append(l.enqueued, uid) })
-}
-
-func (l *recordedSlots) tryAcquire(uid types.UID, age int) bool {
-	return l.TryAcquire(uid, created(age), func() { l.enqueued = append(l.enqueued, uid) })
-}
 
 // slotsModel is the simplest Slots: it sorts those that wait after each change.
 type slotsModel struct {
@@ -81,19 +72,19 @@ func FuzzSlots(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64) {
 		random := rand.New(rand.NewPCG(seed, seed))
 		limit := 1 + random.IntN(3)
-		slots, model := newRecordedSlots(limit), &slotsModel{limit: limit, held: map[types.UID]bool{}}
+		slots, model, recorded := NewSlots(limit), &slotsModel{limit: limit, held: map[types.UID]bool{}}, &recorder{}
 		for range 200 {
 			age := random.IntN(6) / 2 // two of each age
 			uid := types.UID(fmt.Sprint(age, "ab"[random.IntN(2):][:1]))
 			switch random.IntN(10) {
 			case 0, 1:
-				require.Equal(t, model.mayStart(uid), slots.queue(uid, age))
+				require.Equal(t, model.mayStart(uid), slots.Queue(uid, created(age), recorded.enqueue(uid)))
 			case 2, 3, 4, 5:
 				may := model.mayStart(uid)
 				if may {
 					model.hold(uid)
 				}
-				require.Equal(t, may, slots.tryAcquire(uid, age))
+				require.Equal(t, may, slots.TryAcquire(uid, created(age), recorded.enqueue(uid)))
 			case 6: // its mover works already, perhaps above the limit
 				slots.ForceAcquire(uid)
 				model.hold(uid)
@@ -105,7 +96,7 @@ func FuzzSlots(f *testing.F) {
 				slots.Release(uid)
 				model.release(uid)
 			}
-			require.Equal(t, model.enqueued, slots.enqueued)
+			require.Equal(t, model.enqueued, recorded.enqueued)
 			require.Equal(t, []int{len(model.held), model.limit}, []int{slots.InUse(), slots.Limit()})
 		}
 	})

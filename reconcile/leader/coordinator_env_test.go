@@ -255,21 +255,14 @@ func (e *election) lease() *coordinationv1.Lease {
 	return lease.(*coordinationv1.Lease)
 }
 
-// endWatches ends all watches, as an API server does after some minutes.
-func (e *election) endWatches(last ...runtime.Object) {
+// expireWatches ends all watches because their resourceVersion is too old.
+func (e *election) expireWatches() {
 	e.lock.Lock()
 	watches := e.watches
 	e.watches = nil
 	e.lock.Unlock()
 	for _, w := range watches {
-		for _, object := range last {
-			w.(*watch.RaceFreeFakeWatcher).Error(object)
-		}
+		w.(*watch.RaceFreeFakeWatcher).Error(&apierrors.NewResourceExpired("too old resource version").ErrStatus)
 		w.Stop()
 	}
-}
-
-// expireWatches ends all watches because their resourceVersion is too old.
-func (e *election) expireWatches() {
-	e.endWatches(&apierrors.NewResourceExpired("too old resource version").ErrStatus)
 }

@@ -32,19 +32,6 @@ func TestTheFirstCandidateCreatesAndRenewsTheLease(t *testing.T) {
 	})
 }
 
-func TestIdleCandidatesOnlyWatch(t *testing.T) {
-	elected(t, 0, func(p *election, leader *candidate) {
-		for range 500 {
-			p.join(0)
-		}
-		p.advance(time.Second)
-		require.Equal(p, map[string]int{"list": 500, "watch": 500}, p.requests(leader), "each lists once and watches")
-		p.advance(5 * time.Minute)
-		require.Same(p, leader, p.leader())
-		require.Empty(p, p.requests(leader))
-	})
-}
-
 // TestTheRequestsOfAnElectionDoNotGrowWithTheNumberOfAgents: with a fixed spread of one second, the GETs of 30 of 1,500
 // candidates are on their way before the first has won.
 func TestTheRequestsOfAnElectionDoNotGrowWithTheNumberOfAgents(t *testing.T) {
@@ -60,6 +47,8 @@ func TestTheRequestsOfAnElectionDoNotGrowWithTheNumberOfAgents(t *testing.T) {
 				p.leader()
 				total, requests := p.campaigned()
 				require.LessOrEqual(t, total, 10, "%v", requests)
+				p.advance(time.Minute)
+				require.Empty(t, p.requests(p.leader()), "the others only watch")
 				p.leader().stop()
 				p.advance(2 * time.Second)
 				p.leader()
@@ -176,24 +165,6 @@ func TestADeletedLeaseIsRecreated(t *testing.T) {
 		p.advance(10 * time.Second)
 		p.leader()
 		require.NotEmpty(p, *p.lease().Spec.HolderIdentity)
-	})
-}
-
-func TestAWatchThatEndsOrExpiresIsReopened(t *testing.T) {
-	elected(t, 0, func(p *election, first *candidate) {
-		second := p.join(0)
-		p.advance(time.Second)
-		p.requests()
-		p.endWatches()
-		p.advance(5 * time.Minute)
-		require.Equal(p, map[string]int{"watch": 1}, p.requests(first))
-		p.expireWatches()
-		p.advance(time.Minute)
-		require.Equal(p, map[string]int{"list": 1, "watch": 1}, p.requests(first))
-		require.Same(p, first, p.leader())
-		first.stop()
-		p.advance(2 * time.Second)
-		require.Same(p, second, p.leader())
 	})
 }
 

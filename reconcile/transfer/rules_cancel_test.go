@@ -32,17 +32,12 @@ func cancelRules() []rule {
 			return (m.writes(Canceling) && !m.in(Canceling)) == observed && implies(observed, m.changes(func(s *State) { s.Phase = Canceling }))
 		},
 	}, {
-		"a mover that has not started may miss the cancel, and is deleted at once",
+		"a mover that has started is given the cancel grace period to stop, and no more; one that has not may miss the cancel, and is given none",
 		func(m *situation) bool {
-			return implies(m.in(Canceling) && m.works() && m.acts() && m.alive() && !m.Observed.Started, m.Step.Action == DeleteMover)
-		},
-	}, {
-		"a mover that has started is given the cancel grace period to stop, and no more",
-		func(m *situation) bool {
-			if !m.in(Canceling) || m.moved() || !m.acts() || !m.alive() || !m.Observed.Started {
+			if !m.in(Canceling) || m.moved() || !m.acts() || !m.alive() {
 				return true
 			}
-			if left := m.left(m.Observed.CanceledAt, m.Limits.CancelGrace); left > 0 {
+			if left := m.left(m.Observed.CanceledAt, m.Limits.CancelGrace); left > 0 && m.Observed.Started {
 				return m.waits(left)
 			}
 			return m.Step.Action == DeleteMover

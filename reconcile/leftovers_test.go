@@ -1,11 +1,18 @@
 package reconcile
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 // blind is an empty pod cache.
@@ -38,4 +45,38 @@ func TestAnUncachedMoverIsDeletedBeforeTheFinalizerIsRemoved(t *testing.T) {
 	_, err = s.Reconcile(t.Context(), testKey)
 	require.NoError(t, err)
 	require.Empty(t, s.object.Finalizers)
+}
+
+func TestOnlyClaimsOfTheResourceAreItsLeftovers(t *testing.T) {
+	for owner, left := range map[types.UID]bool{"b1-uid": true, "another": false} {
+		s := newDownload("")
+		s.object.Status.Phase, s.object.Finalizers = velerov2alpha1.DataDownloadPhaseFailed, []string{api.FinalizerData}
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: "claim", OwnerReferences: []metav1.OwnerReference{{UID: owner, Controller: new(true)}}}}
+		s.claims = map[string]*corev1.PersistentVolumeClaim{testKey: claim}
+		request := s.observed(t)
+		require.Equal(t, left, request.seen.HasLeftovers)
+		require.Equal(t, left, len(s.found(request).Claims) == 1)
+	}
+}
+
+func TestAMoverThatNoCacheHasIsNotLost(t *testing.T) {
+	s := newRunning()
+	s.pods["app/db"], s.live[testKey] = sourcePod(), moverPod()
+	s.step(t)
+	require.Equal(t, transfer.InProgress, s.state().Phase)
+	s.pods[testKey], s.failing = moverPod(), errors.New("a mover that was given up is deleted as its cache shows it")
+	s.object.Annotations = map[string]string{api.AnnotationRestarts: "1", api.AnnotationRestarting: "true"}
+	s.step(t)
+	require.True(t, s.kube.Actions()[0].Matches("delete", "pods"))
+}
+
+func TestADeletedResourceHoldsNothing(t *testing.T) {
+	s := newWorking()
+	s.step(t)
+	require.Equal(t, 1, s.NodeSlots.Own().InUse())
+	s.Cached = func(string) (*velerov1.PodVolumeBackup, bool) { return nil, false }
+	require.Zero(t, s.step(t))
+	require.Zero(t, s.NodeSlots.Own().InUse())
+	require.False(t, s.moverWatched)
+	require.Zero(t, s.inactivity())
 }

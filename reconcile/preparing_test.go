@@ -48,25 +48,6 @@ func TestABackupIsAcceptedWhenAPlaceIsFree(t *testing.T) {
 	require.False(t, free(s.Preparing))
 }
 
-func TestABackupThatWaitsForAPlaceIsCanceledAtOnce(t *testing.T) {
-	for name, end := range map[string]func(*velerov1.PodVolumeBackup){
-		"canceled": func(b *velerov1.PodVolumeBackup) { b.Spec.Cancel = true },
-		"deleted": func(b *velerov1.PodVolumeBackup) {
-			b.DeletionTimestamp, b.Finalizers = new(metav1.Now()), []string{"example.com/held"}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newPaced()
-			s.step(t)
-			end(s.object)
-			s.step(t)
-			require.Equal(t, transfer.Canceled, s.state().Phase)
-			s.Preparing.Release("another")
-			require.True(t, free(s.Preparing), "it is not queued any more")
-		})
-	}
-}
-
 func TestARejectedAcceptanceGivesThePlaceBack(t *testing.T) {
 	s := newPaced()
 	s.Preparing.Release("another")

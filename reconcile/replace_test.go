@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +15,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -50,8 +53,8 @@ func TestAFailedMoverIsDeletedBeforeItsTransferReturnsToAccepted(t *testing.T) {
 	for _, phase := range []velerov1.PodVolumeBackupPhase{velerov1.PodVolumeBackupPhasePrepared, velerov1.PodVolumeBackupPhaseInProgress} {
 		t.Run(string(phase), func(t *testing.T) {
 			s := evicted(t, phase)
-			velero := &peeking{single: s}
-			s.Client = velero
+			velero, registry := &peeking{single: s}, prometheus.NewRegistry()
+			s.Client, s.Metrics = velero, metrics.New(registry, "test", testNode)
 			var phases []string
 			s.OnUpdate = func(_ *velerov1.PodVolumeBackup, before, after transfer.State) {
 				phases = append(phases, string(before.Phase+" to "+after.Phase))
@@ -66,6 +69,9 @@ func TestAFailedMoverIsDeletedBeforeItsTransferReturnsToAccepted(t *testing.T) {
 			require.Equal(t, []string{string(phase) + " to Accepted"}, phases, "reported once")
 			require.Zero(t, s.NodeSlots.Own().InUse())
 			require.Empty(t, s.live[testKey])
+			restarts, err := testutil.GatherAndCount(registry, "lateen_mover_restarts_total")
+			require.NoError(t, err)
+			require.Equal(t, 1, restarts)
 			require.Len(t, s.events.Events, 1)
 			require.Equal(t, "Warning MoverRestarted mover was evicted: low on memory; restart 1 of 3", <-s.events.Events)
 		})

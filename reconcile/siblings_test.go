@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"errors"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -38,11 +39,17 @@ func TestASecondMoverDoesNotStartWhileAnotherVolumeOfItsPodIsRestored(t *testing
 		require.Equal(t, transfer.Prepared, s.state().Phase)
 	}
 	require.Zero(t, s.NodeSlots.Own().InUse())
-	other.Status.Phase = velerov1.PodVolumeRestorePhaseCompleted
-	other.ResourceVersion = "2"
-	require.Equal(t, s.Limits.RestartDelay, s.step(t), "the kubelet may still have to report that restore-wait has ended")
+	for version, phase := range []velerov1.PodVolumeRestorePhase{"Completed", "InProgress", "Completed"} {
+		other.Status.Phase, other.ResourceVersion = phase, strconv.Itoa(2+version)
+		if phase == velerov1.PodVolumeRestorePhaseCompleted {
+			require.Equal(t, s.Limits.RestartDelay, s.step(t), "the kubelet may still have to report that restore-wait has ended")
+		} else {
+			require.Zero(t, s.step(t))
+		}
+		s.clock.Step(s.Limits.RestartDelay / 2)
+	}
 	require.Equal(t, transfer.Prepared, s.state().Phase)
-	s.clock.Step(s.Limits.RestartDelay)
+	s.clock.Step(s.Limits.RestartDelay / 2)
 	s.step(t)
 	require.Equal(t, transfer.InProgress, s.state().Phase)
 }

@@ -47,9 +47,10 @@ type single[T transfer.Object] struct {
 	listed       bool // the target is cached
 	claimWatched bool
 	moverWatched bool
-	watched      types.NamespacedName // the target pod
-	oldPods      bool                 // its watch began with a list older than the pod
-	opened       bool                 // that watch, since the last step
+	watched      types.NamespacedName                     // the target pod
+	oldPods      bool                                     // its watch began with a list older than the pod
+	opened       bool                                     // that watch, since the last step
+	claims       map[string]*corev1.PersistentVolumeClaim // created for movers, by key
 	classes      map[string]*storagev1.StorageClass
 	reports      map[string]report // by a mover, by reason
 	siblings     []T
@@ -104,9 +105,9 @@ func (s *single[T]) livePod(_ context.Context, namespace, name string) (*corev1.
 	return pod.DeepCopy(), nil
 }
 
-func (s *single[T]) Mover(key string) *corev1.Pod             { return s.pods[key] }
-func (s *single[T]) Pod(key string) *corev1.Pod               { return s.pods[key] }
-func (*single[T]) Claim(string) *corev1.PersistentVolumeClaim { return nil }
+func (s *single[T]) Mover(key string) *corev1.Pod                   { return s.pods[key] }
+func (s *single[T]) Pod(key string) *corev1.Pod                     { return s.pods[key] }
+func (s *single[T]) Claim(key string) *corev1.PersistentVolumeClaim { return s.claims[key] }
 
 // singleTarget caches the target claim of a single resource. Forget drops it.
 type singleTarget[T transfer.Object] struct{ of *single[T] }

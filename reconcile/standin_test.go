@@ -76,7 +76,7 @@ func TestARestoreFailsWhenItsPodWasDeletedDuringAnAgentRestart(t *testing.T) {
 	s := newFollowed(t)
 	require.Equal(t, s.Limits.PrepareTimeout, s.step(t), "the agent of n2 owns it until then")
 	delete(s.live, "app/db")
-	s.step(t)
+	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
 	require.Empty(t, s.watched, "that agent sees it")
 	require.Equal(t, transfer.New, s.state().Phase)
 
@@ -100,6 +100,15 @@ func TestARestoreFailsWhenItsPodWasDeletedWhileItsAgentWasCutOff(t *testing.T) {
 	require.Empty(t, s.watched)
 	s.clock.Step(within)
 	loses(t, s)
+}
+
+func TestACancelDoesNotWaitForTheAgentOfADeletedPod(t *testing.T) {
+	s := newFollowed(t)
+	s.step(t)
+	delete(s.live, "app/db")
+	s.object.Spec.Cancel = true
+	s.step(t)
+	require.Equal(t, transfer.Canceled, s.state().Phase)
 }
 
 func TestACoordinatorTakesOverARestoreOfAMissingAgent(t *testing.T) {

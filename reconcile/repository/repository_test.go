@@ -3,6 +3,7 @@ package repository
 import (
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,8 +38,13 @@ func TestJobsWithoutARepositoryAreDeletedAfterTheDelay(t *testing.T) {
 	f.change("j1", f.end(batchv1.JobComplete))
 	require.Equal(t, f.Policy.DeleteDelay, f.settle("velero/gone"))
 	require.Equal(t, []string{"j1"}, f.names(), "Velero's server, which polls it, has not seen its end")
+	f.Jobs = staleJobs(f.Jobs.List())
+	f.client.ClearActions()
 	f.pass(f.Policy.DeleteDelay)
 	f.settle("velero/gone")
+	deletions := slices.DeleteFunc(f.client.Actions(), func(action clienttesting.Action) bool { return !action.Matches("delete", "jobs") })
+	require.Len(t, deletions, 1, "it is not deleted again while the cache shows it")
+	f.Jobs = fixtureJobs{f}
 	require.Empty(t, f.names())
 	require.Zero(t, f.patches)
 }

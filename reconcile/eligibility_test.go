@@ -43,11 +43,11 @@ func TestALateWatchDoesNotFailADownload(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newDownload("")
-			s.listed = false
+			s.target.known = false
 			require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
 			require.Empty(t, s.kube.Actions(), "its watch is enough")
 			if test.exists {
-				require.NoError(t, s.kube.Tracker().Add(s.target))
+				require.NoError(t, s.kube.Tracker().Add(s.target.claim))
 			}
 			s.clock.Step(s.Limits.PrepareTimeout)
 			s.step(t)
@@ -139,10 +139,10 @@ func TestAQueuedDownloadIsObservedAgainBeforeItsTimeout(t *testing.T) {
 	require.Equal(t, transfer.New, s.state().Phase, "it queues")
 	s.clock.Step(2 * s.Limits.PrepareTimeout)
 	s.Admission.Forget("first")
-	require.False(t, s.listed, "its claim is not followed while it queues")
+	require.False(t, s.target.known, "its claim is not followed while it queues")
 	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
 	require.Equal(t, transfer.New, s.state().Phase, "its claim was not listed yet: %s", s.state().Message)
-	s.listed = true
+	s.target.known = true
 	s.step(t)
 	require.Equal(t, transfer.Accepted, s.state().Phase)
 }

@@ -43,8 +43,8 @@ func newDownload(class string) *single[*velerov2alpha1.DataDownload] {
 	s := newSingle(transfer.DataDownload(), &velerov2alpha1.DataDownload{Spec: velerov2alpha1.DataDownloadSpec{
 		TargetVolume: velerov2alpha1.TargetVolumeSpec{Namespace: "app", PVC: "data"},
 	}})
-	s.listed = true
-	s.target = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &class}}
+	s.target.known = true
+	s.target.claim = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &class}}
 	return s
 }
 

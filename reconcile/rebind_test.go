@@ -130,32 +130,19 @@ func TestARebindThatTheAPIServerRefusesFailsAtItsDeadline(t *testing.T) {
 	}
 }
 
-// restoredClaim is the watch of the claim into which a mover restored.
-type restoredClaim struct {
-	watched types.NamespacedName
-	known   bool
-}
-
-func (r *restoredClaim) Watch(_ types.UID, claim types.NamespacedName, _ func()) { r.watched = claim }
-func (r *restoredClaim) Forget(types.UID)                                        { r.watched = types.NamespacedName{} }
-
-func (r *restoredClaim) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, known bool) {
-	return nil, r.known
-}
-
 func TestAnAgentWatchesTheClaimOfARestoreThatTheCoordinatorExposed(t *testing.T) {
-	s, watch := newLateDelivery(t), &restoredClaim{}
-	s.Agent.Fleet, s.Restored = followerFleet{}, watch
+	s := newLateDelivery(t)
+	s.Agent.Fleet = followerFleet{}
 	s.step(t)
-	require.Equal(t, types.NamespacedName{Namespace: "velero", Name: "b1"}, watch.watched)
+	require.Equal(t, types.NamespacedName{Namespace: "velero", Name: "b1"}, s.restored.watched)
 	require.Empty(t, s.kube.Actions(), "the watch enqueues it")
-	watch.known = true
+	s.restored.known = true
 	s.step(t)
 	require.NotEmpty(t, s.kube.Actions())
-	require.NotZero(t, watch.watched, "until the volume is rebound")
+	require.NotZero(t, s.restored.watched, "until the volume is rebound")
 	s.clock.Step(s.Limits.RebindGrace)
 	s.step(t)
 	require.Equal(t, velerov2alpha1.DataDownloadPhaseFailed, s.object.Status.Phase)
 	s.step(t)
-	require.Zero(t, watch.watched)
+	require.Zero(t, s.restored.watched)
 }

@@ -24,7 +24,8 @@ func (s *single[T]) observed(t *testing.T) *request[T] {
 	require.Empty(t, s.events.Events)
 	require.Zero(t, s.NodeSlots.Own().InUse())
 	require.Empty(t, s.watched)
-	require.False(t, s.claimWatched || s.moverWatched)
+	require.False(t, s.moverWatched)
+	require.Zero(t, s.target.watched)
 	return request
 }
 
@@ -59,9 +60,9 @@ func TestObservingReservesNothing(t *testing.T) {
 	})
 	t.Run("the watch of a target claim", func(t *testing.T) {
 		s := newDownload("")
-		s.listed = false
+		s.target.known = false
 		s.reserve(s.observed(t))
-		require.True(t, s.claimWatched)
+		require.NotZero(t, s.target.watched)
 	})
 	t.Run("the watch of a target pod", func(t *testing.T) {
 		s := newRestore()

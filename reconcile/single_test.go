@@ -43,9 +43,8 @@ type single[T transfer.Object] struct {
 	pods         map[string]*corev1.Pod // cached, by key: movers and pods of this node
 	live         map[string]*corev1.Pod // on the API server
 	failing      error                  // the error of each GET of a pod; nil for none
-	target       *corev1.PersistentVolumeClaim
-	listed       bool // the target is cached
-	claimWatched bool
+	target       watchedClaim
+	restored     watchedClaim // into which the mover restored
 	moverWatched bool
 	watched      types.NamespacedName                     // the target pod
 	oldPods      bool                                     // its watch began with a list older than the pod
@@ -76,7 +75,7 @@ func newSingle[T transfer.Object](kind transfer.Kind[T], object T) *single[T] {
 		Dependencies: Dependencies{
 			Agent:  transfer.Agent{Node: testNode, Fleet: coordinatorFleet{}},
 			Limits: transfer.DefaultLimits(), ResourceTimeout: time.Minute,
-			Pods: s, Claims: s, Targets: singleTarget[T]{s}, TargetPods: singlePod[T]{s}, Restored: noTargets{}, Movers: singleMover[T]{s}, LivePod: s.livePod,
+			Pods: s, Claims: s, Targets: &s.target, TargetPods: singlePod[T]{s}, Restored: &s.restored, Movers: singleMover[T]{s}, LivePod: s.livePod,
 			StorageClass: func(name string) *storagev1.StorageClass { return s.classes[name] },
 			Exposer: &exposer.Exposer{
 				Client: s.kube, Templates: map[corev1.OSName]objects.Template{corev1.Linux: {}},
@@ -109,14 +108,18 @@ func (s *single[T]) Mover(key string) *corev1.Pod                   { return s.p
 func (s *single[T]) Pod(key string) *corev1.Pod                     { return s.pods[key] }
 func (s *single[T]) Claim(key string) *corev1.PersistentVolumeClaim { return s.claims[key] }
 
-// singleTarget caches the target claim of a single resource. Forget drops it.
-type singleTarget[T transfer.Object] struct{ of *single[T] }
+// watchedClaim is the watch of one claim. Forget ends it.
+type watchedClaim struct {
+	watched types.NamespacedName
+	claim   *corev1.PersistentVolumeClaim
+	known   bool // the watch has shown whether the claim exists
+}
 
-func (s singleTarget[T]) Watch(types.UID, types.NamespacedName, func()) { s.of.claimWatched = true }
-func (s singleTarget[T]) Forget(types.UID)                              { s.of.listed = false }
+func (w *watchedClaim) Watch(_ types.UID, claim types.NamespacedName, _ func()) { w.watched = claim }
+func (w *watchedClaim) Forget(types.UID)                                        { w.watched, w.known = types.NamespacedName{}, false }
 
-func (s singleTarget[T]) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, known bool) {
-	return s.of.target, s.of.listed
+func (w *watchedClaim) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, known bool) {
+	return w.claim, w.known
 }
 
 // singlePod returns the target pod of a single resource, as a watch shows it.
@@ -204,13 +207,3 @@ func (coordinatorFleet) IsCoordinator() bool            { return true }
 func (c coordinatorFleet) Unavailable(node string) bool { return node == c.absent || node == c.lost }
 func (c coordinatorFleet) RunsVelero(node string) bool  { return node == c.veleros }
 func (c coordinatorFleet) Lost(node string) bool        { return node == c.lost }
-
-// noTargets watches no claim.
-type noTargets struct{}
-
-func (noTargets) Watch(types.UID, types.NamespacedName, func()) {}
-func (noTargets) Forget(types.UID)                              {}
-
-func (noTargets) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, known bool) {
-	return nil, false
-}

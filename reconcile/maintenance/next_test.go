@@ -231,3 +231,25 @@ func TestTheOldestDueIsFirst(t *testing.T) {
 	require.True(t, MayStart(Waiting{"b", ago(time.Hour)}, others, 1, 3), "a name decides")
 	require.False(t, MayStart(Waiting{"d2", now()}, others, 0, 3))
 }
+
+// The bounds may be short. A released job with a pod that has not terminated is kept until Velero's server can
+// observe it.
+func TestAFailedJobIsDeletedAfterTheDelayOnly(t *testing.T) {
+	bounds := policy()
+	bounds.PodWait = time.Millisecond
+	left := recorded(job(ago(time.Minute), objects.JobUnfinished))
+	left.Counted, left.Released, left.Terminating, left.Since = true, ago(9*time.Second), ago(9*time.Second), ago(9*time.Second)
+	require.Equal(t, objects.StageAbandoned, left.Stage())
+	require.Equal(t, Step{Reason: AlreadyRunning, After: time.Second}, Next(ready(), []objects.JobStatus{left}, existing(), bounds, now()))
+	left.Since = ago(bounds.DeleteDelay)
+	require.Equal(t, Step{Action: Delete, Jobs: []objects.JobStatus{left}}, Next(ready(), []objects.JobStatus{left}, existing(), bounds, now()))
+}
+
+func TestAJobWithoutARepositoryIsReleasedBeforeItsDeletion(t *testing.T) {
+	uncounted := job(ago(3*time.Minute), objects.JobFailed)
+	uncounted.Counted = false
+	jobs := []objects.JobStatus{uncounted}
+	require.Equal(t, Step{Action: MarkFailed, Jobs: jobs}, WithoutRepository(jobs, policy(), now()))
+	jobs[0].Counted = true
+	require.Equal(t, Step{Action: Delete, Jobs: jobs}, WithoutRepository(jobs, policy(), now()))
+}

@@ -23,7 +23,7 @@ type edge struct {
 // the transfer inside the effect. Its edge is the one of FailExpose or FailRebind.
 func edges() []edge {
 	found := map[[2]Phase]map[Reason]bool{}
-	walk(func(m *situation) bool {
+	walk(func(m *situation) {
 		from := m.State.Phase
 		add := func(step Step) {
 			pair := [2]Phase{from, step.State.Phase}
@@ -41,7 +41,6 @@ func edges() []edge {
 			add(FailRebind(m.State, m.Observed, ""))
 		case Wait, Rebind, DeleteMover, CleanUp:
 		}
-		return true
 	})
 	var all []edge
 	for pair, reasons := range found {

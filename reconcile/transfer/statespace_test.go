@@ -80,6 +80,18 @@ func spaces() []space {
 	return all
 }
 
+// walk calls visit for every situation, with the step that follows.
+func walk(visit func(*situation)) {
+	var m situation
+	for _, s := range spaces() {
+		for number := range s.size {
+			s.at(number, &m)
+			m.Step = Next(m.State, m.Observed, m.Limits)
+			visit(&m)
+		}
+	}
+}
+
 // phaseDimensions returns the dimensions that a phase has in addition to the common ones, and the times of its earlier phases.
 func phaseDimensions(phase Phase) []dimension {
 	begun := oneOf(func(m *situation, ago time.Duration) {

@@ -55,8 +55,7 @@ func TestAnErrorIsNotTheEndOfAPod(t *testing.T) {
 		"of the source": velerov1.PodVolumeBackupPhaseAccepted,
 	} {
 		for answer, failing := range map[string]error{
-			"500": apierrors.NewInternalError(errors.New("etcd")), "403": apierrors.NewForbidden(corev1.Resource("pods"), "db", errors.New("no rights")),
-			"timeout": context.DeadlineExceeded,
+			"403": apierrors.NewForbidden(corev1.Resource("pods"), "db", errors.New("no rights")), "timeout": context.DeadlineExceeded,
 		} {
 			t.Run(name+", "+answer, func(t *testing.T) {
 				s := newRunning()

@@ -1,7 +1,6 @@
 package leader
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,9 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
 )
 
@@ -68,31 +65,6 @@ func TestARestartedContainerReacquiresItsLeaseAtOnce(t *testing.T) {
 			})
 		})
 	}
-}
-
-// An agent may list and watch this Lease alone.
-func TestTheLeaseIsWatchedByItsName(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset()
-		c, err := NewCoordinator(Options{Client: client, Namespace: "velero", Name: testLease, Identity: "me", Clock: clock.RealClock{}})
-		require.NoError(t, err)
-		ctx, stop := context.WithCancel(t.Context())
-		done := c.watch(ctx)
-		letPass(time.Second)
-		stop()
-		<-done
-		require.NotEmpty(t, client.Actions())
-		for _, action := range client.Actions() {
-			var of fields.Selector
-			switch action := action.(type) {
-			case clienttesting.ListActionImpl:
-				of = action.ListRestrictions.Fields
-			case clienttesting.WatchActionImpl:
-				of = action.WatchRestrictions.Fields
-			}
-			require.Equal(t, "metadata.name="+testLease, of.String(), "%v", action)
-		}
-	})
 }
 
 // letPass advances the time in a bubble and runs everything that is due before its end.

@@ -85,13 +85,12 @@ func TestAClockThatIsAheadAbandonsNoJob(t *testing.T) {
 	f.job("j1", "r1")
 	f.pass(3 * time.Minute)
 	require.Equal(t, f.Policy.PodWait, f.settle(key), "it has been without a pod for a moment")
-	f.change("j1", f.end(batchv1.JobComplete))
-	f.pass(3 * time.Minute)
-	f.remove("j1")
-	f.job("j2", "gone", f.end(batchv1.JobComplete), func(job *batchv1.Job) {
+	f.change("j1", func(job *batchv1.Job) {
+		f.end(batchv1.JobComplete)(job)
 		job.Status.Conditions[0].LastTransitionTime = metav1.NewTime(f.clock.Now().Add(-3 * time.Minute))
 	})
-	require.Equal(t, f.Policy.DeleteDelay, f.settle("velero/gone"), "Velero's server has had no time to see it")
+	delete(f.repositories, key)
+	require.Equal(t, f.Policy.DeleteDelay, f.settle(key), "Velero's server has had no time to see it")
 }
 
 // TestJobsWithPendingPodsFreeTheirPlaceAfterTheTimeout fills all places with such jobs, of Lateen and of Velero's server.

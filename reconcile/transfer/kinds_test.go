@@ -3,6 +3,7 @@ package transfer
 import (
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -195,27 +196,19 @@ func TestMoverNamesMatchVeleros(t *testing.T) {
 	}
 }
 
-func TestOnlyVelerosDataMoverIsSupported(t *testing.T) {
-	for mover, foreign := range map[string]bool{"": false, "velero": false, "velero-fs": false, "velero-block": false, "other": true, "Velero": true} {
+func TestOnlyVelerosFileMoverIsSupported(t *testing.T) {
+	for mover, want := range map[string]struct{ foreign, refused bool }{
+		"": {}, "velero": {}, "velero-fs": {}, "velero-block": {refused: true}, "other": {foreign: true}, "Velero": {foreign: true},
+	} {
 		upload := DataUpload().Get(&velerov2alpha1.DataUpload{
-			Spec: velerov2alpha1.DataUploadSpec{DataMover: mover}, Status: velerov2alpha1.DataUploadStatus{Phase: velerov2alpha1.DataUploadPhaseInProgress},
+			Spec:   velerov2alpha1.DataUploadSpec{DataMover: mover, SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{StorageClass: "fast"}},
+			Status: velerov2alpha1.DataUploadStatus{Phase: velerov2alpha1.DataUploadPhaseInProgress},
 		})
-		require.Equal(t, foreign, upload.Foreign, mover)
-		require.Equal(t, foreign, !upload.TakesSlot(), mover)
-		require.Equal(t, foreign, DataDownload().Get(&velerov2alpha1.DataDownload{Spec: velerov2alpha1.DataDownloadSpec{DataMover: mover}}).Foreign, mover)
-	}
-}
-
-func TestTheBlockMoverIsUnsupportedWithARemedy(t *testing.T) {
-	for mover, refused := range map[string]bool{"": false, "velero": false, "velero-fs": false, "velero-block": true, "other": false} {
-		upload := &velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{DataMover: mover, SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{StorageClass: "fast"}}}
-		download := &velerov2alpha1.DataDownload{Spec: velerov2alpha1.DataDownloadSpec{DataMover: mover}}
-		require.Equal(t, refused, DataUpload().Get(upload).UnsupportedReason != "", mover)
-		require.Equal(t, refused, DataDownload().Get(download).UnsupportedReason != "", mover)
-		if refused {
-			require.Equal(t, "data mover velero-block is not supported by Lateen; run the backup with data mover velero-fs", DataUpload().Get(upload).UnsupportedReason)
-			require.Equal(t, "data mover velero-block is not supported by Lateen; restore it with Velero's node-agent", DataDownload().Get(download).UnsupportedReason)
-		}
+		download := DataDownload().Get(&velerov2alpha1.DataDownload{Spec: velerov2alpha1.DataDownloadSpec{DataMover: mover}})
+		require.Equal(t, []bool{want.foreign, want.foreign, want.foreign}, []bool{upload.Foreign, !upload.TakesSlot(), download.Foreign}, mover)
+		why := map[bool]string{true: "data mover velero-block is not supported by Lateen; "}[want.refused]
+		require.Equal(t, why, strings.TrimSuffix(upload.UnsupportedReason, "run the backup with data mover velero-fs"), mover)
+		require.Equal(t, why, strings.TrimSuffix(download.UnsupportedReason, "restore it with Velero's node-agent"), mover)
 	}
 }
 

@@ -27,19 +27,6 @@ func TestPodVolumeBackupMetadata(t *testing.T) {
 			state: State{Phase: Accepted, Finalizer: true},
 			after: metadata{Labels: exposing, Finalizers: []string{api.FinalizerPodVolume}},
 		},
-		"starting takes the label off": {
-			before: metadata{Labels: map[string]string{api.LabelExposing: "true"}, Finalizers: []string{api.FinalizerPodVolume}},
-			state:  State{Phase: InProgress, Finalizer: true},
-			after:  metadata{Labels: map[string]string{}, Finalizers: []string{api.FinalizerPodVolume}},
-		},
-		"a restart puts the label back and is counted": {
-			before: metadata{Finalizers: []string{api.FinalizerPodVolume}},
-			state:  State{Phase: Accepted, Finalizer: true, Restarts: 2},
-			after: metadata{
-				Labels: exposing, Finalizers: []string{api.FinalizerPodVolume},
-				Annotations: map[string]string{api.AnnotationRestarts: "2"},
-			},
-		},
 		"only our finalizer is removed, and the resource is done": {
 			before: metadata{Finalizers: []string{"a/b", api.FinalizerPodVolume, "c/d"}},
 			state:  State{Phase: Completed},

@@ -15,12 +15,6 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// blind is an empty pod cache.
-type blind struct{}
-
-func (blind) Mover(string) *corev1.Pod { return nil }
-func (blind) Pod(string) *corev1.Pod   { return nil }
-
 func TestNothingIsReadOfASettledTransfer(t *testing.T) {
 	s := newWorking()
 	s.object.Status.Phase, s.pods = velerov1.PodVolumeBackupPhaseFailed, nil
@@ -36,7 +30,7 @@ func TestAnUncachedMoverIsDeletedBeforeTheFinalizerIsRemoved(t *testing.T) {
 	}
 	require.NotNil(t, s.Mover(testKey))
 	s.object.Status.Phase = velerov1.PodVolumeBackupPhaseCanceled
-	s.Pods = blind{}
+	s.Pods = s.single // which caches nothing
 	requeue, err := s.Reconcile(t.Context(), testKey)
 	require.NoError(t, err)
 	require.Nil(t, s.Mover(testKey))

@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -49,12 +48,12 @@ func TestABackupIsAcceptedWhenAPlaceIsFree(t *testing.T) {
 }
 
 func TestARejectedAcceptanceGivesThePlaceBack(t *testing.T) {
-	s := newPaced()
-	s.Preparing.Release("another")
-	s.Client = &rejecting{single: s, err: apierrors.NewForbidden(corev1.Resource("podvolumebackups"), "b1", errors.New("no rights"))}
-	_, err := s.Reconcile(t.Context(), testKey)
+	refused := apierrors.NewForbidden(corev1.Resource("podvolumebackups"), "b1", errors.New("no rights"))
+	f := newFixture(t, fault{call: "patch podvolumebackups", ordinal: 1, err: refused})
+	f.Preparing = capacity.FixedPreparation(1)
+	_, err := f.Reconcile(t.Context(), testKey)
 	require.ErrorContains(t, err, "no rights")
-	require.True(t, free(s.Preparing))
+	require.True(t, free(f.Preparing))
 }
 
 func TestWhatIsPreparedHoldsAPlaceOfItsNodeUntilItStarts(t *testing.T) {
@@ -102,14 +101,4 @@ func TestAMoverThatDoesNotRunGivesItsPlaceToTheNext(t *testing.T) {
 	s.Observe(s.object)
 	require.True(t, s.Preparing.TryAcquire(true, "next", s.clock.Now(), func() {}), "an event of it changes nothing")
 	require.Equal(t, transfer.Accepted, s.state().Phase, "it can still start")
-}
-
-// rejecting refuses every write.
-type rejecting struct {
-	*single[*velerov1.PodVolumeBackup]
-	err error
-}
-
-func (r *rejecting) Patch(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (*velerov1.PodVolumeBackup, error) {
-	return nil, r.err
 }

@@ -71,8 +71,7 @@ func TestHappyPathTakesSevenWritesAndNoReadButTheLog(t *testing.T) {
 	require.Equal(t, map[string]int{"patch podvolumebackups": 5, "create pods": 1, "delete pods": 1, "get pods/log": 1}, s.calls)
 	require.Equal(t, []string{"b1: New to Accepted", "b1: Accepted to Prepared", "b1: Prepared to InProgress", "b1: InProgress to Completed"}, phases)
 	require.Equal(t, []string{"velero/b1: fake logs"}, logs)
-	require.Len(t, s.events.Events, 1)
-	require.Equal(t, "Normal Completed Moved 10 bytes in 1s", <-s.events.Events)
+	require.Equal(t, []string{"Normal Completed Moved 10 bytes in 1s"}, s.sent())
 	families, err := registry.Gather()
 	require.NoError(t, err)
 	counted := map[string]float64{}

@@ -21,12 +21,12 @@ func newForeign(phase velerov2alpha1.DataDownloadPhase) *single[*velerov2alpha1.
 func TestAForeignTransferIsReportedOnceAndNotChanged(t *testing.T) {
 	s := newForeign("")
 	before := s.object.DeepCopy()
+	s.observed(t)
 	for range 3 {
 		require.Zero(t, s.step(t))
 	}
 	require.Equal(t, before, s.object)
-	require.Len(t, s.events.Events, 1)
-	require.Equal(t, `Normal ForeignDataMover Ignored by Lateen: it is for data mover "acme", not Velero's own. That data mover must be installed and accept it`, <-s.events.Events)
+	require.Equal(t, []string{`Normal ForeignDataMover Ignored by Lateen: it is for data mover "acme", not Velero's own. That data mover must be installed and accept it`}, s.sent())
 }
 
 func TestAForeignTransferWithItsDataMoverIsNeitherReportedNorRead(t *testing.T) {

@@ -70,11 +70,7 @@ func TestARejectionIsReportedOncePerReason(t *testing.T) {
 		_, err := s.Reconcile(t.Context(), testKey)
 		require.Error(t, err)
 	}
-	close(s.events.Events)
-	var reported []string
-	for event := range s.events.Events {
-		reported = append(reported, event)
-	}
+	reported := s.sent()
 	require.Len(t, reported, 3, "%q", reported)
 	require.Regexp(t, "^Warning MoverNotMade .*exceeded quota: a", reported[0])
 	require.Regexp(t, "^Warning MoverNotMade .*exceeded quota: b", reported[1])

@@ -72,8 +72,7 @@ func TestAFailedMoverIsDeletedBeforeItsTransferReturnsToAccepted(t *testing.T) {
 			restarts, err := testutil.GatherAndCount(registry, "lateen_mover_restarts_total")
 			require.NoError(t, err)
 			require.Equal(t, 1, restarts)
-			require.Len(t, s.events.Events, 1)
-			require.Equal(t, "Warning MoverRestarted mover was evicted: low on memory; restart 1 of 3", <-s.events.Events)
+			require.Equal(t, []string{"Warning MoverRestarted mover was evicted: low on memory; restart 1 of 3"}, s.sent())
 		})
 	}
 }

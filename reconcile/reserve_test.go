@@ -6,14 +6,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/reconcile/capacity"
-	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 // observed observes a resource and reserves nothing.
@@ -71,13 +69,6 @@ func TestObservingReservesNothing(t *testing.T) {
 		s.clock.Step(s.Limits.FollowTarget)
 		s.reserve(s.observed(t))
 		require.Equal(t, "app/db", s.watched.String())
-	})
-	t.Run("an Event", func(t *testing.T) {
-		upload := &velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{DataMover: "another"}}
-		s := newSingle(transfer.DataUpload(), upload)
-		s.observed(t)
-		s.step(t)
-		require.Contains(t, <-s.events.Events, corev1.EventTypeNormal+" "+EventForeign)
 	})
 }
 

@@ -190,6 +190,14 @@ func (s *single[T]) step(t *testing.T) time.Duration {
 	return after
 }
 
+// sent returns the Events since its last call.
+func (s *single[T]) sent() (all []string) {
+	for len(s.events.Events) > 0 {
+		all = append(all, <-s.events.Events)
+	}
+	return all
+}
+
 func (s *single[T]) state() transfer.State { return s.Kind.Get(s.object) }
 
 // followerFleet is a fleet of which this agent is not the coordinator.

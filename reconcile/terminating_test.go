@@ -19,9 +19,7 @@ func TestATerminatingMoverOnAReadyNodeIsReportedOnce(t *testing.T) {
 	s := newFixture(t, fault{})
 	s.standsIn(t, velerov1.PodVolumeBackupPhaseFailed)
 	s.Agent.Node, s.NodeSlots = testNode, capacity.NewNodeSlots(testNode, 1, 1)
-	for len(s.events.Events) > 0 {
-		<-s.events.Events
-	}
+	s.sent()
 	s.terminate(t)
 	s.clock.Step(time.Hour) // the clock of the API server is behind
 	after, err := s.Reconcile(t.Context(), testKey)
@@ -31,10 +29,10 @@ func TestATerminatingMoverOnAReadyNodeIsReportedOnce(t *testing.T) {
 	s.clock.Step(after)
 	s.steps(t, 3)
 	require.NotEmpty(t, s.object.Finalizers, "the mover may still run")
-	require.Len(t, s.events.Events, 1)
-	event := <-s.events.Events
-	require.Contains(t, event, "Warning CleanUpWaits Mover pod b1 is being deleted, but the kubelet of node n1 has not confirmed its end within 1m0s")
-	require.Contains(t, event, "kubectl -n velero describe pod b1")
+	events := s.sent()
+	require.Len(t, events, 1)
+	require.Contains(t, events[0], "Warning CleanUpWaits Mover pod b1 is being deleted, but the kubelet of node n1 has not confirmed its end within 1m0s")
+	require.Contains(t, events[0], "kubectl -n velero describe pod b1")
 }
 
 func TestARefusedDeletionIsReportedOnce(t *testing.T) {
@@ -43,9 +41,7 @@ func TestARefusedDeletionIsReportedOnce(t *testing.T) {
 			s := newFixture(t, fault{})
 			s.standsIn(t, phase)
 			s.Agent.Node, s.NodeSlots = testNode, capacity.NewNodeSlots(testNode, 1, 1)
-			for len(s.events.Events) > 0 {
-				<-s.events.Events
-			}
+			s.sent()
 			s.kube.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return true, nil, apierrors.NewForbidden(corev1.Resource("pods"), "b1", errors.New("by policy"))
 			})

@@ -21,16 +21,6 @@ func TestNodesHaveSeparateSlots(t *testing.T) {
 	require.Equal(t, 2, nodeSlots.Own().InUse())
 }
 
-func TestAResourceIsReleasedOnTheNodeOfItsSlot(t *testing.T) {
-	nodeSlots := NewNodeSlots("n1", 1, 1)
-	nodeSlots.ForceAcquire("n2", "a")
-	enqueued := false
-	require.False(t, nodeSlots.Queue("n2", "b", created(2), func() { enqueued = true }))
-	nodeSlots.Release("a")
-	require.True(t, enqueued)
-	require.Zero(t, nodeSlots.Own().InUse())
-}
-
 func TestAResourceThatChangesItsNodeReleasesItsSlot(t *testing.T) {
 	nodeSlots := NewNodeSlots("n1", 1, 1)
 	nodeSlots.ForceAcquire("n2", "a")

@@ -3,6 +3,7 @@ package transfer
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -13,51 +14,29 @@ import (
 
 var update = flag.Bool("update", false, "write the diagram into the documentation")
 
-// edge is one transition of Next between two phases, with the reasons of the writes.
-type edge struct {
-	From, To Phase
-	Reasons  []string
-}
-
-// edges walks every situation and collects the writes of Next. An expose or a rebind that cannot succeed finishes
-// the transfer inside the effect. Its edge is the one of FailExpose or FailRebind.
-func edges() []edge {
-	found := map[[2]Phase]map[Reason]bool{}
+// edges walks every situation and collects the reasons of the writes of Next, by the phases before and after. An expose or
+// a rebind that cannot succeed finishes the transfer inside the effect. Its edge is the one of FailExpose or FailRebind.
+func edges() map[[2]Phase]map[string]bool {
+	found := map[[2]Phase]map[string]bool{}
 	walk(func(m *situation) {
-		from := m.State.Phase
-		add := func(step Step) {
-			pair := [2]Phase{from, step.State.Phase}
-			if found[pair] == nil {
-				found[pair] = map[Reason]bool{}
-			}
-			found[pair][step.Reason] = true
-		}
+		var step Step
 		switch m.Step.Action {
 		case Write:
-			add(m.Step)
+			step = m.Step
 		case Expose:
-			add(FailExpose(m.State, m.Observed, ""))
+			step = FailExpose(m.State, m.Observed, "")
 		case AbandonRebind:
-			add(FailRebind(m.State, m.Observed, ""))
+			step = FailRebind(m.State, m.Observed, "")
 		case Wait, Rebind, DeleteMover, CleanUp:
+			return
 		}
+		pair := [2]Phase{m.State.Phase, step.State.Phase}
+		if found[pair] == nil {
+			found[pair] = map[string]bool{}
+		}
+		found[pair][string(step.Reason)] = true
 	})
-	var all []edge
-	for pair, reasons := range found {
-		each := edge{From: pair[0], To: pair[1]}
-		for reason := range reasons {
-			each.Reasons = append(each.Reasons, string(reason))
-		}
-		slices.Sort(each.Reasons)
-		all = append(all, each)
-	}
-	slices.SortFunc(all, func(a, b edge) int {
-		if a.From != b.From {
-			return slices.Index(Phases(), a.From) - slices.Index(Phases(), b.From)
-		}
-		return strings.Compare(string(a.To), string(b.To))
-	})
-	return all
+	return found
 }
 
 // TestEdgesMatchTheDiagram compares the state diagram of the documentation with the transitions of Next.
@@ -69,8 +48,13 @@ func TestEdgesMatchTheDiagram(t *testing.T) {
 	_, after, ends := strings.Cut(rest, end)
 	require.True(t, begins && ends, "%s has no state diagram", page)
 	var diagram strings.Builder
-	for _, each := range edges() {
-		fmt.Fprintf(&diagram, "    %s --> %s: %s\n", each.From, each.To, strings.Join(each.Reasons, "<br/>"))
+	found := edges()
+	for _, from := range Phases() {
+		for _, to := range slices.Sorted(slices.Values(Phases())) {
+			if reasons := slices.Sorted(maps.Keys(found[[2]Phase{from, to}])); len(reasons) > 0 {
+				fmt.Fprintf(&diagram, "    %s --> %s: %s\n", from, to, strings.Join(reasons, "<br/>"))
+			}
+		}
 	}
 	want := before + begin + diagram.String() + end + after
 	if *update {

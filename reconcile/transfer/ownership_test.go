@@ -8,7 +8,10 @@ import (
 )
 
 // nodes is a fleet that answers by the name of the node.
-type nodes struct{ leads bool }
+type nodes struct {
+	leads bool
+	asked *[]string // the nodes passed to Lost, if set
+}
 
 func (n nodes) IsCoordinator() bool { return n.leads }
 
@@ -16,7 +19,13 @@ func (n nodes) Unavailable(node string) bool {
 	return strings.HasPrefix(node, "gone") || strings.HasPrefix(node, "lost")
 }
 func (n nodes) RunsVelero(node string) bool { return strings.HasPrefix(node, "velero") }
-func (n nodes) Lost(node string) bool       { return strings.HasPrefix(node, "lost") }
+
+func (n nodes) Lost(node string) bool {
+	if n.asked != nil {
+		*n.asked = append(*n.asked, node)
+	}
+	return strings.HasPrefix(node, "lost")
+}
 
 func TestOwnership(t *testing.T) {
 	type view struct {
@@ -94,19 +103,8 @@ func TestNodesOfATransfer(t *testing.T) {
 	}
 }
 
-// watchful is a fleet that records the nodes passed to Lost.
-type watchful struct {
-	nodes
-	asked []string
-}
-
-func (w *watchful) Lost(node string) bool {
-	w.asked = append(w.asked, node)
-	return false
-}
-
 func TestANodeIsObservedWhileItsAgentExists(t *testing.T) {
-	fleet := &watchful{nodes: nodes{leads: true}}
-	require.False(t, Agent{Node: "n0", Fleet: fleet}.OwnershipOf(State{Phase: InProgress}, here, here).Acts())
-	require.Equal(t, []string{here}, fleet.asked, "the grace of its Node begins with that of its agent")
+	var asked []string
+	require.False(t, Agent{Node: "n0", Fleet: nodes{leads: true, asked: &asked}}.OwnershipOf(State{Phase: InProgress}, here, here).Acts())
+	require.Equal(t, []string{here}, asked, "the grace of its Node begins with that of its agent")
 }

@@ -222,7 +222,7 @@ func randomStep(t *testing.T, random *rand.Rand, admission *recordedAdmission, m
 		return fmt.Sprintf("new %v", e)
 	}
 	uid := uids[random.IntN(len(uids))]
-	switch random.IntN(8) {
+	switch random.IntN(9) {
 	case 0:
 		d := time.Duration(1+random.IntN(70)) * time.Second
 		letPass(d)
@@ -236,7 +236,12 @@ func randomStep(t *testing.T, random *rand.Rand, admission *recordedAdmission, m
 		admission.Release(uid)
 		model.release(uid)
 		return "release " + string(uid)
-	case 3, 4:
+	case 3:
+		model.perNode = random.IntN(4)
+		admission.SetPerNode(model.perNode)
+		model.count()
+		return fmt.Sprintf("%d per node", model.perNode)
+	case 4, 5:
 		e := model.all[uid].Entry
 		if random.IntN(3) > 0 { // otherwise the same version is listed again
 			e.Version += "+"
@@ -252,20 +257,3 @@ func randomStep(t *testing.T, random *rand.Rand, admission *recordedAdmission, m
 }
 
 func randomNode(random *rand.Rand) string { return []string{"", "n1", "n2"}[random.IntN(3)] }
-
-func TestAnotherLimitPerNodeAdmitsWhatWaitsThereAndKeepsPlaces(t *testing.T) {
-	q := newRecordedAdmission(4, 1)
-	for age, uid := range []types.UID{"a", "b"} {
-		q.Observe(newEntry(uid, age, "n1"))
-	}
-	require.True(t, q.tryAdmit("a"))
-	require.False(t, q.tryAdmit("b"))
-	q.SetPerNode(2)
-	require.Equal(t, []types.UID{"b"}, q.takeEnqueued())
-	require.True(t, q.tryAdmit("b"))
-	q.SetPerNode(1)
-	q.Observe(newEntry("c", 3, "n1"))
-	require.False(t, q.tryAdmit("c"))
-	q.Release("a")
-	require.False(t, q.tryAdmit("c"), "one place is still taken")
-}

@@ -78,10 +78,13 @@ func (r fixtureRepositories) Patch(_ context.Context, name string, _ types.Patch
 	return changed, nil
 }
 
-type fixtureLocations struct{}
+// oneLocation is the cache of the only BackupStorageLocation, or of none.
+type oneLocation struct {
+	*velerov1.BackupStorageLocation
+}
 
-func (fixtureLocations) Get(string) (*velerov1.BackupStorageLocation, bool) {
-	return &velerov1.BackupStorageLocation{}, true
+func (l oneLocation) Get(string) (*velerov1.BackupStorageLocation, bool) {
+	return l.BackupStorageLocation, l.BackupStorageLocation != nil
 }
 
 type fixtureJobs struct{ *fixture }
@@ -115,7 +118,7 @@ func newFixture(t *testing.T) *fixture {
 		repositories: map[string]*velerov1.BackupRepository{}, enqueued: map[string]bool{}, registry: prometheus.NewRegistry(),
 	}
 	f.Reconciler = &Reconciler{
-		Repositories: fixtureRepositories{f}, Locations: fixtureLocations{}, Jobs: fixtureJobs{f}, TerminalPods: fixtureTerminalPods{f},
+		Repositories: fixtureRepositories{f}, Locations: oneLocation{&velerov1.BackupStorageLocation{}}, Jobs: fixtureJobs{f}, TerminalPods: fixtureTerminalPods{f},
 		Client: fixtureRepositories{f}, JobClient: exposer.Jobs{Client: f.client}, Enqueue: func(key string) { f.enqueued[key] = true },
 		Plan: func(context.Context, *velerov1.BackupRepository) (JobPlan, error) {
 			return JobPlan{Settings: objects.JobSettings{Keep: maintenance.DefaultKeep}, Created: func(*batchv1.Job) {}}, nil

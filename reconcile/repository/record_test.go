@@ -47,16 +47,18 @@ func TestAnEndedJobIsCountedOnceDespiteAShortHistory(t *testing.T) {
 	}
 }
 
+// rejections are the answers to a write to an object that was changed or deleted.
+func rejections(resource schema.GroupResource, name string) map[string]error {
+	return map[string]error{
+		"changed": apierrors.NewConflict(resource, name, errors.New("it has changed")), "deleted": apierrors.NewNotFound(resource, name),
+	}
+}
+
 func TestARejectedRecordOfAChangedRepositoryIsNoError(t *testing.T) {
-	for _, reject := range []func(schema.GroupResource, string) error{
-		func(resource schema.GroupResource, name string) error {
-			return apierrors.NewConflict(resource, name, errors.New("it has changed"))
-		},
-		func(resource schema.GroupResource, name string) error { return apierrors.NewNotFound(resource, name) },
-	} {
+	for _, rejection := range rejections(velerov1.Resource("backuprepositories"), "r1") {
 		f := newFixture(t)
 		key := f.repository("r1")
-		f.rejection = reject(velerov1.SchemeGroupVersion.WithResource("backuprepositories").GroupResource(), "r1")
+		f.rejection = rejection
 		f.run(key, f.end(batchv1.JobComplete))
 		require.NoError(t, f.rejection, "it was not written")
 		require.Zero(t, f.patches)
@@ -72,13 +74,7 @@ func (j staleJobs) List() []*batchv1.Job { return j }
 
 // TestAJobIsCountedOnceByACoordinatorWithAStaleCache has the next coordinator observe a job before its record.
 func TestAJobIsCountedOnceByACoordinatorWithAStaleCache(t *testing.T) {
-	rejections := map[string]func(schema.GroupResource, string) error{
-		"recorded": func(resource schema.GroupResource, name string) error {
-			return apierrors.NewConflict(resource, name, errors.New("it has changed"))
-		},
-		"deleted": func(resource schema.GroupResource, name string) error { return apierrors.NewNotFound(resource, name) },
-	}
-	for name, rejection := range rejections {
+	for name, rejection := range rejections(batchv1.Resource("jobs"), "job") {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			key := f.repository("r1")
@@ -93,7 +89,7 @@ func TestAJobIsCountedOnceByACoordinatorWithAStaleCache(t *testing.T) {
 			next.client.PrependReactor("patch", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
 				patch := action.(clienttesting.PatchAction)
 				require.Contains(t, string(patch.GetPatch()), `"resourceVersion":"1"`)
-				return true, nil, rejection(schema.GroupResource{Group: "batch", Resource: "jobs"}, patch.GetName())
+				return true, nil, rejection
 			})
 			next.settle(key)
 			require.Equal(t, map[string]float64{"velero_repo_maintenance_success_total r1": 1}, f.values("velero_repo_maintenance_success_total"))

@@ -118,19 +118,6 @@ func TestJobsWithPendingPodsFreeTheirPlaceAfterTheTimeout(t *testing.T) {
 	require.Len(t, f.names(), 4)
 }
 
-// TestAJobOfTheServerHasADeadlineToo lets a job run without end. Velero's server sets no deadline.
-func TestAJobOfTheServerHasADeadlineToo(t *testing.T) {
-	f := newFixture(t)
-	f.Policy.Timeout = time.Hour
-	key := f.repository("r1")
-	f.job("j1", "r1", func(job *batchv1.Job) { job.Status.Active, job.Status.Ready = 1, new(int32(1)) })
-	require.Equal(t, time.Hour, f.settle(key))
-	f.pass(time.Hour)
-	f.settle(key)
-	require.Contains(t, f.repositories[key].Status.RecentMaintenance[0].Message, "exceeded --repo-maintenance-timeout")
-	require.EqualValues(t, 1, f.read("j1").Status.Failed)
-}
-
 // TestAJobWithARunningPodIsNotAbandonedForASlowContainer covers an injected container that is not ready.
 func TestAJobWithARunningPodIsNotAbandonedForASlowContainer(t *testing.T) {
 	f := newFixture(t)
@@ -195,14 +182,6 @@ func TestOnlyMaintainableRepositoriesAreOverdue(t *testing.T) {
 	require.Equal(t, both, shown(), "--repo-maintenance-frequency counts")
 }
 
-type oneLocation struct {
-	*velerov1.BackupStorageLocation
-}
-
-func (l oneLocation) Get(string) (*velerov1.BackupStorageLocation, bool) {
-	return l.BackupStorageLocation, l.BackupStorageLocation != nil
-}
-
 func TestEventsSayWhatHappensToARepository(t *testing.T) {
 	f, events := newFixture(t), record.NewFakeRecorder(100)
 	f.Recorder = events
@@ -227,7 +206,7 @@ func TestEventsSayWhatHappensToARepository(t *testing.T) {
 		f.settle(key)
 		require.Equal(t, []string{test.event}, sent())
 	}
-	f.Locations = fixtureLocations{}
+	f.Locations = oneLocation{&velerov1.BackupStorageLocation{}}
 	f.run(key, f.end(batchv1.JobComplete))
 	require.Equal(t, []string{"Normal MaintenanceSucceeded Maintenance succeeded in 1m0s"}, sent())
 	f.run(key, f.outOfMemory)

@@ -16,11 +16,6 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// emptyJobs is a cache whose watch has not shown any job yet.
-type emptyJobs struct{}
-
-func (emptyJobs) List() []*batchv1.Job { return nil }
-
 func TestAJobThatIsDeletedBeforeItIsCachedIsFollowedByAnother(t *testing.T) {
 	f := newFixture(t)
 	key := f.repository("r1")
@@ -86,7 +81,7 @@ func TestAJobThatNoCacheHasKeepsItsPlace(t *testing.T) {
 	for name, lost := range map[string]error{"it was created": nil, "its creation had no answer": errors.New("unexpected EOF")} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
-			f.Limit, f.Jobs = 1, emptyJobs{}
+			f.Limit, f.Jobs = 1, staleJobs(nil)
 			first, second := f.repository("r1"), f.repository("r2")
 			f.pass(2 * time.Hour)
 			f.client.PrependReactor("create", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {

@@ -118,6 +118,15 @@ func TestJobsWithPendingPodsFreeTheirPlaceAfterTheTimeout(t *testing.T) {
 	require.Len(t, f.names(), 4)
 }
 
+func TestAJobWithoutAPodIsAbandonedWithTheReason(t *testing.T) {
+	f := newFixture(t)
+	key := f.repository("r1")
+	f.job("j1", "r1", func(job *batchv1.Job) { job.Spec.Template.Spec.PriorityClassName = "absent" })
+	f.pass(f.settle(key))
+	f.settle(key)
+	require.Contains(t, f.repositories[key].Status.RecentMaintenance[0].Message, "PriorityClass of its job does not exist: absent")
+}
+
 // TestAJobWithARunningPodIsNotAbandonedForASlowContainer covers an injected container that is not ready.
 func TestAJobWithARunningPodIsNotAbandonedForASlowContainer(t *testing.T) {
 	f := newFixture(t)

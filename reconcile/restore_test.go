@@ -17,29 +17,24 @@ import (
 func TestNoMoverWritesToAVolumeWhosePodResumed(t *testing.T) {
 	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 	succeeded := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
-	tests := map[string]struct {
+	for name, test := range map[string]struct {
 		phase    velerov1.PodVolumeRestorePhase
 		restarts string
-		here     bool // the pod is on this agent's node; otherwise the agent stands in for another node
+		node     string // of the pod: this agent's, or one for which it stands in
 	}{
-		"as its mover is lost":                {phase: velerov1.PodVolumeRestorePhaseInProgress, here: true},
-		"as its mover is lost, its agent too": {phase: velerov1.PodVolumeRestorePhaseInProgress},
-		"in the pause before the next mover":  {phase: velerov1.PodVolumeRestorePhaseAccepted, restarts: "1", here: true},
-		"before the start of the next mover":  {phase: velerov1.PodVolumeRestorePhasePrepared, restarts: "1", here: true},
-	}
-	for name, test := range tests {
+		"as its mover is lost":                {phase: velerov1.PodVolumeRestorePhaseInProgress, node: testNode},
+		"as its mover is lost, its agent too": {phase: velerov1.PodVolumeRestorePhaseInProgress, node: "n2"},
+		"in the pause before the next mover":  {phase: velerov1.PodVolumeRestorePhaseAccepted, restarts: "1", node: testNode},
+		"before the start of the next mover":  {phase: velerov1.PodVolumeRestorePhasePrepared, restarts: "1", node: testNode},
+	} {
 		t.Run(name, func(t *testing.T) {
 			s := newRestore()
 			s.Agent.Fleet = coordinatorFleet{absent: "n2"}
-			node := testNode
-			if !test.here {
-				node = "n2"
-			}
-			s.object.Status = velerov1.PodVolumeRestoreStatus{Phase: test.phase, Node: node, AcceptedTimestamp: &metav1.Time{Time: s.clock.Now()}}
+			s.object.Status = velerov1.PodVolumeRestoreStatus{Phase: test.phase, Node: test.node, AcceptedTimestamp: &metav1.Time{Time: s.clock.Now()}}
 			s.object.Annotations = map[string]string{api.AnnotationRestarts: test.restarts}
 			set := func(pod *corev1.Pod) {
 				s.live["app/db"] = pod
-				if test.here {
+				if test.node == testNode {
 					s.pods["app/db"] = pod
 				}
 			}
@@ -60,28 +55,20 @@ func TestNoMoverWritesToAVolumeWhosePodResumed(t *testing.T) {
 }
 
 func TestARestoreWaitsForItsPodWhileThePodExists(t *testing.T) {
-	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}}
-	unscheduled := waitingPod(waiting)
-	unscheduled.Spec.NodeName = ""
-	for name, test := range map[string]struct {
-		pod  *corev1.Pod
-		here bool
-	}{
-		"on this node, for its init container": {waitingPod(waiting), true},
-		"that is not scheduled":                {unscheduled, false},
-	} {
+	running := waitingPod(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
+	for name, node := range map[string]string{"on this node, for its init container": testNode, "that is not scheduled": ""} {
 		t.Run(name, func(t *testing.T) {
 			s := newRestore()
-			s.live["app/db"] = test.pod
-			if test.here {
-				s.pods["app/db"] = test.pod
+			s.live["app/db"] = targetOn(node)
+			if node != "" {
+				s.pods["app/db"] = targetOn(node)
 			}
 			for range 5 {
 				require.Positive(t, s.step(t))
 				require.Equal(t, transfer.New, s.state().Phase, s.state().Message)
 				s.clock.Step(s.Limits.PrepareTimeout)
 			}
-			s.live["app/db"], s.pods["app/db"] = waitingPod(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}), waitingPod(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
+			s.live["app/db"], s.pods["app/db"] = running, running
 			s.step(t)
 			require.Equal(t, transfer.Accepted, s.state().Phase)
 		})

@@ -2,13 +2,13 @@ package repository
 
 import (
 	"errors"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,18 +44,10 @@ func TestAWrittenJobIsKnownUntilItsDeletion(t *testing.T) {
 	require.Empty(t, known())
 }
 
-// lateRepositories is a cache that is behind the API server.
-type lateRepositories struct {
-	fixtureRepositories
-	late *velerov1.BackupRepository
-}
-
-func (l lateRepositories) Get(string) (*velerov1.BackupRepository, bool) { return l.late, true }
-
 func TestALateCacheStartsNoSecondJob(t *testing.T) {
 	f := newFixture(t)
 	key := f.repository("r1")
-	f.Repositories = lateRepositories{fixtureRepositories{f}, f.repositories[key]}
+	f.Repositories = fixtureRepositories{&fixture{repositories: maps.Clone(f.repositories)}}
 	f.run(key, f.end(batchv1.JobComplete))
 	require.Positive(t, f.settle(key))
 	require.Len(t, f.names(), 1)

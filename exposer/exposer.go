@@ -79,8 +79,8 @@ func adoption(what string, have, want metav1.Object) ([]byte, error) {
 		return nil, errors.New("adopt " + what + " without an owner")
 	case !objects.OwnedBy(have, owner.UID):
 		return nil, fmt.Errorf("%s %s/%s exists but has another owner; delete it to unblock the transfer", what, have.GetNamespace(), have.GetName())
-	case have.GetLabels()[api.LabelAcceptor] != "":
+	case have.GetLabels()[api.LabelExposer] != "":
 		return nil, nil
 	}
-	return json.Marshal(objects.Labelled(owner.UID, want.GetLabels()[api.LabelAcceptor]))
+	return json.Marshal(objects.Labelled(owner.UID, want.GetLabels()[api.LabelExposer]))
 }

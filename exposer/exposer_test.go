@@ -107,7 +107,7 @@ func TestAnExistingPod(t *testing.T) {
 			pod, err := client.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
 			require.Equal(t, test.deleted, apierrors.IsNotFound(err), "%v", err)
 			if test.taken {
-				require.Equal(t, "n1", pod.Labels[api.LabelAcceptor])
+				require.Equal(t, "n1", pod.Labels[api.LabelExposer])
 			}
 		})
 	}

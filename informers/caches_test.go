@@ -139,7 +139,7 @@ func TestCachesListOnlyWhatAnAgentNeeds(t *testing.T) {
 	require.NoError(t, err)
 	velero, err := NewClientset(config)
 	require.NoError(t, err)
-	caches, err := NewCaches(kube, velero, Selectors{Namespace: "velero", Node: "n1", OwnedLabels: api.LabelMover + "=true", CreatedLabels: api.LabelAcceptor + "=n1"})
+	caches, err := NewCaches(kube, velero, Selectors{Namespace: "velero", Node: "n1", OwnedLabels: api.LabelMover + "=true", CreatedLabels: api.LabelExposer + "=n1"})
 	require.NoError(t, err)
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	stopped := make(chan struct{})
@@ -155,9 +155,9 @@ func TestCachesListOnlyWhatAnAgentNeeds(t *testing.T) {
 	served.lock.Lock()
 	defer served.lock.Unlock()
 	expected := []string{
-		"GET /api/v1/namespaces/velero/persistentvolumeclaims " + api.LabelAcceptor + "=n1",
+		"GET /api/v1/namespaces/velero/persistentvolumeclaims " + api.LabelExposer + "=n1",
 		"GET /api/v1/pods spec.nodeName=n1",
-		"GET /api/v1/namespaces/velero/pods " + api.LabelAcceptor + "=n1",
+		"GET /api/v1/namespaces/velero/pods " + api.LabelExposer + "=n1",
 	}
 	for _, kind := range api.Kinds() {
 		expected = append(expected, "GET /apis/"+kind.GVK.GroupVersion().String()+"/namespaces/velero/"+kind.Resource+" !lateen.dev/done")

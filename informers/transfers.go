@@ -153,5 +153,5 @@ func trimDownload(download *velerov2alpha1.DataDownload) {
 // by Lateen: an agent of Velero may have removed it. Each kind has the same phases with a type of its own.
 func cleanedUp[P ~string](object metav1.Object, phase P, kind api.Kind) bool {
 	return slices.Contains([]P{"Completed", "Failed", "Canceled"}, phase) &&
-		!slices.Contains(object.GetFinalizers(), kind.Finalizer) && object.GetAnnotations()[api.AnnotationAcceptor] == ""
+		!slices.Contains(object.GetFinalizers(), kind.Finalizer) && object.GetAnnotations()[api.AnnotationExposer] == ""
 }

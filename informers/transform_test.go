@@ -29,7 +29,7 @@ func backup(phase velerov1.PodVolumeBackupPhase, finalizers ...string) *velerov1
 }
 
 func marked(backup *velerov1.PodVolumeBackup) *velerov1.PodVolumeBackup {
-	backup.Annotations[api.AnnotationAcceptor] = "n1"
+	backup.Annotations[api.AnnotationExposer] = "n1"
 	return backup
 }
 
@@ -74,7 +74,7 @@ func TestTrimmedPodsAreReadAsUntrimmedOnes(t *testing.T) {
 	whole := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "velero", Name: "b1", UID: "uid", ResourceVersion: "7", DeletionTimestamp: &metav1.Time{},
-			Labels: map[string]string{api.LabelAcceptor: "n1"}, Annotations: map[string]string{api.AnnotationAttempt: "2"},
+			Labels: map[string]string{api.LabelExposer: "n1"}, Annotations: map[string]string{api.AnnotationAttempt: "2"},
 			OwnerReferences: []metav1.OwnerReference{{Kind: "PodVolumeBackup", Name: "b1", UID: "owner", Controller: new(true)}},
 		},
 		Spec: corev1.PodSpec{

@@ -23,7 +23,7 @@ const (
 	EventCanceled     = "Canceled"
 	EventRestarted    = "MoverRestarted"
 	EventMoverLog     = "MoverLog"
-	EventCreateFailed = "MoverNotMade"
+	EventCreateFailed = "MoverCreateFailed"
 	EventForeign      = "ForeignDataMover"
 	// EventCleanUpWaits means that the mover pod, a claim or a snapshot is not deleted yet.
 	EventCleanUpWaits = "CleanUpWaits"

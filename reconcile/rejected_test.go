@@ -72,7 +72,7 @@ func TestARejectionIsReportedOncePerReason(t *testing.T) {
 	}
 	reported := s.sent()
 	require.Len(t, reported, 3, "%q", reported)
-	require.Regexp(t, "^Warning MoverNotMade .*exceeded quota: a", reported[0])
-	require.Regexp(t, "^Warning MoverNotMade .*exceeded quota: b", reported[1])
-	require.Regexp(t, "^Warning MoverNotMade .*failed calling webhook", reported[2])
+	require.Regexp(t, "^Warning MoverCreateFailed .*exceeded quota: a", reported[0])
+	require.Regexp(t, "^Warning MoverCreateFailed .*exceeded quota: b", reported[1])
+	require.Regexp(t, "^Warning MoverCreateFailed .*failed calling webhook", reported[2])
 }

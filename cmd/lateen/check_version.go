@@ -39,7 +39,7 @@ func veleroVersion(ctx context.Context, connection *rest.Config, installation *c
 		return nil, err
 	}
 	return &check.Velero{
-		Image: image, TestedVersions: config.TriedVersions(), Untested: config.UntriedVelero(image), UnknownFields: append([]string{}, fields...),
+		Image: image, TestedVersions: config.TestedVersions(), Untested: config.UntestedVelero(image), UnknownFields: append([]string{}, fields...),
 	}, nil
 }
 
@@ -50,7 +50,7 @@ func kubernetesVersion(client kubernetes.Interface) (*check.Kubernetes, error) {
 		return nil, fmt.Errorf("get version of the API server: %w", err)
 	}
 	return &check.Kubernetes{
-		Version: found.GitVersion, TestedVersions: config.TriedKubernetes(), Untested: config.UntriedKubernetes(found.GitVersion),
+		Version: found.GitVersion, TestedVersions: config.TestedKubernetes(), Untested: config.UntestedKubernetes(found.GitVersion),
 	}, nil
 }
 

@@ -15,7 +15,7 @@ const Prefix = "lateen.dev/"
 const (
 	LabelMover    = "lateen.dev/mover"     // "true"
 	LabelOwnerUID = "lateen.dev/owner-uid" // UID of the custom resource that it was created for
-	LabelAcceptor = "lateen.dev/acceptor"  // the node whose agent exposes it
+	LabelExposer  = "lateen.dev/exposer"   // the node whose agent exposes it
 )
 
 // Labels of single objects.
@@ -44,7 +44,7 @@ const (
 	AnnotationRestarts   = "lateen.dev/mover-restarts"
 	AnnotationRestarting = "lateen.dev/restarting" // "true" while the pod of a mover that was given up is deleted
 	AnnotationMoved      = "lateen.dev/moved"      // time at which the mover of a restore succeeded (RFC 3339)
-	AnnotationAcceptor   = "lateen.dev/acceptor"   // node of the Lateen agent that first took part; removed after cleanup
+	AnnotationExposer    = "lateen.dev/exposer"    // node of the Lateen agent that first took part; removed after cleanup
 	AnnotationFailure    = "lateen.dev/failure"    // why it is Failed: a transfer.Reason
 )
 

@@ -28,7 +28,7 @@ func OwnerLabels(owner types.UID, acceptor string) map[string]string {
 	return map[string]string{
 		api.LabelMover:    "true",
 		api.LabelOwnerUID: string(owner),
-		api.LabelAcceptor: LabelValue(acceptor),
+		api.LabelExposer:  LabelValue(acceptor),
 	}
 }
 

@@ -56,12 +56,12 @@ func TestSchedulingRulesDoNotAccumulate(t *testing.T) {
 func TestPodLabelsOfTheConfigMapNeverHideAMover(t *testing.T) {
 	move := upload()
 	hostile := Settings{
-		Labels:      map[string]string{move.PodLabel: "x", api.LabelPodGroup: "x", api.LabelMover: "false", api.LabelOwnerUID: "x", api.LabelAcceptor: "x", "azure.workload.identity/use": "false"},
+		Labels:      map[string]string{move.PodLabel: "x", api.LabelPodGroup: "x", api.LabelMover: "false", api.LabelOwnerUID: "x", api.LabelExposer: "x", "azure.workload.identity/use": "false"},
 		Annotations: map[string]string{api.AnnotationAttempt: "9", "cluster-autoscaler.kubernetes.io/safe-to-evict": "true"},
 	}
 	pod := PlanOf(move, ofSnapshot(), full(), hostile).Pod
 	require.Equal(t, map[string]string{
-		move.PodLabel: move.Name, api.LabelMover: "true", api.LabelOwnerUID: "7a2d", api.LabelAcceptor: "n1", api.LabelPodGroup: "snapshot-exposer",
+		move.PodLabel: move.Name, api.LabelMover: "true", api.LabelOwnerUID: "7a2d", api.LabelExposer: "n1", api.LabelPodGroup: "snapshot-exposer",
 		api.LabelExclude: "true", "azure.workload.identity/use": "false",
 	}, pod.Labels, "podLabels override those of the DaemonSet")
 	require.Equal(t, 0, ReadPod(pod).Attempt)

@@ -117,7 +117,7 @@ func TestPatchesOfARebind(t *testing.T) {
 	requireJSON(`{"metadata": {"uid": "pv-uid", "labels": {"wanted": "x"}, "annotations": {"pv.kubernetes.io/bound-by-controller": null}}, "spec": {"claimRef": {
 		"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "app", "name": "data", "uid": "target-uid", "resourceVersion": null}}}`, d.Reserve())
 	const kept = `"metadata": {"uid": "pv-uid", "resourceVersion": "7", "annotations": {"lateen.dev/reclaim-policy": null}, "labels": {
-		"lateen.dev/kept": "dd", "lateen.dev/rebind": null, "lateen.dev/mover": null, "lateen.dev/owner-uid": null, "lateen.dev/acceptor": null}}`
+		"lateen.dev/kept": "dd", "lateen.dev/rebind": null, "lateen.dev/mover": null, "lateen.dev/owner-uid": null, "lateen.dev/exposer": null}}`
 	requireJSON(`{`+kept+`, "spec": {"persistentVolumeReclaimPolicy": "Retain"}}`, d.Keep())
 	d.Volume.Status.Phase = corev1.VolumeBound
 	requireJSON(`{`+kept+`, "spec": {"persistentVolumeReclaimPolicy": "Retain"}}`, d.Keep())

@@ -24,7 +24,7 @@ func commonState(object metav1.Object, finalizer string) State {
 		moved = time.Time{}
 	}
 	return State{
-		Exposer:          object.GetAnnotations()[api.AnnotationAcceptor],
+		Exposer:          object.GetAnnotations()[api.AnnotationExposer],
 		MoverSucceededAt: moved,
 		Deleting:         object.GetDeletionTimestamp() != nil,
 		Finalizer:        slices.Contains(object.GetFinalizers(), finalizer),
@@ -47,9 +47,9 @@ func setCommon(object metav1.Object, state State, finalizer string) {
 		object.SetFinalizers(append(object.GetFinalizers(), finalizer))
 	}
 	if state.Exposer != "" {
-		object.SetAnnotations(setKey(object.GetAnnotations(), api.AnnotationAcceptor, state.Exposer))
+		object.SetAnnotations(setKey(object.GetAnnotations(), api.AnnotationExposer, state.Exposer))
 	} else {
-		delete(object.GetAnnotations(), api.AnnotationAcceptor)
+		delete(object.GetAnnotations(), api.AnnotationExposer)
 	}
 	if state.Restarts > 0 {
 		object.SetAnnotations(setKey(object.GetAnnotations(), api.AnnotationRestarts, strconv.Itoa(state.Restarts)))

@@ -26,7 +26,7 @@ type Fleet interface {
 //	                               is not known                              and creates no mover
 //	data        New                -                                         the first to accept: the coordinator or
 //	                                                                         any agent of Velero
-//	            Accepted           by Lateen (lateen.dev/acceptor)           the coordinator, whatever runs there
+//	            Accepted           by Lateen (lateen.dev/exposer)           the coordinator, whatever runs there
 //	                               by Velero, whose agent is Ready there     that agent
 //	                               by Velero, whose agent is unavailable or  the coordinator, which marks it as its own
 //	                               not on that node any more

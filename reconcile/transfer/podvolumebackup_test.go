@@ -38,9 +38,9 @@ func TestPodVolumeBackupMetadata(t *testing.T) {
 			after:  metadata{Labels: map[string]string{"their": "own", api.LabelDone: "true"}},
 		},
 		"leftovers after the end of another agent are not done": {
-			before: metadata{Annotations: map[string]string{api.AnnotationAcceptor: "n1"}},
+			before: metadata{Annotations: map[string]string{api.AnnotationExposer: "n1"}},
 			state:  State{Phase: Failed, Exposer: "n1"},
-			after:  metadata{Annotations: map[string]string{api.AnnotationAcceptor: "n1"}},
+			after:  metadata{Annotations: map[string]string{api.AnnotationExposer: "n1"}},
 		},
 		"no finalizer is added to a deleting object": {
 			before: metadata{Finalizers: []string{"a/b"}},

@@ -24,7 +24,7 @@ const (
 	ReasonCanceling     Reason = "canceling"
 	ReasonDeleting      Reason = "deleting"
 	ReasonStale         Reason = "stale_mover"
-	ReasonCancelTimeout Reason = "cancel_unanswered"
+	ReasonCancelTimeout Reason = "cancel_timeout"
 	ReasonCleaned       Reason = "cleaned"
 
 	ReasonCompleted      Reason = "completed"
@@ -39,7 +39,7 @@ const (
 	ReasonMoverStalled   Reason = "mover_stalled"
 	ReasonUnconfirmed    Reason = "restore_unconfirmed"
 	ReasonUnreadable     Reason = "result_unreadable"
-	ReasonRebindFailed   Reason = "not_delivered"
+	ReasonRebindFailed   Reason = "rebind_failed"
 )
 
 // SetFailure records why a transfer failed, in a form that programs can read. The message is for people.

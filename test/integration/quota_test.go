@@ -37,7 +37,7 @@ func TestAQuotaIsNoReasonToLeaveTheClassOutOnKubernetes(t *testing.T) {
 			name := s.transfer()
 			s.await(refused, "a pod that is refused")
 			s.in(name, testenv.Accepted)
-			s.says("MoverNotMade", "exceeded quota: none")
+			s.says("MoverCreateFailed", "exceeded quota: none")
 			if test.lifted {
 				require.NoError(t, s.Kube.CoreV1().ResourceQuotas(s.Namespace).Delete(s.soon(), "none", metav1.DeleteOptions{}))
 				require.Equal(t, class, s.moverIs(name, func(*corev1.Pod) bool { return true }).Spec.PriorityClassName)

@@ -115,7 +115,7 @@ func TestATransferThatTheClusterRefusesOnKubernetes(t *testing.T) {
 			lift := test.refuse(s)
 			r := s.start()
 			created := around.create()
-			s.says("MoverNotMade", test.says)
+			s.says("MoverCreateFailed", test.says)
 			if lift != nil {
 				lift()
 				around.ends(created, testenv.Completed)

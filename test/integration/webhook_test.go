@@ -102,7 +102,7 @@ func (w *webhook) client() admissionregistrationv1.WebhookClientConfig {
 
 // ours selects what the agent of its node creates.
 func (s *env) ours() *metav1.LabelSelector {
-	return &metav1.LabelSelector{MatchLabels: map[string]string{api.LabelAcceptor: objects.LabelValue(s.node.Name())}}
+	return &metav1.LabelSelector{MatchLabels: map[string]string{api.LabelExposer: objects.LabelValue(s.node.Name())}}
 }
 
 // creating are the rules for new objects of some resources.

@@ -85,7 +85,7 @@ func Selectors(options config.Options) informers.Selectors {
 		Namespace:     options.Namespace,
 		Node:          options.NodeName,
 		OwnedLabels:   api.LabelMover + "=true",
-		CreatedLabels: api.LabelAcceptor + "=" + objects.LabelValue(options.NodeName),
+		CreatedLabels: api.LabelExposer + "=" + objects.LabelValue(options.NodeName),
 		AgentLabels:   api.LabelRole + "=" + api.RoleNodeAgent,
 	}
 }

@@ -29,8 +29,8 @@ const component = "lateen"
 const (
 	EventPriorityClass = "PriorityClassNotInForce"
 	EventConfig        = "ConfigProblem"
-	EventVelero        = "VeleroNotTried"
-	EventKubernetes    = "KubernetesNotTried"
+	EventVelero        = "VeleroUntested"
+	EventKubernetes    = "KubernetesUntested"
 )
 
 type recorder = record.EventRecorder
@@ -90,15 +90,15 @@ func (a *assembly) reportMoverClass(ctx context.Context, class priority.Resoluti
 func (a *assembly) reportVersions(ctx context.Context, self *corev1.ObjectReference) {
 	logger := klog.FromContext(ctx)
 	image := a.startup.Templates[corev1.Linux].Image
-	logger.Info("Found Velero", "image", image, "tested", config.TriedVersions())
-	a.reportUntested(ctx, self, EventVelero, config.UntriedVelero(image))
+	logger.Info("Found Velero", "image", image, "tested", config.TestedVersions())
+	a.reportUntested(ctx, self, EventVelero, config.UntestedVelero(image))
 	server, err := a.clients.kube.Discovery().ServerVersion()
 	if err != nil {
 		logger.Error(err, "Failed to get version of Kubernetes")
 		return
 	}
-	logger.Info("Found Kubernetes", "version", server.GitVersion, "tested", config.TriedKubernetes())
-	a.reportUntested(ctx, self, EventKubernetes, config.UntriedKubernetes(server.GitVersion))
+	logger.Info("Found Kubernetes", "version", server.GitVersion, "tested", config.TestedKubernetes())
+	a.reportUntested(ctx, self, EventKubernetes, config.UntestedKubernetes(server.GitVersion))
 }
 
 // reportUntested logs what was not tested, and sends an Event; empty is nothing.

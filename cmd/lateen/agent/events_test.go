@@ -26,8 +26,8 @@ func TestAgentsWarnOfVersionsThatWereNotTested(t *testing.T) {
 		events            []string
 	}{
 		"both were":          {image: "velero/velero:v1.18.3", kubernetes: "v1.36.3"},
-		"a newer Velero":     {image: "velero/velero:v1.99.0", kubernetes: "v1.36.3", events: []string{"Warning VeleroNotTried Velero v1.99.0 is newer than 1.18, the newest version tested with Lateen" + remedy}},
-		"a newer Kubernetes": {image: "velero/velero:v1.18.3", kubernetes: "v1.99.1+eks", events: []string{"Warning KubernetesNotTried Kubernetes v1.99.1+eks is newer than 1.37, the newest version tested with Lateen" + remedy}},
+		"a newer Velero":     {image: "velero/velero:v1.99.0", kubernetes: "v1.36.3", events: []string{"Warning VeleroUntested Velero v1.99.0 is newer than 1.18, the newest version tested with Lateen" + remedy}},
+		"a newer Kubernetes": {image: "velero/velero:v1.18.3", kubernetes: "v1.99.1+eks", events: []string{"Warning KubernetesUntested Kubernetes v1.99.1+eks is newer than 1.37, the newest version tested with Lateen" + remedy}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, events := fake.NewClientset(), record.NewFakeRecorder(2)

@@ -7,27 +7,27 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 )
 
-// TriedVersions returns the minor versions of Velero whose servers and movers the tests run, oldest first.
-func TriedVersions() []string { return []string{"1.17", "1.18"} }
+// TestedVersions returns the minor versions of Velero whose servers and movers the tests run, oldest first.
+func TestedVersions() []string { return []string{"1.17", "1.18"} }
 
-// TriedKubernetes returns the minor versions of Kubernetes whose control planes the tests run, oldest first. Those between
+// TestedKubernetes returns the minor versions of Kubernetes whose control planes the tests run, oldest first. Those between
 // them count as tested.
-func TriedKubernetes() []string { return []string{"1.34", "1.36", "1.37"} }
+func TestedKubernetes() []string { return []string{"1.34", "1.36", "1.37"} }
 
-// UntriedVelero describes an image of a minor version of Velero that was not tested. It is empty for a tested
+// UntestedVelero describes an image of a minor version of Velero that was not tested. It is empty for a tested
 // version, and for a tag that is no version.
-func UntriedVelero(image string) string {
-	tag, tried := imageTag(image), TriedVersions()
+func UntestedVelero(image string) string {
+	tag, tried := imageTag(image), TestedVersions()
 	if tag == "main" { // the tag of Velero's development branch
 		return fmt.Sprintf("Velero's development branch (%s) is newer than %s, the newest version tested with Lateen", image, tried[len(tried)-1])
 	}
 	return untried("Velero", tag, tried)
 }
 
-// UntriedKubernetes describes a minor version of Kubernetes that was not tested, from the gitVersion of an API server. It
+// UntestedKubernetes describes a minor version of Kubernetes that was not tested, from the gitVersion of an API server. It
 // is empty for a tested version, and for what is no version.
-func UntriedKubernetes(gitVersion string) string {
-	return untried("Kubernetes", gitVersion, TriedKubernetes())
+func UntestedKubernetes(gitVersion string) string {
+	return untried("Kubernetes", gitVersion, TestedKubernetes())
 }
 
 // untried compares a version with the minor versions that were tested, oldest first.

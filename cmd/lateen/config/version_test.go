@@ -22,7 +22,7 @@ func TestUntestedVersionsOfVelero(t *testing.T) {
 		"velero/velero:v1.16.2":                    "Velero v1.16.2 is older than 1.17, the oldest version tested with Lateen",
 		"registry.example:5000/mirror/velero:main": "Velero's development branch (registry.example:5000/mirror/velero:main) is newer than 1.18, the newest version tested with Lateen",
 	} {
-		require.Equal(t, message, config.UntriedVelero(image), image)
+		require.Equal(t, message, config.UntestedVelero(image), image)
 	}
 }
 
@@ -36,6 +36,6 @@ func TestUntestedVersionsOfKubernetes(t *testing.T) {
 		"v1.33.13":            "Kubernetes v1.33.13 is older than 1.34, the oldest version tested with Lateen",
 		"v1.38.0-beta.0":      "Kubernetes v1.38.0-beta.0 is newer than 1.37, the newest version tested with Lateen",
 	} {
-		require.Equal(t, message, config.UntriedKubernetes(gitVersion), gitVersion)
+		require.Equal(t, message, config.UntestedKubernetes(gitVersion), gitVersion)
 	}
 }

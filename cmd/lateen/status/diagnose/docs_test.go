@@ -38,7 +38,7 @@ func TestDocumentationShowsTheOutput(t *testing.T) {
 func TestDocumentationNamesTheFieldsAndTheReasons(t *testing.T) {
 	description := []string{
 		view.WaitAgent, view.WaitCoordinator, view.WaitQueue, view.WaitSlot, view.WaitPod, view.WaitConsumer, view.WaitRefused, view.WaitSnapshot,
-		view.WaitVolume, view.WaitScheduler, view.WaitContainer, view.WaitMover, view.WaitDelivery, view.WaitCancel, view.WaitDataMover, view.WaitCleanUp,
+		view.WaitVolume, view.WaitScheduler, view.WaitContainer, view.WaitMover, view.WaitRebind, view.WaitCancel, view.WaitDataMover, view.WaitCleanUp,
 	}
 	for _, of := range []reflect.Type{reflect.TypeFor[view.Report](), reflect.TypeFor[view.Transfer]()} {
 		for field := range of.Fields() {

@@ -23,7 +23,7 @@ func starting() *fixture {
 	s := cluster(1, `{}`)
 	accepted := inPhase(velerov1.PodVolumeBackupPhaseAccepted, time.Minute)
 	s.backup("no-pod-yet", "node-1", 9*time.Minute, accepted)
-	s.event("PodVolumeBackup", s.backup("no-quota", "node-1", 9*time.Minute, accepted), corev1.EventTypeWarning, "MoverNotMade",
+	s.event("PodVolumeBackup", s.backup("no-quota", "node-1", 9*time.Minute, accepted), corev1.EventTypeWarning, "MoverCreateFailed",
 		`create pod velero/no-quota: pods "no-quota" is forbidden: exceeded quota: none, requested: pods=1, used: pods=0, limited: pods=0`, 30*time.Second)
 	s.mover(s.backup("no-node-yet", "node-1", 8*time.Minute, accepted), "")
 	creating := s.mover(s.backup("no-mount", "node-1", 7*time.Minute, accepted), "node-1", stuck("ContainerCreating", ""))

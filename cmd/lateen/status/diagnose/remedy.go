@@ -54,7 +54,7 @@ func (e *evaluator) remedyOfWait(of *subject, wait view.Wait) string {
 		return e.remedyOfContainer(of)
 	case view.WaitMover:
 		return e.remedyOfAgent(of)
-	case view.WaitDelivery:
+	case view.WaitRebind:
 		return fmt.Sprintf("kubectl -n %s describe pvc %s shows why the claim is not bound.", source.Target.Namespace, source.Target.Claim)
 	case view.WaitCleanUp:
 		return e.remedyOfCleanUp(of)

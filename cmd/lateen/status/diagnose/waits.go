@@ -144,7 +144,7 @@ func (e *evaluator) slot(of *subject) *view.Wait {
 
 func (e *evaluator) moving(of *subject) *view.Wait {
 	if !of.state.MoverSucceededAt.IsZero() {
-		return waitFor(view.WaitDelivery, "restored volume is not bound to claim %s yet", of.volume())
+		return waitFor(view.WaitRebind, "restored volume is not bound to claim %s yet", of.volume())
 	}
 	return cmp.Or(e.missingActor(of), e.lost(of))
 }

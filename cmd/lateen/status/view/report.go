@@ -67,7 +67,7 @@ const (
 	WaitScheduler   = "scheduler"   // a node for the mover
 	WaitContainer   = "container"   // the container of the mover, for example for its image
 	WaitMover       = "mover"       // the mover pod to be created, started or deleted
-	WaitDelivery    = "delivery"    // the restored volume to be bound to its claim
+	WaitRebind      = "rebind"      // the restored volume to be bound to its claim
 	WaitCancel      = "cancel"      // the mover to react to a cancel
 	WaitDataMover   = "data-mover"  // a data mover other than Velero's own to accept the transfer
 	WaitCleanUp     = "clean-up"    // the deletion of the objects of a terminal transfer

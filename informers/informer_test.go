@@ -19,18 +19,18 @@ type recorder struct {
 	calls []string
 }
 
-func (w *recorder) record(pod *corev1.Pod) {
-	w.lock.Lock()
-	defer w.lock.Unlock()
-	w.calls = append(w.calls, pod.Name+"@"+pod.Labels["is"])
+func (r *recorder) record(pod *corev1.Pod) {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	r.calls = append(r.calls, pod.Name+"@"+pod.Labels["is"])
 }
 
 // take returns the calls since its last call, ordered by name.
-func (w *recorder) take() []string {
-	w.lock.Lock()
-	defer w.lock.Unlock()
-	observed := w.calls
-	w.calls = nil
+func (r *recorder) take() []string {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	observed := r.calls
+	r.calls = nil
 	slices.Sort(observed)
 	return observed
 }

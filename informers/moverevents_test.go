@@ -40,9 +40,9 @@ type eventClient struct {
 	*eventServer
 }
 
-func (s eventClient) CoreV1() typedcorev1.CoreV1Interface { return s }
-func (s eventClient) Events(namespace string) typedcorev1.EventInterface {
-	return inNamespace{s, namespace}
+func (e eventClient) CoreV1() typedcorev1.CoreV1Interface { return e }
+func (e eventClient) Events(namespace string) typedcorev1.EventInterface {
+	return inNamespace{e, namespace}
 }
 
 type inNamespace struct {
@@ -50,33 +50,33 @@ type inNamespace struct {
 	namespace string
 }
 
-func (s inNamespace) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-	s.lock.Lock()
-	defer s.lock.Unlock()
-	s.requests = append(s.requests, opts)
-	s.opened = append(s.opened, time.Now())
-	if s.namespace != "velero" {
-		return nil, errors.New("movers send no Events in namespace " + s.namespace)
+func (i inNamespace) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	i.lock.Lock()
+	defer i.lock.Unlock()
+	i.requests = append(i.requests, opts)
+	i.opened = append(i.opened, time.Now())
+	if i.namespace != "velero" {
+		return nil, errors.New("movers send no Events in namespace " + i.namespace)
 	}
-	if s.refusals > 0 {
-		s.refusals--
+	if i.refusals > 0 {
+		i.refusals--
 		return nil, errors.New("the API server is unreachable")
 	}
 	w := watch.NewRaceFreeFake()
 	context.AfterFunc(ctx, w.Stop)
-	s.open = append(s.open, w)
+	i.open = append(i.open, w)
 	return w, nil
 }
 
-func (s inNamespace) List(ctx context.Context, opts metav1.ListOptions) (*corev1.EventList, error) {
-	s.lock.Lock()
-	defer s.lock.Unlock()
-	s.lists = append(s.lists, opts)
-	if s.silent {
+func (i inNamespace) List(ctx context.Context, opts metav1.ListOptions) (*corev1.EventList, error) {
+	i.lock.Lock()
+	defer i.lock.Unlock()
+	i.lists = append(i.lists, opts)
+	if i.silent {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	return &corev1.EventList{ListMeta: metav1.ListMeta{ResourceVersion: fmt.Sprint(100 * len(s.lists))}}, s.unlisted
+	return &corev1.EventList{ListMeta: metav1.ListMeta{ResourceVersion: fmt.Sprint(100 * len(i.lists))}}, i.unlisted
 }
 
 // eventsFixture is a MoverEvents in a synctest bubble.
@@ -100,14 +100,14 @@ func newEventsFixture(t *testing.T) *eventsFixture {
 	return s
 }
 
-func (s *eventsFixture) watch(uid types.UID) {
-	s.Watch(uid, func() { s.enqueued++ })
+func (e *eventsFixture) watch(uid types.UID) {
+	e.Watch(uid, func() { e.enqueued++ })
 	synctest.Wait()
 }
 
 // send sends an Event through the watch with number n.
-func (s *eventsFixture) send(n int, reason, message string, second int64) {
-	s.open[n].Add(event(reason, message, second))
+func (e *eventsFixture) send(n int, reason, message string, second int64) {
+	e.open[n].Add(event(reason, message, second))
 	synctest.Wait()
 }
 
@@ -115,15 +115,15 @@ func event(reason, message string, second int64) *corev1.Event {
 	return &corev1.Event{Reason: reason, Message: message, LastTimestamp: metav1.Unix(second, 0)}
 }
 
-func (s *eventsFixture) takeEnqueued() int {
-	enqueued := s.enqueued
-	s.enqueued = 0
+func (e *eventsFixture) takeEnqueued() int {
+	enqueued := e.enqueued
+	e.enqueued = 0
 	return enqueued
 }
 
-func (s *eventsFixture) requireLast(t *testing.T, reason, message string, second int64) {
+func (e *eventsFixture) requireLast(t *testing.T, reason, message string, second int64) {
 	t.Helper()
-	reported, at, ok := s.Last("uid", reason, nil)
+	reported, at, ok := e.Last("uid", reason, nil)
 	require.True(t, ok, "nothing was received")
 	require.Equal(t, message, reported)
 	require.True(t, at.Equal(time.Unix(second, 0)), "reported at %s", at)

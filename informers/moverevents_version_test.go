@@ -91,14 +91,14 @@ func TestARefusedVersionStartsWithTheExistingEvents(t *testing.T) {
 }
 
 // watchNext opens the watch of a mover that is about to start.
-func (s *eventsFixture) watchNext(uid types.UID) {
-	s.WatchNext(s.ctx, uid, func() { s.enqueued++ })
+func (e *eventsFixture) watchNext(uid types.UID) {
+	e.WatchNext(e.ctx, uid, func() { e.enqueued++ })
 	synctest.Wait()
 }
 
 // versions returns the resourceVersions of the requested watches.
-func (s *eventsFixture) versions() (all []string) {
-	for _, request := range s.requests {
+func (e *eventsFixture) versions() (all []string) {
+	for _, request := range e.requests {
 		all = append(all, request.ResourceVersion)
 	}
 	return all

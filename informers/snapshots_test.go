@@ -18,9 +18,9 @@ type slowDiscovery struct {
 	requests, answer chan struct{}
 }
 
-func (d slowDiscovery) ServerResourcesForGroupVersion(string) (*metav1.APIResourceList, error) {
-	close(d.requests)
-	<-d.answer
+func (s slowDiscovery) ServerResourcesForGroupVersion(string) (*metav1.APIResourceList, error) {
+	close(s.requests)
+	<-s.answer
 	return nil, apierrors.NewNotFound(schema.GroupResource{}, "")
 }
 

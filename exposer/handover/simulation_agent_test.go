@@ -9,47 +9,47 @@ type simulatedRun struct {
 	cleaningUp bool
 }
 
-func (c simulatedRun) step() (Step, string) {
-	h := c.view.state(c.verified)
-	if c.cleaningUp {
+func (s simulatedRun) step() (Step, string) {
+	h := s.view.state(s.verified)
+	if s.cleaningUp {
 		return h.NextCleanup()
 	}
 	return h.Next()
 }
 
 // restart starts another run, of this agent or another one. It starts from the caches.
-func (c simulatedRun) restart() simulatedRun {
-	c.view, c.verified = c.cache, false
-	return c
+func (s simulatedRun) restart() simulatedRun {
+	s.view, s.verified = s.cache, false
+	return s
 }
 
 // resync is restart with up-to-date caches.
-func (c simulatedRun) resync() simulatedRun {
-	c.cache = c.storage.simulatedPairs
-	return c.restart()
+func (s simulatedRun) resync() simulatedRun {
+	s.cache = s.storage.simulatedPairs
+	return s.restart()
 }
 
 // of returns the object that a step changes, or nil.
-func (p *simulatedPairs) of(step Step) *simulatedObject {
+func (s *simulatedPairs) of(step Step) *simulatedObject {
 	switch step {
 	case DeleteOriginal:
-		return &p.original
+		return &s.original
 	case DeleteOriginalContent, RetainOriginal, SetDeletePolicyOfOriginal, MarkOriginalContentBeingDeleted:
-		return &p.content
+		return &s.content
 	case CreateSnapshot, AdoptSnapshot, DeleteBackup:
-		return &p.backup
+		return &s.backup
 	case CreateContent, AdoptContent, DeleteBackupContent, SetHandleOfBackup, SetDeletePolicyOfBackup, MarkBackupContentBeingDeleted:
-		return &p.backupContent
+		return &s.backupContent
 	}
 	return nil
 }
 
 // execute runs one step and updates the view from the API server's response.
-func (c simulatedRun) execute(step Step) simulatedRun {
-	there, view := c.storage.of(step), c.view.of(step)
+func (s simulatedRun) execute(step Step) simulatedRun {
+	there, view := s.storage.of(step), s.view.of(step)
 	switch step {
 	case Reobserve:
-		c.reobserve()
+		s.reobserve()
 	case CreateSnapshot, CreateContent:
 		if !there.exists {
 			*there = simulatedObject{exists: true}
@@ -76,7 +76,7 @@ func (c simulatedRun) execute(step Step) simulatedRun {
 		update(there, view, func(o *simulatedObject) { o.markedBeingDeleted = true })
 	case Finished, AwaitSnapshot, Fail, NameConflict:
 	}
-	return c
+	return s
 }
 
 func update(there, view *simulatedObject, change func(*simulatedObject)) {
@@ -87,9 +87,9 @@ func update(there, view *simulatedObject, change func(*simulatedObject)) {
 }
 
 // reobserve reads the objects that the view lacks, in the same way as the exposer.
-func (c *simulatedRun) reobserve() {
-	there, view := &c.storage, &c.view
-	c.verified = true
+func (s *simulatedRun) reobserve() {
+	there, view := &s.storage, &s.view
+	s.verified = true
 	if !view.backup.exists {
 		view.backup = there.backup
 	}
@@ -105,6 +105,6 @@ func (c *simulatedRun) reobserve() {
 }
 
 // stops reports whether this step ends a call.
-func (r Step) stops() bool {
-	return r == Finished || r == AwaitSnapshot || r == Fail || r == NameConflict
+func (s Step) stops() bool {
+	return s == Finished || s == AwaitSnapshot || s == Fail || s == NameConflict
 }

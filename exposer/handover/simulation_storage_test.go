@@ -42,14 +42,14 @@ type simulatedStorage struct {
 }
 
 // state returns the state that an agent observes.
-func (p simulatedPairs) state(verified bool) State {
+func (s simulatedPairs) state(verified bool) State {
 	h := State{
 		Namespace: "velero", Name: "du", UID: "du-uid", ExposingNode: "n1", Verified: verified,
 		Source: types.NamespacedName{Namespace: "apps", Name: "snap"},
 	}
-	h.Original.Snapshot, h.Backup.Snapshot, h.Backup.Content = p.original.originalSnapshot(), p.backup.backupSnapshot(h), p.backupContent.backupContent(h)
+	h.Original.Snapshot, h.Backup.Snapshot, h.Backup.Content = s.original.originalSnapshot(), s.backup.backupSnapshot(h), s.backupContent.backupContent(h)
 	if h.SourceContent() == "content" { // otherwise no object names the content
-		h.Original.Content = p.content.content("content", types.NamespacedName{Namespace: "apps", Name: "snap"})
+		h.Original.Content = s.content.content("content", types.NamespacedName{Namespace: "apps", Name: "snap"})
 	}
 	return h
 }

@@ -38,12 +38,12 @@ func walkStorages(visit func(before, after simulatedRun, step Step) bool) {
 }
 
 // disturbances returns the states after one action of another actor.
-func (c simulatedRun) disturbances() []simulatedRun {
-	ended := c
+func (s simulatedRun) disturbances() []simulatedRun {
+	ended := s
 	ended.cleaningUp = true
-	next := []simulatedRun{c.resync(), ended.restart()}
-	for _, storage := range c.storage.controllers() {
-		one := c
+	next := []simulatedRun{s.resync(), ended.restart()}
+	for _, storage := range s.storage.controllers() {
+		one := s
 		one.storage = storage
 		next = append(next, one)
 	}
@@ -52,22 +52,22 @@ func (c simulatedRun) disturbances() []simulatedRun {
 
 // runToEnd runs the state machines without disturbance: caches catch up and controllers act between calls. It returns the
 // final state and the last step.
-func (c simulatedRun) runToEnd() (simulatedRun, Step) {
+func (s simulatedRun) runToEnd() (simulatedRun, Step) {
 	step := AwaitSnapshot
 	for range simulatedCalls {
-		c = c.resync()
+		s = s.resync()
 		for range simulatedSteps {
-			if step, _ = c.step(); step.stops() {
+			if step, _ = s.step(); step.stops() {
 				break
 			}
-			c = c.execute(step)
+			s = s.execute(step)
 		}
-		c.storage = c.storage.settled()
+		s.storage = s.storage.settled()
 		if step == Finished {
 			break
 		}
 	}
-	return c, step
+	return s, step
 }
 
 // storageRules are invariants of each step, stated without the state machines.

@@ -23,21 +23,21 @@ type volumeCase struct {
 	directory string
 }
 
-func (c volumeCase) volume() PodVolume {
+func (v volumeCase) volume() PodVolume {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db", UID: "pod-uid"}}
-	if c.mirrored {
+	if v.mirrored {
 		pod.Annotations = map[string]string{annotationMirrored: mirrorHash}
 	}
-	volume := PodVolume{Pod: pod, Volume: corev1.Volume{Name: "data", VolumeSource: c.inline}}
-	if c.bound == nil {
+	volume := PodVolume{Pod: pod, Volume: corev1.Volume{Name: "data", VolumeSource: v.inline}}
+	if v.bound == nil {
 		return volume
 	}
 	volume.Volume.PersistentVolumeClaim = &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}
-	volume.Bound = &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-1"}, Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: *c.bound}}
-	if c.migrated {
+	volume.Bound = &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-1"}, Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: *v.bound}}
+	if v.migrated {
 		volume.Bound.Annotations = map[string]string{annotationMigrated: "ebs.csi.aws.com"}
 	}
-	if c.block {
+	if v.block {
 		volume.Bound.Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
 	}
 	return volume

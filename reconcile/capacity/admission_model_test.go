@@ -30,16 +30,16 @@ type referenceEntry struct {
 	refused            bool // and waits to be enqueued
 }
 
-func (n *referenceModel) observe(e Entry) {
-	for uid, known := range n.all {
+func (r *referenceModel) observe(e Entry) {
+	for uid, known := range r.all {
 		if uid != e.UID && known.Key == e.Key {
-			delete(n.all, uid)
+			delete(r.all, uid)
 		}
 	}
-	known := n.all[e.UID]
+	known := r.all[e.UID]
 	if known == nil {
 		known = &referenceEntry{}
-		n.all[e.UID] = known
+		r.all[e.UID] = known
 	}
 	if known.Entry != e {
 		known.Entry, known.skipped = e, false
@@ -47,98 +47,98 @@ func (n *referenceModel) observe(e Entry) {
 	if e.Phase != Waiting {
 		*known = referenceEntry{Entry: e}
 	}
-	n.count()
+	r.count()
 }
 
-func (n *referenceModel) forget(uid types.UID) {
-	delete(n.all, uid)
-	n.count()
+func (r *referenceModel) forget(uid types.UID) {
+	delete(r.all, uid)
+	r.count()
 }
 
-func (n *referenceModel) tryAdmit(uid types.UID) bool {
-	known := n.all[uid]
+func (r *referenceModel) tryAdmit(uid types.UID) bool {
+	known := r.all[uid]
 	if known.Phase != Waiting || !known.reserved.IsZero() {
 		return true
 	}
 	known.requested, known.refused = true, false
-	n.decide()
+	r.decide()
 	if known.admissible {
-		known.reserved = n.now
+		known.reserved = r.now
 	} else {
 		known.refused = true
 	}
-	n.count()
+	r.count()
 	return !known.refused
 }
 
-func (n *referenceModel) release(uid types.UID) {
-	if known := n.all[uid]; known.Phase == Waiting {
+func (r *referenceModel) release(uid types.UID) {
+	if known := r.all[uid]; known.Phase == Waiting {
 		known.reserved, known.requested, known.refused = time.Time{}, false, false
-		if !known.since.IsZero() && n.now.Sub(known.since) >= testTimeout {
+		if !known.since.IsZero() && r.now.Sub(known.since) >= testTimeout {
 			known.skipped = true
 		}
-		if n.decide(); !known.admissible {
+		if r.decide(); !known.admissible {
 			known.since = time.Time{}
 		}
-		n.count()
+		r.count()
 	}
 }
 
 // pass advances the time from one expired timeout to the next.
-func (n *referenceModel) pass(d time.Duration) {
-	until := n.now.Add(d)
+func (r *referenceModel) pass(d time.Duration) {
+	until := r.now.Add(d)
 	for {
-		n.now = until
-		for _, known := range n.all {
-			if ends := known.ends(); !ends.IsZero() && ends.Before(n.now) {
-				n.now = ends
+		r.now = until
+		for _, known := range r.all {
+			if ends := known.ends(); !ends.IsZero() && ends.Before(r.now) {
+				r.now = ends
 			}
 		}
 		finished := false
-		for _, known := range n.all {
-			if ends := known.ends(); !ends.IsZero() && !ends.After(n.now) {
+		for _, known := range r.all {
+			if ends := known.ends(); !ends.IsZero() && !ends.After(r.now) {
 				*known = referenceEntry{Entry: known.Entry, skipped: true}
 				finished = true
 			}
 		}
-		n.count()
-		if !finished && n.now.Equal(until) {
+		r.count()
+		if !finished && r.now.Equal(until) {
 			return
 		}
 	}
 }
 
-func (k *referenceEntry) ends() time.Time {
+func (r *referenceEntry) ends() time.Time {
 	switch {
-	case !k.reserved.IsZero():
-		return k.reserved.Add(testTimeout)
-	case k.admissible:
-		return k.since.Add(testTimeout)
+	case !r.reserved.IsZero():
+		return r.reserved.Add(testTimeout)
+	case r.admissible:
+		return r.since.Add(testTimeout)
 	}
 	return time.Time{}
 }
 
 // count determines the admissible transfers and enqueues the refused ones.
-func (n *referenceModel) count() {
-	n.decide()
-	for uid, known := range n.all {
+func (r *referenceModel) count() {
+	r.decide()
+	for uid, known := range r.all {
 		switch {
 		case known.admissible && known.since.IsZero():
-			known.since = n.now
+			known.since = r.now
 		case !known.admissible && known.reserved.IsZero():
 			known.since = time.Time{}
 		}
 		if known.admissible && known.refused {
 			known.refused = false
-			n.enqueued = append(n.enqueued, uid)
+			r.enqueued = append(r.enqueued, uid)
 		}
 	}
 }
 
-func (n *referenceModel) decide() {
+func (r *referenceModel) decide() {
 	var queued []*referenceEntry
 	taken, takenAt, restoresAt := 0, map[string]int{}, map[string]bool{}
-	for _, known := range n.all {
+	for _, known := range r.all {
 		known.admissible = false
 		if known.Phase == Admitted || !known.reserved.IsZero() {
 			taken++
@@ -152,10 +152,10 @@ func (n *referenceModel) decide() {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID))
 	})
 	queued = slices.DeleteFunc(queued, func(known *referenceEntry) bool {
-		if known.Node == "" || n.perNode == 0 {
+		if known.Node == "" || r.perNode == 0 {
 			return false
 		}
-		if takenAt[known.Node] >= share(n.perNode, known.Restore, restoresAt[known.Node]) {
+		if takenAt[known.Node] >= share(r.perNode, known.Restore, restoresAt[known.Node]) {
 			return true
 		}
 		takenAt[known.Node]++
@@ -163,7 +163,7 @@ func (n *referenceModel) decide() {
 	})
 	restores := slices.ContainsFunc(queued, func(known *referenceEntry) bool { return known.Restore })
 	for _, known := range queued {
-		if taken < share(n.limit, known.Restore, restores) {
+		if taken < share(r.limit, known.Restore, restores) {
 			taken++
 			known.admissible = true
 		}

@@ -13,8 +13,8 @@ type recordedPreparation struct {
 	recorder
 }
 
-func (p *recordedPreparation) tryAcquire(nodeBound bool, uid types.UID, age int) bool {
-	return p.TryAcquire(nodeBound, uid, created(age), p.enqueue(uid))
+func (r *recordedPreparation) tryAcquire(nodeBound bool, uid types.UID, age int) bool {
+	return r.TryAcquire(nodeBound, uid, created(age), r.enqueue(uid))
 }
 
 func TestTransfersWithoutANodeHavePlacesOfTheirOwn(t *testing.T) {

@@ -30,37 +30,37 @@ type slotsModel struct {
 }
 
 // mayStart queues a resource without a slot, and reports whether it has one or may take one.
-func (m *slotsModel) mayStart(uid types.UID) bool {
-	if m.held[uid] {
+func (s *slotsModel) mayStart(uid types.UID) bool {
+	if s.held[uid] {
 		return true
 	}
-	if !slices.Contains(m.waiting, uid) {
-		m.waiting = append(m.waiting, uid)
-		slices.Sort(m.waiting)
+	if !slices.Contains(s.waiting, uid) {
+		s.waiting = append(s.waiting, uid)
+		slices.Sort(s.waiting)
 	}
-	return slices.Contains(m.next(), uid)
+	return slices.Contains(s.next(), uid)
 }
 
 // next returns those for which a slot is free, oldest first.
-func (m *slotsModel) next() []types.UID {
-	return m.waiting[:min(len(m.waiting), max(m.limit-len(m.held), 0))]
+func (s *slotsModel) next() []types.UID {
+	return s.waiting[:min(len(s.waiting), max(s.limit-len(s.held), 0))]
 }
 
-func (m *slotsModel) leave(uid types.UID) {
-	m.waiting = slices.DeleteFunc(m.waiting, func(one types.UID) bool { return one == uid })
+func (s *slotsModel) leave(uid types.UID) {
+	s.waiting = slices.DeleteFunc(s.waiting, func(one types.UID) bool { return one == uid })
 }
 
-func (m *slotsModel) hold(uid types.UID) {
-	m.leave(uid)
-	m.held[uid] = true
+func (s *slotsModel) hold(uid types.UID) {
+	s.leave(uid)
+	s.held[uid] = true
 }
 
-func (m *slotsModel) release(uid types.UID) {
-	known := m.held[uid] || slices.Contains(m.waiting, uid)
-	m.leave(uid)
-	delete(m.held, uid)
+func (s *slotsModel) release(uid types.UID) {
+	known := s.held[uid] || slices.Contains(s.waiting, uid)
+	s.leave(uid)
+	delete(s.held, uid)
 	if known {
-		m.enqueued = append(m.enqueued, m.next()...)
+		s.enqueued = append(s.enqueued, s.next()...)
 	}
 }
 

@@ -16,43 +16,43 @@ type watchedNode struct {
 	node    *corev1.Node
 }
 
-func (f *trackerFixture) Watch(name string, enqueue func()) {
-	f.lock.Lock()
-	defer f.lock.Unlock()
-	f.entry(name).enqueue = enqueue
+func (t *trackerFixture) Watch(name string, enqueue func()) {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	t.entry(name).enqueue = enqueue
 }
 
-func (f *trackerFixture) Forget(name string) {
-	f.lock.Lock()
-	defer f.lock.Unlock()
-	f.nodes[name] = nil
+func (t *trackerFixture) Forget(name string) {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	t.nodes[name] = nil
 }
 
-func (f *trackerFixture) Node(name string) (node *corev1.Node, known bool) {
-	f.lock.Lock()
-	defer f.lock.Unlock()
-	return f.entry(name).node, f.entry(name).known
+func (t *trackerFixture) Node(name string) (node *corev1.Node, known bool) {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	return t.entry(name).node, t.entry(name).known
 }
 
-func (f *trackerFixture) entry(name string) *watchedNode {
-	if f.nodes[name] == nil {
-		f.nodes[name] = &watchedNode{}
+func (t *trackerFixture) entry(name string) *watchedNode {
+	if t.nodes[name] == nil {
+		t.nodes[name] = &watchedNode{}
 	}
-	return f.nodes[name]
+	return t.nodes[name]
 }
 
 // isWatched reports whether the Node n1 is watched.
-func (f *trackerFixture) isWatched() bool {
-	f.lock.Lock()
-	defer f.lock.Unlock()
-	return f.entry("n1").enqueue != nil
+func (t *trackerFixture) isWatched() bool {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	return t.entry("n1").enqueue != nil
 }
 
 // deliver sends the Node n1 through its watch. An empty status means that it does not exist.
-func (f *trackerFixture) deliver(ready corev1.ConditionStatus) {
-	f.Helper()
-	f.lock.Lock()
-	of := f.entry("n1")
+func (t *trackerFixture) deliver(ready corev1.ConditionStatus) {
+	t.Helper()
+	t.lock.Lock()
+	of := t.entry("n1")
 	of.known, of.node = true, nil
 	if ready != "" {
 		of.node = &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
@@ -60,8 +60,8 @@ func (f *trackerFixture) deliver(ready corev1.ConditionStatus) {
 		}}}
 	}
 	enqueue := of.enqueue
-	f.lock.Unlock()
-	require.NotNil(f, enqueue, "the node is not watched")
+	t.lock.Unlock()
+	require.NotNil(t, enqueue, "the node is not watched")
 	enqueue()
 }
 

@@ -46,11 +46,11 @@ func inTerm(t *testing.T, test func(f *trackerFixture)) {
 }
 
 // takeChanges returns the changes since its last call.
-func (f *trackerFixture) takeChanges() []string {
-	f.lock.Lock()
-	defer f.lock.Unlock()
-	observed := f.changes
-	f.changes = nil
+func (t *trackerFixture) takeChanges() []string {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	observed := t.changes
+	t.changes = nil
 	return observed
 }
 

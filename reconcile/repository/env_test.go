@@ -45,36 +45,36 @@ type fixture struct {
 
 type fixtureRepositories struct{ *fixture }
 
-func (r fixtureRepositories) Get(key string) (*velerov1.BackupRepository, bool) {
-	found, ok := r.repositories[key]
+func (f fixtureRepositories) Get(key string) (*velerov1.BackupRepository, bool) {
+	found, ok := f.repositories[key]
 	return found, ok
 }
 
-func (r fixtureRepositories) List() (all []*velerov1.BackupRepository) {
-	for _, repository := range r.repositories {
+func (f fixtureRepositories) List() (all []*velerov1.BackupRepository) {
+	for _, repository := range f.repositories {
 		all = append(all, repository)
 	}
 	return all
 }
 
 // Patch implements Patcher.
-func (r fixtureRepositories) Patch(_ context.Context, name string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*velerov1.BackupRepository, error) {
-	if err := r.rejection; err != nil {
-		r.rejection = nil
+func (f fixtureRepositories) Patch(_ context.Context, name string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*velerov1.BackupRepository, error) {
+	if err := f.rejection; err != nil {
+		f.rejection = nil
 		return nil, err
 	}
-	changed := r.repositories["velero/"+name].DeepCopy()
+	changed := f.repositories["velero/"+name].DeepCopy()
 	fields := struct {
 		Status map[string]json.RawMessage `json:"status"`
 	}{}
-	require.NoError(r, json.Unmarshal(data, &fields))
+	require.NoError(f, json.Unmarshal(data, &fields))
 	if _, ok := fields.Status["recentMaintenance"]; ok {
 		changed.Status.RecentMaintenance = nil // a merge patch replaces lists
 	}
-	require.NoError(r, json.Unmarshal(data, changed))
-	changed.ResourceVersion = strconv.Itoa(2 + r.patches)
-	r.repositories["velero/"+name] = changed
-	r.patches++
+	require.NoError(f, json.Unmarshal(data, changed))
+	changed.ResourceVersion = strconv.Itoa(2 + f.patches)
+	f.repositories["velero/"+name] = changed
+	f.patches++
 	return changed, nil
 }
 
@@ -83,15 +83,15 @@ type oneLocation struct {
 	*velerov1.BackupStorageLocation
 }
 
-func (l oneLocation) Get(string) (*velerov1.BackupStorageLocation, bool) {
-	return l.BackupStorageLocation, l.BackupStorageLocation != nil
+func (o oneLocation) Get(string) (*velerov1.BackupStorageLocation, bool) {
+	return o.BackupStorageLocation, o.BackupStorageLocation != nil
 }
 
 type fixtureJobs struct{ *fixture }
 
-func (j fixtureJobs) List() (all []*batchv1.Job) {
-	list, err := j.client.BatchV1().Jobs("velero").List(j.Context(), metav1.ListOptions{})
-	require.NoError(j, err)
+func (f fixtureJobs) List() (all []*batchv1.Job) {
+	list, err := f.client.BatchV1().Jobs("velero").List(f.Context(), metav1.ListOptions{})
+	require.NoError(f, err)
 	for i := range list.Items {
 		all = append(all, &list.Items[i])
 	}
@@ -100,9 +100,9 @@ func (j fixtureJobs) List() (all []*batchv1.Job) {
 
 type fixtureTerminalPods struct{ *fixture }
 
-func (p fixtureTerminalPods) List() (all []*corev1.Pod) {
-	list, err := p.client.CoreV1().Pods("velero").List(p.Context(), metav1.ListOptions{})
-	require.NoError(p, err)
+func (f fixtureTerminalPods) List() (all []*corev1.Pod) {
+	list, err := f.client.CoreV1().Pods("velero").List(f.Context(), metav1.ListOptions{})
+	require.NoError(f, err)
 	for i := range list.Items {
 		if phase := list.Items[i].Status.Phase; phase == corev1.PodSucceeded || phase == corev1.PodFailed {
 			all = append(all, &list.Items[i])

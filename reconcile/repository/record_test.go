@@ -70,7 +70,7 @@ func TestARejectedRecordOfAChangedRepositoryIsNoError(t *testing.T) {
 // staleJobs is a cache that is behind the API server.
 type staleJobs []*batchv1.Job
 
-func (j staleJobs) List() []*batchv1.Job { return j }
+func (s staleJobs) List() []*batchv1.Job { return s }
 
 // TestAJobIsCountedOnceByACoordinatorWithAStaleCache has the next coordinator observe a job before its record.
 func TestAJobIsCountedOnceByACoordinatorWithAStaleCache(t *testing.T) {

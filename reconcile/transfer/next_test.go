@@ -17,10 +17,10 @@ func TestNextEverywhere(t *testing.T) {
 	})
 }
 
-func (m *situation) String() string {
+func (s *situation) String() string {
 	result := "none"
-	if m.Observed.Result != nil {
-		result = fmt.Sprintf("%+v", *m.Observed.Result)
+	if s.Observed.Result != nil {
+		result = fmt.Sprintf("%+v", *s.Observed.Result)
 	}
-	return fmt.Sprintf("state  %+v\nobserved %+v\nresult %s\nstep   %+v", m.State, m.Observed, result, m.Step)
+	return fmt.Sprintf("state  %+v\nobserved %+v\nresult %s\nstep   %+v", s.State, s.Observed, result, s.Step)
 }

@@ -94,11 +94,11 @@ func outcomeRules() []rule {
 }
 
 // known is the progress of the current mover: its last report, or what was written before.
-func (m *situation) known() Progress {
-	if m.in(InProgress, Canceling) && !m.moved() && !m.Observed.ProgressAt.Before(m.State.StartedAt) {
-		return m.Observed.Progress
+func (s *situation) known() Progress {
+	if s.in(InProgress, Canceling) && !s.moved() && !s.Observed.ProgressAt.Before(s.State.StartedAt) {
+		return s.Observed.Progress
 	}
-	return m.State.Progress
+	return s.State.Progress
 }
 
 func stepRules() []rule {

@@ -61,23 +61,23 @@ func moverRules() []rule {
 }
 
 // loses reports whether a mover was lost that may have a successor.
-func (m *situation) loses() bool {
-	before := m.is(objects.Lost) || m.is(objects.Absent) && m.Observed.Loss != (Loss{})
-	lost := m.preparing() && m.exposes() && !m.stale() && before ||
-		m.ready() && m.acts() && m.lostOrAbsent() ||
-		m.in(InProgress) && m.works() && m.acts() && m.lostOrAbsent() && !m.stopRequested() && m.sourceWaits()
-	return lost && !m.stranded()
+func (s *situation) loses() bool {
+	before := s.is(objects.Lost) || s.is(objects.Absent) && s.Observed.Loss != (Loss{})
+	lost := s.preparing() && s.exposes() && !s.stale() && before ||
+		s.ready() && s.acts() && s.lostOrAbsent() ||
+		s.in(InProgress) && s.works() && s.acts() && s.lostOrAbsent() && !s.stopRequested() && s.sourceWaits()
+	return lost && !s.stranded()
 }
 
 // discards reports whether a mover was lost before it was ready, and its pod must be deleted before the loss is counted: a
 // Velero agent could see it Failed. On a lost node it looks as before.
-func (m *situation) discards() bool {
-	return m.in(Accepted) && m.loses() && !m.is(objects.Absent) && !m.nodeLost() && m.State.Restarts < m.Limits.Retries
+func (s *situation) discards() bool {
+	return s.in(Accepted) && s.loses() && !s.is(objects.Absent) && !s.nodeLost() && s.State.Restarts < s.Limits.Retries
 }
 
 // lacks reports whether a mover is still to be created, replaced or started.
-func (m *situation) lacks() bool {
-	return m.in(Accepted, Prepared) || m.replaces() || m.in(InProgress) && m.works() && m.lostOrAbsent()
+func (s *situation) lacks() bool {
+	return s.in(Accepted, Prepared) || s.replaces() || s.in(InProgress) && s.works() && s.lostOrAbsent()
 }
 
 // requeued is the expected write once the previous mover is deleted.

@@ -7,12 +7,12 @@ import (
 )
 
 // deliverLeft returns the time left for a rebind. An agent that has not tried yet has its full grace period.
-func (m *situation) deliverLeft() time.Duration {
-	grace := m.Limits.RebindGrace
-	if since := m.Observed.RebindingSince; !since.IsZero() {
-		grace = m.left(since, m.Limits.RebindGrace)
+func (s *situation) deliverLeft() time.Duration {
+	grace := s.Limits.RebindGrace
+	if since := s.Observed.RebindingSince; !since.IsZero() {
+		grace = s.left(since, s.Limits.RebindGrace)
 	}
-	return max(m.left(m.State.MoverSucceededAt, m.Limits.RebindTimeout), grace)
+	return max(s.left(s.State.MoverSucceededAt, s.Limits.RebindTimeout), grace)
 }
 
 func deliveryRules() []rule {

@@ -20,168 +20,168 @@ func rules() []rule {
 
 func implies(a, b bool) bool { return !a || b }
 
-func (m *situation) in(phases ...Phase) bool { return slices.Contains(phases, m.State.Phase) }
+func (s *situation) in(phases ...Phase) bool { return slices.Contains(phases, s.State.Phase) }
 
 // is reports whether the mover counts as being in one of the conditions. It may count as lost, whatever its pod
 // status says.
-func (m *situation) is(conditions ...objects.Condition) bool {
-	condition := m.Observed.Exposure.Condition
-	if m.nodeLost() || m.unconfirmed() {
+func (s *situation) is(conditions ...objects.Condition) bool {
+	condition := s.Observed.Exposure.Condition
+	if s.nodeLost() || s.unconfirmed() {
 		condition = objects.Lost
 	}
 	return slices.Contains(conditions, condition)
 }
 
 // nodeLost reports whether the mover is on a lost node and reported no end before.
-func (m *situation) nodeLost() bool {
+func (s *situation) nodeLost() bool {
 	working := []objects.Condition{objects.Pending, objects.Running, objects.Unrunnable, objects.Terminating}
-	return m.Observed.NodeLost && slices.Contains(working, m.Observed.Exposure.Condition)
+	return s.Observed.NodeLost && slices.Contains(working, s.Observed.Exposure.Condition)
 }
 
 // unconfirmed reports whether the node of a deleting mover exceeds the grace period without confirming its end.
-func (m *situation) unconfirmed() bool {
-	return m.in(Prepared, InProgress, Canceling) && m.Observed.Exposure.Condition == objects.Terminating && !m.Observed.NodeLost && m.left(m.Observed.DeletingAt, m.Limits.TerminationGrace) <= 0
+func (s *situation) unconfirmed() bool {
+	return s.in(Prepared, InProgress, Canceling) && s.Observed.Exposure.Condition == objects.Terminating && !s.Observed.NodeLost && s.left(s.Observed.DeletingAt, s.Limits.TerminationGrace) <= 0
 }
 
 // stranded reports whether a node-bound volume is on a lost node.
-func (m *situation) stranded() bool { return m.State.NodeBound && m.nodeLost() }
+func (s *situation) stranded() bool { return s.State.NodeBound && s.nodeLost() }
 
 // unmarked reports whether this agent now owns a transfer that an agent of Velero accepted.
-func (m *situation) unmarked() bool {
-	return m.in(Accepted) && m.exposes() && !m.State.NodeBound && m.State.Exposer == ""
+func (s *situation) unmarked() bool {
+	return s.in(Accepted) && s.exposes() && !s.State.NodeBound && s.State.Exposer == ""
 }
 
 // lostBy is the expected message about a lost mover.
-func (m *situation) lostBy() string {
+func (s *situation) lostBy() string {
 	switch {
-	case m.nodeLost():
-		return "mover counts as lost: node " + m.Observed.Exposure.Node + " is not Ready or does not exist"
-	case m.unconfirmed():
-		return "mover pod is being deleted, but node " + m.Observed.Exposure.Node + " has not confirmed its end within 1m0s"
-	case m.Observed.Loss != (Loss{}):
-		return m.Observed.Loss.Message
-	case m.is(objects.Absent):
+	case s.nodeLost():
+		return "mover counts as lost: node " + s.Observed.Exposure.Node + " is not Ready or does not exist"
+	case s.unconfirmed():
+		return "mover pod is being deleted, but node " + s.Observed.Exposure.Node + " has not confirmed its end within 1m0s"
+	case s.Observed.Loss != (Loss{}):
+		return s.Observed.Loss.Message
+	case s.is(objects.Absent):
 		return "mover pod vanished"
-	case m.stalled():
+	case s.stalled():
 		return "mover stalled: no byte moved and no Event sent within 2h0m0s"
 	}
-	return m.Observed.Exposure.Message
+	return s.Observed.Exposure.Message
 }
 
 // writes reports whether the step writes one of these phases.
-func (m *situation) writes(phases ...Phase) bool {
-	return m.Step.Action == Write && slices.Contains(phases, m.Step.State.Phase)
+func (s *situation) writes(phases ...Phase) bool {
+	return s.Step.Action == Write && slices.Contains(phases, s.Step.State.Phase)
 }
 
 // changes reports whether the step writes exactly the state with this change.
-func (m *situation) changes(change func(*State)) bool {
-	want := m.State
+func (s *situation) changes(change func(*State)) bool {
+	want := s.State
 	change(&want)
-	return m.Step.Action == Write && m.Step.State == want
+	return s.Step.Action == Write && s.Step.State == want
 }
 
 // fails reports whether the step writes Failed with that reason and message.
-func (m *situation) fails(reason Reason, message string) bool {
-	return m.writes(Failed) && m.Step.Reason == reason && contains(m.Step.State.Message, message)
+func (s *situation) fails(reason Reason, message string) bool {
+	return s.writes(Failed) && s.Step.Reason == reason && contains(s.Step.State.Message, message)
 }
 
 // waits reports whether the step is only a timer.
-func (m *situation) waits(after time.Duration) bool { return m.Step == Step{After: after} }
+func (s *situation) waits(after time.Duration) bool { return s.Step == Step{After: after} }
 
-func (m *situation) isNew() bool { return m.in(New) }
+func (s *situation) isNew() bool { return s.in(New) }
 
 // stopRequested reports whether the transfer is canceled or deleting.
-func (m *situation) stopRequested() bool { return m.State.Cancel || m.State.Deleting }
+func (s *situation) stopRequested() bool { return s.State.Cancel || s.State.Deleting }
 
-func (m *situation) exposes() bool { return m.Observed.Exposes && !m.State.Foreign }
+func (s *situation) exposes() bool { return s.Observed.Exposes && !s.State.Foreign }
 
 // acts reports whether this agent acts on the transfer in its phase.
-func (m *situation) acts() bool {
-	switch m.State.Phase {
+func (s *situation) acts() bool {
+	switch s.State.Phase {
 	case Prepared, InProgress, Canceling:
-		return m.Observed.OwnsMover
+		return s.Observed.OwnsMover
 	case New, Accepted, Completed, Failed, Canceled:
-		return (m.Observed.Exposes || m.Observed.OwnsMover) && !m.State.Foreign
+		return (s.Observed.Exposes || s.Observed.OwnsMover) && !s.State.Foreign
 	}
 	return false
 }
 
 // adopts reports whether this agent may only write Prepared.
-func (m *situation) adopts() bool {
-	return m.in(Accepted) && m.Observed.MayMarkPrepared && !m.Observed.Exposes && !m.Observed.OwnsMover
+func (s *situation) adopts() bool {
+	return s.in(Accepted) && s.Observed.MayMarkPrepared && !s.Observed.Exposes && !s.Observed.OwnsMover
 }
 
 // moved reports whether only the rebind is left.
-func (m *situation) moved() bool {
-	return m.in(InProgress, Canceling) && !m.State.MoverSucceededAt.IsZero()
+func (s *situation) moved() bool {
+	return s.in(InProgress, Canceling) && !s.State.MoverSucceededAt.IsZero()
 }
 
 // works reports whether a mover may still work or be canceled.
-func (m *situation) works() bool { return m.in(InProgress, Canceling) && !m.moved() && !m.replaces() }
+func (s *situation) works() bool { return s.in(InProgress, Canceling) && !s.moved() && !s.replaces() }
 
 // replaces reports whether a mover was given up and its pod must be deleted before the phase becomes Accepted.
-func (m *situation) replaces() bool { return m.in(Prepared, InProgress) && m.State.Restarting }
+func (s *situation) replaces() bool { return s.in(Prepared, InProgress) && s.State.Restarting }
 
 // stale reports whether the observed mover was given up before.
-func (m *situation) stale() bool {
-	return !m.is(objects.Absent) && m.Observed.Exposure.Attempt < m.State.Restarts
+func (s *situation) stale() bool {
+	return !s.is(objects.Absent) && s.Observed.Exposure.Attempt < s.State.Restarts
 }
 
 // lostOrAbsent reports whether the mover is absent or lost.
-func (m *situation) lostOrAbsent() bool { return m.is(objects.Absent, objects.Lost) }
+func (s *situation) lostOrAbsent() bool { return s.is(objects.Absent, objects.Lost) }
 
 // alive reports whether a mover may work and is not deleting.
-func (m *situation) alive() bool { return m.is(objects.Pending, objects.Running, objects.Unrunnable) }
+func (s *situation) alive() bool { return s.is(objects.Pending, objects.Running, objects.Unrunnable) }
 
 // stallsIn returns the time until a working mover counts as stalled; it may be negative. ever is false if the mover
 // never counts as stalled.
-func (m *situation) stallsIn() (left time.Duration, ever bool) {
-	if !m.in(InProgress) || !m.works() || !m.is(objects.Running) || m.nodeLost() || m.Limits.StallTimeout == 0 {
+func (s *situation) stallsIn() (left time.Duration, ever bool) {
+	if !s.in(InProgress) || !s.works() || !s.is(objects.Running) || s.nodeLost() || s.Limits.StallTimeout == 0 {
 		return 0, false
 	}
-	return m.left(m.Observed.ActiveAt, m.Limits.StallTimeout), true
+	return s.left(s.Observed.ActiveAt, s.Limits.StallTimeout), true
 }
 
 // stalled reports whether a mover without a cancel has reported nothing for too long.
-func (m *situation) stalled() bool {
-	left, ever := m.stallsIn()
-	return ever && left <= 0 && m.acts() && !m.stopRequested()
+func (s *situation) stalled() bool {
+	left, ever := s.stallsIn()
+	return ever && left <= 0 && s.acts() && !s.stopRequested()
 }
 
 // preparing reports whether only the mover can end the preparation: no cancel, no lost source and no prepare
 // timeout does.
-func (m *situation) preparing() bool {
-	return m.in(Accepted) && !m.stopRequested() && m.sourceWaits() && !m.late() && !m.stranded() && !m.unmarked()
+func (s *situation) preparing() bool {
+	return s.in(Accepted) && !s.stopRequested() && s.sourceWaits() && !s.late() && !s.stranded() && !s.unmarked()
 }
 
 // late reports whether the prepare timeout has passed, and this agent has no mover that it may mark as prepared.
-func (m *situation) late() bool {
-	runs := m.acts() && m.is(objects.Running) && !m.stale() && m.Observed.MayMarkPrepared
-	return m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) <= 0 && !runs
+func (s *situation) late() bool {
+	runs := s.acts() && s.is(objects.Running) && !s.stale() && s.Observed.MayMarkPrepared
+	return s.left(s.State.AcceptedAt, s.Limits.PrepareTimeout) <= 0 && !runs
 }
 
 // ready is the counterpart of preparing for a transfer that waits for its slot.
-func (m *situation) ready() bool {
-	return m.in(Prepared) && !m.stopRequested() && m.sourceWaits() && !m.replaces()
+func (s *situation) ready() bool {
+	return s.in(Prepared) && !s.stopRequested() && s.sourceWaits() && !s.replaces()
 }
 
 // sourceWaits reports whether the pod of the volume exists and a mover may write to the volume.
-func (m *situation) sourceWaits() bool { return !m.Observed.SourceGone && m.Observed.PodResumed == "" }
+func (s *situation) sourceWaits() bool { return !s.Observed.SourceGone && s.Observed.PodResumed == "" }
 
 // ends reports whether the step writes a terminal phase.
-func (m *situation) ends() bool {
-	return !m.in(Completed, Failed, Canceled) && m.writes(Completed, Failed, Canceled)
+func (s *situation) ends() bool {
+	return !s.in(Completed, Failed, Canceled) && s.writes(Completed, Failed, Canceled)
 }
 
 // removes reports whether the step deletes a mover.
-func (m *situation) removes() bool { return m.Step.Action == DeleteMover || m.Step.Action == CleanUp }
+func (s *situation) removes() bool { return s.Step.Action == DeleteMover || s.Step.Action == CleanUp }
 
 // restarts reports whether the step replaces a mover.
-func (m *situation) restarts() bool {
-	return m.Step.Action == Write && m.Step.State.Restarts > m.State.Restarts
+func (s *situation) restarts() bool {
+	return s.Step.Action == Write && s.Step.State.Restarts > s.State.Restarts
 }
 
 // left returns the time left of a bound.
-func (m *situation) left(since time.Time, bound time.Duration) time.Duration {
-	return since.Add(bound).Sub(m.Observed.Now)
+func (s *situation) left(since time.Time, bound time.Duration) time.Duration {
+	return since.Add(bound).Sub(s.Observed.Now)
 }

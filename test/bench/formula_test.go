@@ -121,8 +121,8 @@ type perAgent struct {
 	noise      float64            // what comes with time, for each watch and backup
 }
 
-func (c perAgent) String() string {
-	return fmt.Sprintf("%.1f watches, %.2f events of %.1f KiB, CPU of the API server %s", total(c.watches), total(c.deliveries), c.bytes/1024, c.cpu)
+func (p perAgent) String() string {
+	return fmt.Sprintf("%.1f watches, %.2f events of %.1f KiB, CPU of the API server %s", total(p.watches), total(p.deliveries), p.bytes/1024, p.cpu)
 }
 
 // compare returns the difference of two samples per agent. Leases, Nodes and repeated Events are left out: they come with
@@ -159,20 +159,20 @@ func compare(few, many *sample) perAgent {
 }
 
 // check returns how the cost differs from the formula; empty if it does not.
-func (c perAgent) check(watches map[string]float64) (differs []string) {
-	for _, name := range keys(c.watches, watches) {
-		if got := c.watches[name]; math.Round(got) != watches[name] {
+func (p perAgent) check(watches map[string]float64) (differs []string) {
+	for _, name := range keys(p.watches, watches) {
+		if got := p.watches[name]; math.Round(got) != watches[name] {
 			differs = append(differs, fmt.Sprintf("an idle agent has %.2f watches of %s, not %g", got, name, watches[name]))
 		}
 	}
-	for _, name := range keys(c.deliveries) {
+	for _, name := range keys(p.deliveries) {
 		want := deliveriesOf[name]
-		if got := c.deliveries[name]; math.Abs(got-want) > want*tolerance+c.noise {
+		if got := p.deliveries[name]; math.Abs(got-want) > want*tolerance+p.noise {
 			differs = append(differs, fmt.Sprintf("an idle agent receives %.3f events of %s for a backup, not %g", got, name, want))
 		}
 	}
-	for _, name := range keys(c.requests) {
-		if got := c.requests[name]; got > c.noise {
+	for _, name := range keys(p.requests) {
+		if got := p.requests[name]; got > p.noise {
 			differs = append(differs, fmt.Sprintf("an idle agent sends %.3f requests %s for a backup", got, name))
 		}
 	}

@@ -46,13 +46,13 @@ func bindLoopback(socket int) error {
 	return unix.Bind(socket, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
 }
 
-func (p *heldPort) number() string {
-	_, number, _ := net.SplitHostPort(p.address) // holdPort joined it
+func (h *heldPort) number() string {
+	_, number, _ := net.SplitHostPort(h.address) // holdPort joined it
 	return number
 }
 
 // listen opens a listener on the reserved port.
-func (p *heldPort) listen(ctx context.Context) (net.Listener, error) {
+func (h *heldPort) listen(ctx context.Context) (net.Listener, error) {
 	share := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var set error
 		err := raw.Control(func(socket uintptr) {
@@ -60,7 +60,7 @@ func (p *heldPort) listen(ctx context.Context) (net.Listener, error) {
 		})
 		return errors.Join(err, set)
 	}}
-	return share.Listen(ctx, "tcp4", p.address)
+	return share.Listen(ctx, "tcp4", h.address)
 }
 
-func (p *heldPort) release() error { return unix.Close(p.socket) }
+func (h *heldPort) release() error { return unix.Close(h.socket) }

@@ -79,12 +79,12 @@ type Query struct {
 }
 
 // Select returns the records that match query.
-func (rs Records) Select(query Query) Records { return rs.Where(query.match) }
+func (r Records) Select(query Query) Records { return r.Where(query.match) }
 
 // Where returns the records for which keep is true.
-func (rs Records) Where(keep func(Record) bool) Records {
+func (r Records) Where(keep func(Record) bool) Records {
 	var kept Records
-	for _, record := range rs {
+	for _, record := range r {
 		if keep(record) {
 			kept = append(kept, record)
 		}

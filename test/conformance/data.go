@@ -15,8 +15,8 @@ import (
 )
 
 // fillPod gives the volume of a pod data of the pod's own.
-func (s *caseRun) fillPod(ctx context.Context, pod *corev1.Pod) error {
-	dir, err := s.node.VolumeDir(ctx, pod, "data")
+func (c *caseRun) fillPod(ctx context.Context, pod *corev1.Pod) error {
+	dir, err := c.node.VolumeDir(ctx, pod, "data")
 	if err != nil {
 		return err
 	}
@@ -24,8 +24,8 @@ func (s *caseRun) fillPod(ctx context.Context, pod *corev1.Pod) error {
 }
 
 // fillClaim gives the volume of a claim data of the claim's own.
-func (s *caseRun) fillClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	dir, err := s.dirOf(ctx, claim)
+func (c *caseRun) fillClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	dir, err := c.dirOf(ctx, claim)
 	if err != nil {
 		return err
 	}
@@ -33,15 +33,15 @@ func (s *caseRun) fillClaim(ctx context.Context, claim *corev1.PersistentVolumeC
 }
 
 // dirOf is where the driver has the volume of a claim.
-func (s *caseRun) dirOf(ctx context.Context, claim *corev1.PersistentVolumeClaim) (string, error) {
-	volume, err := s.Kube.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+func (c *caseRun) dirOf(ctx context.Context, claim *corev1.PersistentVolumeClaim) (string, error) {
+	volume, err := c.Kube.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	if err != nil {
 		return "", fmt.Errorf("get volume of claim %s: %w", claim.Name, err)
 	}
 	if volume.Spec.CSI == nil {
 		return "", fmt.Errorf("volume %s is of no CSI driver", volume.Name)
 	}
-	for _, driver := range s.plane.Drivers {
+	for _, driver := range c.plane.Drivers {
 		if driver.Name() == volume.Spec.CSI.Driver {
 			return driver.VolumeDir(volume.Spec.CSI.VolumeHandle), nil
 		}
@@ -51,51 +51,51 @@ func (s *caseRun) dirOf(ctx context.Context, claim *corev1.PersistentVolumeClaim
 
 // moved wants every transfer of the case that is Completed to have moved its own data: a backup all of its volume, and a
 // restore to where it was asked to, where nothing has changed it since.
-func (s *caseRun) moved(ctx context.Context) error {
-	if s.testCase.maintains() || s.testCase.Mover.Result != nil { // these movers move nothing
+func (c *caseRun) moved(ctx context.Context) error {
+	if c.testCase.maintains() || c.testCase.Mover.Result != nil { // these movers move nothing
 		return nil
 	}
 	for _, word := range []string{"NAME", "SECOND"} {
-		name := s.placeholders.of(word)
+		name := c.placeholders.of(word)
 		if name == "" {
 			continue
 		}
-		transfer, err := s.transferNow(name)
+		transfer, err := c.transferNow(name)
 		if err != nil {
 			return err
 		}
 		if transfer.Status.Phase != testenv.Completed {
 			continue
 		}
-		if err := s.movedBy(ctx, transfer); err != nil {
+		if err := c.movedBy(ctx, transfer); err != nil {
 			return fmt.Errorf("data of $%s: %w", word, err)
 		}
 	}
 	return nil
 }
 
-func (s *caseRun) movedBy(ctx context.Context, transfer *testenv.Transfer) error {
-	switch s.testCase.Kind {
+func (c *caseRun) movedBy(ctx context.Context, transfer *testenv.Transfer) error {
+	switch c.testCase.Kind {
 	case testenv.PodVolumeBackup:
-		return s.uploaded(transfer, transfer.Spec.Pod.UID)
+		return c.uploaded(transfer, transfer.Spec.Pod.UID)
 	case testenv.DataUpload:
-		return s.uploaded(transfer, types.UID(transfer.Labels[velerov1.PVCUIDLabel]))
+		return c.uploaded(transfer, types.UID(transfer.Labels[velerov1.PVCUIDLabel]))
 	case testenv.PodVolumeRestore:
-		pod, err := s.Kube.CoreV1().Pods(transfer.Spec.Pod.Namespace).Get(ctx, transfer.Spec.Pod.Name, metav1.GetOptions{})
+		pod, err := c.Kube.CoreV1().Pods(transfer.Spec.Pod.Namespace).Get(ctx, transfer.Spec.Pod.Name, metav1.GetOptions{})
 		if err != nil {
 			return fmt.Errorf("get restored pod: %w", err)
 		}
-		dir, err := s.node.VolumeDir(ctx, pod, transfer.Spec.Volume)
+		dir, err := c.node.VolumeDir(ctx, pod, transfer.Spec.Volume)
 		if err != nil {
 			return err
 		}
 		return restoredTo(dir, transfer)
 	default:
-		claim, err := s.Kube.CoreV1().PersistentVolumeClaims(transfer.Spec.TargetVolume.Namespace).Get(ctx, transfer.Spec.TargetVolume.PVC, metav1.GetOptions{})
+		claim, err := c.Kube.CoreV1().PersistentVolumeClaims(transfer.Spec.TargetVolume.Namespace).Get(ctx, transfer.Spec.TargetVolume.PVC, metav1.GetOptions{})
 		if err != nil {
 			return fmt.Errorf("get target claim: %w", err)
 		}
-		dir, err := s.dirOf(ctx, claim)
+		dir, err := c.dirOf(ctx, claim)
 		if err != nil {
 			return err
 		}
@@ -104,8 +104,8 @@ func (s *caseRun) movedBy(ctx context.Context, transfer *testenv.Transfer) error
 }
 
 // uploaded wants the mover of a backup to have read the data of something.
-func (s *caseRun) uploaded(transfer *testenv.Transfer, of types.UID) error {
-	data, ok := s.Movers.Uploaded(transfer.UID)
+func (c *caseRun) uploaded(transfer *testenv.Transfer, of types.UID) error {
+	data, ok := c.Movers.Uploaded(transfer.UID)
 	if !ok {
 		return errors.New("no mover has read a volume")
 	}
@@ -128,8 +128,8 @@ func restoredTo(dir string, transfer *testenv.Transfer) error {
 }
 
 // transferNow is what was last seen of a transfer.
-func (s *caseRun) transferNow(name string) (transfer *testenv.Transfer, err error) {
-	s.plane.History.lock.Lock()
-	defer s.plane.History.lock.Unlock()
-	return s.transfer(name)
+func (c *caseRun) transferNow(name string) (transfer *testenv.Transfer, err error) {
+	c.plane.History.lock.Lock()
+	defer c.plane.History.lock.Unlock()
+	return c.transfer(name)
 }

@@ -98,17 +98,17 @@ func exchange(t *testing.T, on *Plane, kind testenv.Kind, from, to string, comma
 
 // settled waits until server and agent have their pods, and every pod of the node has its directory. Where one has not yet,
 // or no more, Velero's agent ends as it starts, and the kubelet, which nobody plays for it here, would start it again.
-func (s *caseRun) settled(ctx context.Context, t *testing.T) {
+func (c *caseRun) settled(ctx context.Context, t *testing.T) {
 	t.Helper()
-	here := metav1.ListOptions{FieldSelector: "spec.nodeName=" + s.placeholders.of("NODE")}
-	list, err := s.Kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, here)
+	here := metav1.ListOptions{FieldSelector: "spec.nodeName=" + c.placeholders.of("NODE")}
+	list, err := c.Kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, here)
 	require.NoError(t, err)
 	pods := map[types.UID]*corev1.Pod{}
 	for i := range list.Items {
 		pods[list.Items[i].UID] = &list.Items[i]
 	}
 	here.ResourceVersion = list.ResourceVersion
-	changes, err := s.Kube.CoreV1().Pods(metav1.NamespaceAll).Watch(ctx, here)
+	changes, err := c.Kube.CoreV1().Pods(metav1.NamespaceAll).Watch(ctx, here)
 	require.NoError(t, err)
 	defer changes.Stop()
 	for !allRun(pods) {
@@ -135,11 +135,11 @@ func allRun(pods map[types.UID]*corev1.Pod) bool {
 }
 
 // lateen runs the command-line program as an administrator.
-func (s *caseRun) lateen(ctx context.Context, t *testing.T, kubeconfig string, args ...string) {
+func (c *caseRun) lateen(ctx context.Context, t *testing.T, kubeconfig string, args ...string) {
 	t.Helper()
 	binary, err := cluster.FindBinary("lateen")
 	require.NoError(t, err)
-	command := exec.CommandContext(ctx, binary, append(args, "--namespace="+s.Namespace, "--kubeconfig="+kubeconfig)...)
+	command := exec.CommandContext(ctx, binary, append(args, "--namespace="+c.Namespace, "--kubeconfig="+kubeconfig)...)
 	command.Env = []string{"HOME=" + t.TempDir()}
 	out, err := command.CombinedOutput()
 	require.NoError(t, err, string(out))

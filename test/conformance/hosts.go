@@ -73,25 +73,25 @@ func (c *Case) machines() map[string]Machine {
 }
 
 // nameNodes makes the names of all nodes of the case. The first one's is the beginning of all others.
-func (s *caseRun) nameNodes(name string) {
-	for word := range s.testCase.machines() {
-		s.placeholders.set(word, name+"-"+strings.ToLower(word))
+func (c *caseRun) nameNodes(name string) {
+	for word := range c.testCase.machines() {
+		c.placeholders.set(word, name+"-"+strings.ToLower(word))
 	}
-	s.placeholders.set(firstNode, name)
+	c.placeholders.set(firstNode, name)
 }
 
 // startNodes starts the nodes, the first one before the others, and returns when there are pods of the node-agent where
 // agents are to run.
-func (s *caseRun) startNodes(ctx context.Context) error {
-	machines := s.testCase.machines()
+func (c *caseRun) startNodes(ctx context.Context) error {
+	machines := c.testCase.machines()
 	others := slices.DeleteFunc(slices.Sorted(maps.Keys(machines)), func(word string) bool { return word == firstNode })
 	for _, word := range append([]string{firstNode}, others...) {
-		if err := s.startNode(ctx, word, machines[word]); err != nil {
+		if err := c.startNode(ctx, word, machines[word]); err != nil {
 			return err
 		}
 	}
-	for _, on := range s.hosts {
-		pod, err := s.NodeAgentPod(ctx, on.Name(), testenv.Ready)
+	for _, on := range c.hosts {
+		pod, err := c.NodeAgentPod(ctx, on.Name(), testenv.Ready)
 		if err != nil {
 			return err
 		}
@@ -100,33 +100,33 @@ func (s *caseRun) startNodes(ctx context.Context) error {
 	return nil
 }
 
-func (s *caseRun) startNode(ctx context.Context, word string, machine Machine) error {
+func (c *caseRun) startNode(ctx context.Context, word string, machine Machine) error {
 	options := node.Options{
-		Name: s.placeholders.of(word), Root: filepath.Join(s.dir, "kubelet"), StartDelay: time.Duration(s.testCase.Mover.Starts),
-		Runner: node.Movers{Runner: s.Movers, Jobs: jobs{}},
+		Name: c.placeholders.of(word), Root: filepath.Join(c.dir, "kubelet"), StartDelay: time.Duration(c.testCase.Mover.Starts),
+		Runner: node.Movers{Runner: c.Movers, Jobs: jobs{}},
 	}
 	if machine.Agent {
-		options.Labels = map[string]string{fleet: s.placeholders.of(firstNode)}
+		options.Labels = map[string]string{fleet: c.placeholders.of(firstNode)}
 	}
-	if err := s.StartNode(ctx, options); err != nil {
+	if err := c.StartNode(ctx, options); err != nil {
 		return err
 	}
-	started := s.Nodes[len(s.Nodes)-1]
-	s.testCase.Mover.trouble(started.Faults)
+	started := c.Nodes[len(c.Nodes)-1]
+	c.testCase.Mover.trouble(started.Faults)
 	if word == firstNode {
-		s.node = started
+		c.node = started
 	}
 	if machine.Agent {
-		s.hosts = append(s.hosts, &host{Node: started, dir: filepath.Join(s.dir, word)})
+		c.hosts = append(c.hosts, &host{Node: started, dir: filepath.Join(c.dir, word)})
 	}
 	if machine.Spec == nil {
 		return nil
 	}
-	patch, err := json.Marshal(map[string]any{"spec": s.expand(machine.Spec)})
+	patch, err := json.Marshal(map[string]any{"spec": c.expand(machine.Spec)})
 	if err != nil {
 		return fmt.Errorf("write patch of node: %w", err)
 	}
-	_, err = s.Kube.CoreV1().Nodes().Patch(ctx, options.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	_, err = c.Kube.CoreV1().Nodes().Patch(ctx, options.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	if err != nil {
 		return fmt.Errorf("patch node %s: %w", options.Name, err)
 	}
@@ -147,16 +147,16 @@ func (m Mover) trouble(faults *node.Faults) {
 }
 
 // startAgents starts the agents that the case begins with, one on each node that has one.
-func (s *caseRun) startAgents(ctx context.Context) error {
-	first := s.agent
-	if s.testCase.Begins != "" {
+func (c *caseRun) startAgents(ctx context.Context) error {
+	first := c.agent
+	if c.testCase.Begins != "" {
 		var err error
-		if first, err = AgentNamed(s.testCase.Begins); err != nil {
+		if first, err = AgentNamed(c.testCase.Begins); err != nil {
 			return err
 		}
 	}
-	for _, on := range s.hosts {
-		if err := s.startOn(ctx, first, on); err != nil {
+	for _, on := range c.hosts {
+		if err := c.startOn(ctx, first, on); err != nil {
 			return err
 		}
 	}
@@ -164,30 +164,30 @@ func (s *caseRun) startAgents(ctx context.Context) error {
 }
 
 // startAgent starts the agent that is played on the first node.
-func (s *caseRun) startAgent(ctx context.Context) error { return s.startOn(ctx, s.agent, s.hosts[0]) }
+func (c *caseRun) startAgent(ctx context.Context) error { return c.startOn(ctx, c.agent, c.hosts[0]) }
 
 // startOn starts an agent with its own rights.
-func (s *caseRun) startOn(ctx context.Context, agent *Agent, on *host) error {
+func (c *caseRun) startOn(ctx context.Context, agent *Agent, on *host) error {
 	if err := os.MkdirAll(on.PodsDir(), 0o755); err != nil {
 		return fmt.Errorf("make pods directory: %w", err)
 	}
 	if err := os.MkdirAll(on.dir, 0o755); err != nil {
 		return fmt.Errorf("make directory of the agent: %w", err)
 	}
-	config, err := s.plane.Cluster.ServiceAccount(ctx, s.Namespace, agent.Account)
+	config, err := c.plane.Cluster.ServiceAccount(ctx, c.Namespace, agent.Account)
 	if err != nil {
 		return err
 	}
-	if len(s.testCase.Requests) > 0 {
-		if config, err = s.openLine(ctx, config, on); err != nil {
+	if len(c.testCase.Requests) > 0 {
+		if config, err = c.openLine(ctx, config, on); err != nil {
 			return err
 		}
 	}
 	at := place{
 		Dir: on.dir, Kubeconfig: filepath.Join(on.dir, "kubeconfig"), APIServer: hostPort(config),
-		Namespace: s.Namespace, Node: on.Name(), PodUID: on.podUID, PodsDir: on.PodsDir(), Args: agent.arguments(s.testCase),
+		Namespace: c.Namespace, Node: on.Name(), PodUID: on.podUID, PodsDir: on.PodsDir(), Args: agent.arguments(c.testCase),
 	}
-	if err := s.plane.Cluster.WriteKubeconfig(config, at.Kubeconfig, s.Namespace); err != nil {
+	if err := c.plane.Cluster.WriteKubeconfig(config, at.Kubeconfig, c.Namespace); err != nil {
 		return err
 	}
 	wanted, stop := context.WithCancel(ctx)
@@ -196,13 +196,13 @@ func (s *caseRun) startOn(ctx context.Context, agent *Agent, on *host) error {
 		stop()
 		return err
 	}
-	s.atEnd(func() {
+	c.atEnd(func() {
 		stop()
 		run.end()
 	})
 	go func() {
 		if err := run.watch(wanted); err != nil {
-			s.fail(err)
+			c.fail(err)
 		}
 	}()
 	return nil

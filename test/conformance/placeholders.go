@@ -13,25 +13,25 @@ type placeholders struct {
 }
 
 // of returns the name of a placeholder; "" if it is not known yet.
-func (w *placeholders) of(word string) string {
-	w.lock.RLock()
-	defer w.lock.RUnlock()
-	return w.names[word]
+func (p *placeholders) of(word string) string {
+	p.lock.RLock()
+	defer p.lock.RUnlock()
+	return p.names[word]
 }
 
-func (w *placeholders) set(word, name string) {
-	w.lock.Lock()
-	defer w.lock.Unlock()
-	if w.names == nil {
-		w.names = map[string]string{}
+func (p *placeholders) set(word, name string) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	if p.names == nil {
+		p.names = map[string]string{}
 	}
-	w.names[word] = name
+	p.names[word] = name
 }
 
-func (w *placeholders) all() map[string]string {
-	w.lock.RLock()
-	defer w.lock.RUnlock()
-	return maps.Clone(w.names)
+func (p *placeholders) all() map[string]string {
+	p.lock.RLock()
+	defer p.lock.RUnlock()
+	return maps.Clone(p.names)
 }
 
 // expand replaces the $WORDS in the texts and keys of an object.
@@ -62,6 +62,6 @@ func expand(value any, description map[string]string) any {
 }
 
 // expand replaces the placeholders of an object of the case.
-func (s *caseRun) expand(object Object) Object {
-	return expand(map[string]any(object), s.placeholders.all()).(map[string]any) //nolint:forcetypeassert // a map stays one
+func (c *caseRun) expand(object Object) Object {
+	return expand(map[string]any(object), c.placeholders.all()).(map[string]any) //nolint:forcetypeassert // a map stays one
 }

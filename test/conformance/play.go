@@ -140,11 +140,11 @@ func (p *Plane) Play(ctx context.Context, agent *Agent, testCase *Case, dir stri
 var uid = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
 // status returns the status of the case's resource for Play.
-func (s *caseRun) status() (string, error) {
-	s.plane.History.lock.Lock()
-	defer s.plane.History.lock.Unlock()
-	for _, life := range s.plane.History.in(string(s.testCase.Kind), s.Namespace) {
-		if life.gone || meta(life.last()).GetName() != s.placeholders.of("NAME") {
+func (c *caseRun) status() (string, error) {
+	c.plane.History.lock.Lock()
+	defer c.plane.History.lock.Unlock()
+	for _, life := range c.plane.History.in(string(c.testCase.Kind), c.Namespace) {
+		if life.gone || meta(life.last()).GetName() != c.placeholders.of("NAME") {
 			continue
 		}
 		status, _, err := unstructured.NestedMap(life.last(), "status")
@@ -152,25 +152,25 @@ func (s *caseRun) status() (string, error) {
 			return strings.HasSuffix(name, "Timestamp") || slices.Contains([]string{"acceptedByNode", "lastMaintenanceTime", "recentMaintenance"}, name)
 		})
 		text, unwritten := json.Marshal(status)
-		return uid.ReplaceAllString(s.neutral(string(text)), "UID"), errors.Join(err, unwritten)
+		return uid.ReplaceAllString(c.neutral(string(text)), "UID"), errors.Join(err, unwritten)
 	}
 	return "", nil
 }
 
 // why returns the error of the agent's process if it ended, else err, without names of this run.
-func (s *caseRun) why(ctx context.Context, err error) error {
+func (c *caseRun) why(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
 		return cause
 	}
-	return errors.New(s.neutral(err.Error()))
+	return errors.New(c.neutral(err.Error()))
 }
 
 // neutral replaces names of this run by their placeholders, longer names first.
-func (s *caseRun) neutral(text string) string {
-	all := s.placeholders.all()
+func (c *caseRun) neutral(text string) string {
+	all := c.placeholders.all()
 	words := slices.SortedFunc(maps.Keys(all), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(all[b]), len(all[a])), cmp.Compare(a, b))
 	})
@@ -183,78 +183,78 @@ func (s *caseRun) neutral(text string) string {
 	return strings.NewReplacer(names...).Replace(text)
 }
 
-func (s *caseRun) end() {
-	s.lock.Lock()
-	defer s.lock.Unlock()
-	for i := range s.ends {
-		s.ends[len(s.ends)-1-i]()
+func (c *caseRun) end() {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	for i := range c.ends {
+		c.ends[len(c.ends)-1-i]()
 	}
 }
 
 // atEnd has something done at the end of the run, before what was said earlier.
-func (s *caseRun) atEnd(do func()) {
-	s.lock.Lock()
-	defer s.lock.Unlock()
-	s.ends = append(s.ends, do)
+func (c *caseRun) atEnd(do func()) {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	c.ends = append(c.ends, do)
 }
 
 // build makes the environment, the node, what is given and what is moved.
-func (s *caseRun) build(ctx context.Context) (err error) {
+func (c *caseRun) build(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, buildTimeout)
 	defer cancel()
 	name := "node-" + rand.String(8)
-	options := fixture.Options{Takes: time.Duration(cmp.Or(s.testCase.Mover.Takes, Duration(takes)))}
+	options := fixture.Options{Takes: time.Duration(cmp.Or(c.testCase.Mover.Takes, Duration(takes)))}
 	options.NodeLabels = map[string]string{fleet: name}
-	s.Env, err = fixture.New(ctx, s.plane.Cluster, s.dir, options)
-	s.atEnd(func() { _ = s.Close() }) // nodes end without an error
+	c.Env, err = fixture.New(ctx, c.plane.Cluster, c.dir, options)
+	c.atEnd(func() { _ = c.Close() }) // nodes end without an error
 	if err != nil {
 		return err
 	}
-	s.nameNodes(name)
+	c.nameNodes(name)
 	for word, stands := range map[string]string{
-		"NAMESPACE": s.Namespace, "APPS": s.Apps, "KUBELET": filepath.Join(s.dir, "kubelet"), "CLASS": "class-" + s.Namespace,
+		"NAMESPACE": c.Namespace, "APPS": c.Apps, "KUBELET": filepath.Join(c.dir, "kubelet"), "CLASS": "class-" + c.Namespace,
 	} {
-		s.placeholders.set(word, stands)
+		c.placeholders.set(word, stands)
 	}
-	if err := s.classes(ctx); err != nil {
+	if err := c.classes(ctx); err != nil {
 		return err
 	}
-	for _, object := range s.testCase.Given {
-		if err := apply(ctx, s.plane.Client, s.expand(object)); err != nil {
+	for _, object := range c.testCase.Given {
+		if err := apply(ctx, c.plane.Client, c.expand(object)); err != nil {
 			return err
 		}
 	}
-	if err := s.configure(ctx); err != nil {
+	if err := c.configure(ctx); err != nil {
 		return err
 	}
-	s.Movers.Silent = s.testCase.Mover.Silent
-	if want := s.testCase.Mover.Result; want != nil {
-		s.Movers.Result = &node.Result{ExitCode: want.ExitCode, Message: want.Message, Reason: want.Reason}
+	c.Movers.Silent = c.testCase.Mover.Silent
+	if want := c.testCase.Mover.Result; want != nil {
+		c.Movers.Result = &node.Result{ExitCode: want.ExitCode, Message: want.Message, Reason: want.Reason}
 	}
-	if err := s.startNodes(ctx); err != nil {
+	if err := c.startNodes(ctx); err != nil {
 		return err
 	}
-	return s.prepare(ctx)
+	return c.prepare(ctx)
 }
 
 // configure writes the ConfigMaps and changes the DaemonSet. The nodes of other runs are no places for the movers of
 // this one.
-func (s *caseRun) configure(ctx context.Context) error {
-	s.config = maps.Clone(s.testCase.Config)
-	if s.config == nil {
-		s.config = Object{}
+func (c *caseRun) configure(ctx context.Context) error {
+	c.config = maps.Clone(c.testCase.Config)
+	if c.config == nil {
+		c.config = Object{}
 	}
-	if s.config["loadAffinity"] == nil {
-		s.config["loadAffinity"] = s.here()
+	if c.config["loadAffinity"] == nil {
+		c.config["loadAffinity"] = c.here()
 	}
-	if err := s.configureJobs(ctx); err != nil {
+	if err := c.configureJobs(ctx); err != nil {
 		return err
 	}
-	for name, content := range map[string]Object{fixture.ConfigMap: s.config, repositoryMap: s.testCase.Repository} {
+	for name, content := range map[string]Object{fixture.ConfigMap: c.config, repositoryMap: c.testCase.Repository} {
 		if content == nil {
 			continue
 		}
-		text, err := json.Marshal(s.expand(content))
+		text, err := json.Marshal(c.expand(content))
 		if err != nil {
 			return fmt.Errorf("write content of ConfigMap %s: %w", name, err)
 		}
@@ -262,18 +262,18 @@ func (s *caseRun) configure(ctx context.Context) error {
 		if name == repositoryMap {
 			data = map[string]string{"kopia": string(text)}
 		}
-		if err := s.ConfigMap(ctx, name, data); err != nil {
+		if err := c.ConfigMap(ctx, name, data); err != nil {
 			return err
 		}
 	}
-	if s.testCase.DaemonSet == nil {
+	if c.testCase.DaemonSet == nil {
 		return nil
 	}
-	patch, err := json.Marshal(s.expand(s.testCase.DaemonSet))
+	patch, err := json.Marshal(c.expand(c.testCase.DaemonSet))
 	if err != nil {
 		return fmt.Errorf("write patch of DaemonSet: %w", err)
 	}
-	_, err = s.Kube.AppsV1().DaemonSets(s.Namespace).Patch(ctx, "node-agent", types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	_, err = c.Kube.AppsV1().DaemonSets(c.Namespace).Patch(ctx, "node-agent", types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	if err != nil {
 		return fmt.Errorf("patch DaemonSet: %w", err)
 	}
@@ -281,17 +281,17 @@ func (s *caseRun) configure(ctx context.Context) error {
 }
 
 // here is a loadAffinity to the first node.
-func (s *caseRun) here() []any {
-	labels := map[string]any{"matchLabels": map[string]any{corev1.LabelHostname: s.placeholders.of(firstNode)}}
+func (c *caseRun) here() []any {
+	labels := map[string]any{"matchLabels": map[string]any{corev1.LabelHostname: c.placeholders.of(firstNode)}}
 	return []any{map[string]any{"nodeSelector": labels}}
 }
 
 // ready waits for a pod of the applications.
-func (s *caseRun) ready(ctx context.Context, name string, is func(*corev1.Pod) bool) (*corev1.Pod, error) {
-	pod, err := s.WaitPod(ctx, s.Apps, name, is)
+func (c *caseRun) ready(ctx context.Context, name string, is func(*corev1.Pod) bool) (*corev1.Pod, error) {
+	pod, err := c.WaitPod(ctx, c.Apps, name, is)
 	if err != nil {
 		return nil, err
 	}
-	s.placeholders.set("APP", string(pod.UID))
+	c.placeholders.set("APP", string(pod.UID))
 	return pod, nil
 }

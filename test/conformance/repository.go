@@ -29,34 +29,34 @@ func (jobs) Run(context.Context, *corev1.Pod, node.Host) node.Result { return no
 func (c *Case) maintains() bool { return c.Kind == repository }
 
 // configureJobs writes the ConfigMap of maintenance jobs, whose pods are for the first node unless the case says otherwise.
-func (s *caseRun) configureJobs(ctx context.Context) error {
-	if s.testCase.Maintenance == nil {
+func (c *caseRun) configureJobs(ctx context.Context) error {
+	if c.testCase.Maintenance == nil {
 		return nil
 	}
 	data := map[string]string{}
-	for key, content := range s.testCase.Maintenance {
+	for key, content := range c.testCase.Maintenance {
 		content = maps.Clone(content)
 		if content["loadAffinity"] == nil {
-			content["loadAffinity"] = s.here()
+			content["loadAffinity"] = c.here()
 		}
-		text, err := json.Marshal(s.expand(content))
+		text, err := json.Marshal(c.expand(content))
 		if err != nil {
 			return fmt.Errorf("write key %s of ConfigMap %s: %w", key, jobMap, err)
 		}
-		description := s.placeholders.all()
+		description := c.placeholders.all()
 		data[fmt.Sprint(expand(key, description))] = string(text)
 	}
-	return s.ConfigMap(ctx, jobMap, data)
+	return c.ConfigMap(ctx, jobMap, data)
 }
 
 // prepareRepository makes a repository that is Ready and due. Nothing looks into it but its jobs, which are played.
-func (s *caseRun) prepareRepository() error {
-	s.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
+func (c *caseRun) prepareRepository() error {
+	c.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
 		wanted := &velerov1.BackupRepository{
 
-			ObjectMeta: metav1.ObjectMeta{Name: s.Apps + "-default-kopia-abcde"},
+			ObjectMeta: metav1.ObjectMeta{Name: c.Apps + "-default-kopia-abcde"},
 			Spec: velerov1.BackupRepositorySpec{
-				VolumeNamespace: s.Apps, BackupStorageLocation: "default", RepositoryType: velerov1.BackupRepositoryTypeKopia,
+				VolumeNamespace: c.Apps, BackupStorageLocation: "default", RepositoryType: velerov1.BackupRepositoryTypeKopia,
 				MaintenanceFrequency: metav1.Duration{Duration: frequency},
 			},
 			Status: velerov1.BackupRepositoryStatus{Phase: velerov1.BackupRepositoryPhaseReady},
@@ -64,7 +64,7 @@ func (s *caseRun) prepareRepository() error {
 		if err := alter(wanted); err != nil {
 			return nil, err
 		}
-		created, err := s.Repositories().Create(ctx, wanted, metav1.CreateOptions{})
+		created, err := c.Repositories().Create(ctx, wanted, metav1.CreateOptions{})
 		if err != nil {
 			return nil, fmt.Errorf("create repository: %w", err)
 		}

@@ -41,14 +41,14 @@ type requests struct {
 }
 
 // of is what happens to a request, or nil.
-func (q *requests) of(all []Request, asked *http.Request) (*Request, error) {
+func (r *requests) of(all []Request, asked *http.Request) (*Request, error) {
 	for i := range all {
 		rule := &all[i]
 		like, err := rule.matches(asked)
 		if err != nil {
 			return nil, err
 		}
-		if like && q.take(rule) {
+		if like && r.take(rule) {
 			return rule, nil
 		}
 	}
@@ -56,16 +56,16 @@ func (q *requests) of(all []Request, asked *http.Request) (*Request, error) {
 }
 
 // take counts one more request, unless there were enough.
-func (q *requests) take(rule *Request) bool {
-	q.lock.Lock()
-	defer q.lock.Unlock()
-	if q.met == nil {
-		q.met = map[*Request]int{}
+func (r *requests) take(rule *Request) bool {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	if r.met == nil {
+		r.met = map[*Request]int{}
 	}
-	if rule.Times > 0 && q.met[rule] >= rule.Times {
+	if rule.Times > 0 && r.met[rule] >= rule.Times {
 		return false
 	}
-	q.met[rule]++
+	r.met[rule]++
 	return true
 }
 
@@ -87,7 +87,7 @@ type met struct{}
 
 // openLine starts what the requests of an agent go through on their way to the API server, and returns the configuration
 // by which they do. It speaks no TLS and has the agent's rights.
-func (s *caseRun) openLine(ctx context.Context, config *rest.Config, on *host) (*rest.Config, error) {
+func (c *caseRun) openLine(ctx context.Context, config *rest.Config, on *host) (*rest.Config, error) {
 	transport, err := rest.TransportFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("make client: %w", err)
@@ -101,7 +101,7 @@ func (s *caseRun) openLine(ctx context.Context, config *rest.Config, on *host) (
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
 		ModifyResponse: func(response *http.Response) error {
 			if rule, ok := response.Request.Context().Value(met{}).(*Request); ok {
-				return s.takeAll(ctx, rule.After)
+				return c.takeAll(ctx, rule.After)
 			}
 			return nil
 		},
@@ -111,28 +111,28 @@ func (s *caseRun) openLine(ctx context.Context, config *rest.Config, on *host) (
 		return nil, fmt.Errorf("listen for an agent: %w", err)
 	}
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, asked *http.Request) {
-		rule, err := s.requests.of(s.testCase.Requests, asked)
+		rule, err := c.requests.of(c.testCase.Requests, asked)
 		if err != nil {
-			s.fail(err)
+			c.fail(err)
 		}
 		if rule == nil {
 			forward.ServeHTTP(w, asked)
-		} else if s.happens(ctx, rule, on, w) {
+		} else if c.happens(ctx, rule, on, w) {
 			forward.ServeHTTP(w, asked.WithContext(context.WithValue(asked.Context(), met{}, rule)))
 		}
 	})}
 	go func() { _ = server.Serve(listener) }() // until it is closed
-	s.atEnd(func() { _ = server.Close() })
+	c.atEnd(func() { _ = server.Close() })
 	through := rest.CopyConfig(config)
 	through.Host = "http://" + listener.Addr().String()
 	return through, nil
 }
 
 // happens does what happens before a request, and reports whether the request goes on.
-func (s *caseRun) happens(ctx context.Context, rule *Request, on *host, answer http.ResponseWriter) bool {
+func (c *caseRun) happens(ctx context.Context, rule *Request, on *host, answer http.ResponseWriter) bool {
 	asker := on.run()
-	if err := s.takeAll(ctx, rule.Before); err != nil {
-		s.fail(err)
+	if err := c.takeAll(ctx, rule.Before); err != nil {
+		c.fail(err)
 	}
 	select {
 	case <-asker.process.Ended():
@@ -147,23 +147,23 @@ func (s *caseRun) happens(ctx context.Context, rule *Request, on *host, answer h
 	answer.Header().Set("Content-Type", "application/json")
 	answer.WriteHeader(rule.Answer)
 	if err := json.NewEncoder(answer).Encode(status); err != nil {
-		s.fail(fmt.Errorf("answer a request: %w", err))
+		c.fail(fmt.Errorf("answer a request: %w", err))
 	}
 	return false
 }
 
 // takeAll does steps at a request, once the resource has its name.
-func (s *caseRun) takeAll(ctx context.Context, steps []Step) error {
+func (c *caseRun) takeAll(ctx context.Context, steps []Step) error {
 	if len(steps) == 0 {
 		return nil
 	}
 	select {
-	case <-s.named:
+	case <-c.named:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	for i, step := range steps {
-		if err := s.take(ctx, step); err != nil {
+		if err := c.take(ctx, step); err != nil {
 			return fmt.Errorf("step %d of %d at a request: %w", i+1, len(steps), err)
 		}
 	}

@@ -27,134 +27,134 @@ func (c *Case) driver() string {
 }
 
 // classes makes the storage class and the snapshot class of the run.
-func (s *caseRun) classes(ctx context.Context) error {
+func (c *caseRun) classes(ctx context.Context) error {
 	mode := "Immediate"
-	if s.testCase.Volume.Late {
+	if c.testCase.Volume.Late {
 		mode = "WaitForFirstConsumer"
 	}
-	named := map[string]any{"name": s.placeholders.of("CLASS")}
+	named := map[string]any{"name": c.placeholders.of("CLASS")}
 	return errors.Join(
-		apply(ctx, s.plane.Client, Object{
-			"kind": "StorageClass", "metadata": named, "provisioner": s.testCase.driver(), "volumeBindingMode": mode, "reclaimPolicy": "Delete",
+		apply(ctx, c.plane.Client, Object{
+			"kind": "StorageClass", "metadata": named, "provisioner": c.testCase.driver(), "volumeBindingMode": mode, "reclaimPolicy": "Delete",
 		}),
-		apply(ctx, s.plane.Client, Object{
-			"kind": "VolumeSnapshotClass", "metadata": named, "driver": s.testCase.driver(), "deletionPolicy": "Delete",
+		apply(ctx, c.plane.Client, Object{
+			"kind": "VolumeSnapshotClass", "metadata": named, "driver": c.testCase.driver(), "deletionPolicy": "Delete",
 		}))
 }
 
-func (s *caseRun) prepareDataUpload(ctx context.Context) error {
-	claim, err := s.claim(ctx)
+func (c *caseRun) prepareDataUpload(ctx context.Context) error {
+	claim, err := c.claim(ctx)
 	if err != nil {
 		return err
 	}
-	if err := s.fillClaim(ctx, claim); err != nil {
+	if err := c.fillClaim(ctx, claim); err != nil {
 		return err
 	}
 	snapshot := Object{
 		"kind": "VolumeSnapshot",
 		"metadata": map[string]any{
-			"namespace": s.Apps, "name": "snapshot", "labels": map[string]any{"velero.io/backup-name": "nightly"},
+			"namespace": c.Apps, "name": "snapshot", "labels": map[string]any{"velero.io/backup-name": "nightly"},
 			"annotations": map[string]any{"example.com/from": "the-driver"},
 		},
 		"spec": map[string]any{
-			"volumeSnapshotClassName": s.placeholders.of("CLASS"), "source": map[string]any{"persistentVolumeClaimName": claim.Name},
+			"volumeSnapshotClassName": c.placeholders.of("CLASS"), "source": map[string]any{"persistentVolumeClaimName": claim.Name},
 		},
 	}
-	if err := apply(ctx, s.plane.Client, snapshot); err != nil {
+	if err := apply(ctx, c.plane.Client, snapshot); err != nil {
 		return err
 	}
-	if !s.testCase.Volume.Unready {
+	if !c.testCase.Volume.Unready {
 		ready := Object{
-			"kind": "VolumeSnapshot", "metadata": map[string]any{"namespace": s.Apps, "name": "snapshot"},
+			"kind": "VolumeSnapshot", "metadata": map[string]any{"namespace": c.Apps, "name": "snapshot"},
 			"status": map[string]any{"readyToUse": true},
 		}
-		err := s.plane.History.Until(ctx, func() error { return s.plane.History.now(ready, s.Apps) })
+		err := c.plane.History.Until(ctx, func() error { return c.plane.History.now(ready, c.Apps) })
 		if err != nil {
 			return err
 		}
-		handle, err := s.handle(ctx)
+		handle, err := c.handle(ctx)
 		if err != nil {
 			return err
 		}
-		s.placeholders.set("HANDLE", handle)
+		c.placeholders.set("HANDLE", handle)
 	}
-	backup, err := s.backup(ctx)
+	backup, err := c.backup(ctx)
 	if err != nil {
 		return err
 	}
 	spec := velerov2alpha1.CSISnapshotSpec{
-		VolumeSnapshot: "snapshot", SnapshotClass: s.placeholders.of("CLASS"), Driver: s.testCase.driver(),
+		VolumeSnapshot: "snapshot", SnapshotClass: c.placeholders.of("CLASS"), Driver: c.testCase.driver(),
 	}
-	s.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
+	c.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
 		var unread error
-		created, err := s.DataUpload(ctx, backup, claim, spec, func(wanted *velerov2alpha1.DataUpload) { unread = alter(wanted) })
+		created, err := c.DataUpload(ctx, backup, claim, spec, func(wanted *velerov2alpha1.DataUpload) { unread = alter(wanted) })
 		return created, firstError(unread, err)
 	}
 	return nil
 }
 
 // claim makes the claim that is backed up, and returns it once it is bound; one that waits for a consumer gets one.
-func (s *caseRun) claim(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
+func (c *caseRun) claim(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
 	mode := "Filesystem"
-	if s.testCase.Volume.Block {
+	if c.testCase.Volume.Block {
 		mode = "Block"
 	}
-	err := apply(ctx, s.plane.Client, Object{
-		"kind": "PersistentVolumeClaim", "metadata": map[string]any{"namespace": s.Apps, "name": "data"},
+	err := apply(ctx, c.plane.Client, Object{
+		"kind": "PersistentVolumeClaim", "metadata": map[string]any{"namespace": c.Apps, "name": "data"},
 		"spec": map[string]any{
-			"storageClassName": s.placeholders.of("CLASS"), "volumeMode": mode, "accessModes": []any{"ReadWriteOnce"},
+			"storageClassName": c.placeholders.of("CLASS"), "volumeMode": mode, "accessModes": []any{"ReadWriteOnce"},
 			"resources": map[string]any{"requests": map[string]any{"storage": "1Gi"}},
 		},
 	})
 	if err != nil {
 		return nil, err
 	}
-	if s.testCase.Volume.Late {
-		if _, err := s.SourcePod(ctx, "app", "", testenv.ClaimVolume("data", "data")); err != nil {
+	if c.testCase.Volume.Late {
+		if _, err := c.SourcePod(ctx, "app", "", testenv.ClaimVolume("data", "data")); err != nil {
 			return nil, err
 		}
 	}
 	bound := Object{
-		"kind": "PersistentVolumeClaim", "metadata": map[string]any{"namespace": s.Apps, "name": "data"},
+		"kind": "PersistentVolumeClaim", "metadata": map[string]any{"namespace": c.Apps, "name": "data"},
 		"status": map[string]any{"phase": "Bound"},
 	}
-	if err := s.plane.History.Until(ctx, func() error { return s.plane.History.now(bound, s.Apps) }); err != nil {
+	if err := c.plane.History.Until(ctx, func() error { return c.plane.History.now(bound, c.Apps) }); err != nil {
 		return nil, err
 	}
-	claim, err := s.Kube.CoreV1().PersistentVolumeClaims(s.Apps).Get(ctx, "data", metav1.GetOptions{})
+	claim, err := c.Kube.CoreV1().PersistentVolumeClaims(c.Apps).Get(ctx, "data", metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("get claim: %w", err)
 	}
-	s.placeholders.set("VOLUME", claim.Spec.VolumeName)
+	c.placeholders.set("VOLUME", claim.Spec.VolumeName)
 	return claim, nil
 }
 
-func (s *caseRun) prepareDataDownload(ctx context.Context) error {
+func (c *caseRun) prepareDataDownload(ctx context.Context) error {
 	block := func(claim *corev1.PersistentVolumeClaim) {
-		if s.testCase.Volume.Block {
+		if c.testCase.Volume.Block {
 			claim.Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
 		}
 	}
-	claim, err := s.TargetClaim(ctx, "data", s.placeholders.of("CLASS"), block)
+	claim, err := c.TargetClaim(ctx, "data", c.placeholders.of("CLASS"), block)
 	if err != nil {
 		return err
 	}
-	restore, err := s.restore(ctx)
+	restore, err := c.restore(ctx)
 	if err != nil {
 		return err
 	}
-	s.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
+	c.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
 		var unread error
-		created, err := s.DataDownload(ctx, restore, claim, "a-snapshot", func(wanted *velerov2alpha1.DataDownload) { unread = alter(wanted) })
+		created, err := c.DataDownload(ctx, restore, claim, "a-snapshot", func(wanted *velerov2alpha1.DataDownload) { unread = alter(wanted) })
 		return created, firstError(unread, err)
 	}
 	return nil
 }
 
 // handle waits until the content of the only snapshot tells the driver's name of it: it may do so after the snapshot.
-func (s *caseRun) handle(ctx context.Context) (handle string, err error) {
-	err = s.plane.History.Until(ctx, func() error {
-		all := s.handles()
+func (c *caseRun) handle(ctx context.Context) (handle string, err error) {
+	err = c.plane.History.Until(ctx, func() error {
+		all := c.handles()
 		if len(all) == 0 {
 			return errors.New("the snapshot has no handle")
 		}
@@ -165,12 +165,12 @@ func (s *caseRun) handle(ctx context.Context) (handle string, err error) {
 }
 
 // handles are the driver's names of all snapshots that there ever were in the namespaces of the run, for a check.
-func (s *caseRun) handles() (all []string) {
-	for _, life := range s.plane.History.in("VolumeSnapshotContent") {
+func (c *caseRun) handles() (all []string) {
+	for _, life := range c.plane.History.in("VolumeSnapshotContent") {
 		object := life.last()
 		namespace, _, _ := unstructured.NestedString(object, "spec", "volumeSnapshotRef", "namespace")
 		handle, _, _ := unstructured.NestedString(object, "status", "snapshotHandle")
-		if handle != "" && (namespace == s.Namespace || namespace == s.Apps) && !slices.Contains(all, handle) {
+		if handle != "" && (namespace == c.Namespace || namespace == c.Apps) && !slices.Contains(all, handle) {
 			all = append(all, handle)
 		}
 	}
@@ -178,10 +178,10 @@ func (s *caseRun) handles() (all []string) {
 }
 
 // snapshotsLeft names a snapshot that the driver still has, or was asked to delete more than once.
-func (s *caseRun) snapshotsLeft() error {
-	for _, driver := range s.plane.Drivers {
-		for _, handle := range s.handles() {
-			if slices.Contains(driver.Handles(), handle) && !s.keepsSnapshot() {
+func (c *caseRun) snapshotsLeft() error {
+	for _, driver := range c.plane.Drivers {
+		for _, handle := range c.handles() {
+			if slices.Contains(driver.Handles(), handle) && !c.keepsSnapshot() {
 				return errors.New("the driver still has the snapshot")
 			}
 			if times := driver.Deletions(handle); times > 1 {
@@ -193,6 +193,6 @@ func (s *caseRun) snapshotsLeft() error {
 }
 
 // keepsSnapshot says that the case wants a snapshot to be left.
-func (s *caseRun) keepsSnapshot() bool {
-	return slices.ContainsFunc(s.testCase.Left, func(want Object) bool { return want["kind"] == "VolumeSnapshot" })
+func (c *caseRun) keepsSnapshot() bool {
+	return slices.ContainsFunc(c.testCase.Left, func(want Object) bool { return want["kind"] == "VolumeSnapshot" })
 }

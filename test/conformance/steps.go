@@ -15,22 +15,22 @@ import (
 )
 
 // take does one step of what happens.
-func (s *caseRun) take(ctx context.Context, step Step) error {
-	transfers, name := s.Transfers(s.testCase.Kind), s.placeholders.of("NAME")
+func (c *caseRun) take(ctx context.Context, step Step) error {
+	transfers, name := c.Transfers(c.testCase.Kind), c.placeholders.of("NAME")
 	switch {
 	case step.Phase != "":
-		return s.until(ctx, name, step.Phase)
+		return c.until(ctx, name, step.Phase)
 	case step.Seen != nil:
-		wanted := s.expand(step.Seen)
-		return s.plane.History.Until(ctx, func() error { return s.plane.History.now(wanted, s.Namespace, s.Apps) })
+		wanted := c.expand(step.Seen)
+		return c.plane.History.Until(ctx, func() error { return c.plane.History.now(wanted, c.Namespace, c.Apps) })
 	case step.Second != "":
-		created, err := s.create(ctx, func(metav1.Object) error { return nil })
+		created, err := c.create(ctx, func(metav1.Object) error { return nil })
 		if err != nil {
 			return err
 		}
-		s.placeholders.set("SECOND", created.GetName())
-		s.placeholders.set("SECOND_UID", string(created.GetUID()))
-		if err := s.until(ctx, created.GetName(), step.Second); err != nil {
+		c.placeholders.set("SECOND", created.GetName())
+		c.placeholders.set("SECOND_UID", string(created.GetUID()))
+		if err := c.until(ctx, created.GetName(), step.Second); err != nil {
 			return fmt.Errorf("the second one %w", err)
 		}
 		return nil
@@ -39,47 +39,47 @@ func (s *caseRun) take(ctx context.Context, step Step) error {
 	case step.Delete:
 		return transfers.Delete(ctx, name)
 	case step.Force:
-		return s.force(ctx)
+		return c.force(ctx)
 	case step.Vanish:
-		return s.node.Vanish(ctx, s.Namespace, name)
+		return c.node.Vanish(ctx, c.Namespace, name)
 	case step.Evict != "":
-		return s.node.Evict(s.Namespace, name, step.Evict)
+		return c.node.Evict(c.Namespace, name, step.Evict)
 	case step.Agent == "starts":
-		return s.startAgent(ctx)
+		return c.startAgent(ctx)
 	case step.Agent == "ends":
-		s.hosts[0].endAgent()
+		c.hosts[0].endAgent()
 		return nil
 	case step.Wait != 0:
 		return pass(ctx, time.Duration(step.Wait))
 	case step.Remove != nil:
-		return remove(ctx, s.plane.Client, s.expand(step.Remove))
+		return remove(ctx, c.plane.Client, c.expand(step.Remove))
 	case step.Apply != nil:
-		return apply(ctx, s.plane.Client, s.expand(step.Apply))
+		return apply(ctx, c.plane.Client, c.expand(step.Apply))
 	case step.Set != nil:
-		return s.patch(ctx, name, s.expand(step.Set))
+		return c.patch(ctx, name, c.expand(step.Set))
 	default:
 		return errors.New("nothing that is known here")
 	}
 }
 
 // patch changes a resource of the case's kind.
-func (s *caseRun) patch(ctx context.Context, name string, change Object) error {
+func (c *caseRun) patch(ctx context.Context, name string, change Object) error {
 	patch, err := json.Marshal(change)
 	if err != nil {
 		return fmt.Errorf("write patch: %w", err)
 	}
-	all := s.plane.Client.Resource(resources()[string(s.testCase.Kind)]).Namespace(s.Namespace)
+	all := c.plane.Client.Resource(resources()[string(c.testCase.Kind)]).Namespace(c.Namespace)
 	_, err = all.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 
 // force deletes the resource and takes its finalizers away.
-func (s *caseRun) force(ctx context.Context) error {
-	transfers, name := s.Transfers(s.testCase.Kind), s.placeholders.of("NAME")
+func (c *caseRun) force(ctx context.Context) error {
+	transfers, name := c.Transfers(c.testCase.Kind), c.placeholders.of("NAME")
 	if err := transfers.Delete(ctx, name); err != nil {
 		return err
 	}
-	err := s.patch(ctx, name, Object{"metadata": map[string]any{"finalizers": nil}})
+	err := c.patch(ctx, name, Object{"metadata": map[string]any{"finalizers": nil}})
 	if apierrors.IsNotFound(err) {
 		return nil // it was gone by then
 	}
@@ -99,11 +99,11 @@ func pass(ctx context.Context, takes time.Duration) error {
 }
 
 // until waits for a phase of a transfer of the case, and gives up when it has ended in another one.
-func (s *caseRun) until(ctx context.Context, name string, phase testenv.Phase) error {
+func (c *caseRun) until(ctx context.Context, name string, phase testenv.Phase) error {
 	last := &testenv.Transfer{}
 	var unread error
-	err := s.plane.History.Until(ctx, func() error {
-		last, unread = s.transfer(name)
+	err := c.plane.History.Until(ctx, func() error {
+		last, unread = c.transfer(name)
 		if unread != nil || last.Status.Phase == phase || testenv.Ended(last) {
 			return nil //nolint:nilerr // it is no use waiting for what cannot be read
 		}
@@ -119,8 +119,8 @@ func (s *caseRun) until(ctx context.Context, name string, phase testenv.Phase) e
 }
 
 // transfer is what was last seen of a resource of the case's kind.
-func (s *caseRun) transfer(name string) (*testenv.Transfer, error) {
-	for _, life := range s.plane.History.in(string(s.testCase.Kind), s.Namespace) {
+func (c *caseRun) transfer(name string) (*testenv.Transfer, error) {
+	for _, life := range c.plane.History.in(string(c.testCase.Kind), c.Namespace) {
 		if object := meta(life.last()); object.GetName() == name {
 			return testenv.View(object)
 		}

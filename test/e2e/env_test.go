@@ -53,27 +53,27 @@ func newEnv(t *testing.T) *env {
 	return s
 }
 
-func (s *env) nodeName() string { return "node-" + s.suffix }
+func (e *env) nodeName() string { return "node-" + e.suffix }
 
 // build installs what the options say, with a node, and configures the agents and maintenance jobs.
-func (s *env) build(t *testing.T, plane *cluster.Cluster, dir string, on node.Options, options fixture.Options) {
+func (e *env) build(t *testing.T, plane *cluster.Cluster, dir string, on node.Options, options fixture.Options) {
 	t.Helper()
-	on.Name = s.nodeName()
+	on.Name = e.nodeName()
 	options.Node, options.Nodes = on.Name, []node.Options{on}
-	options.Config = asJSON(t, map[string]any{"loadConcurrency": map[string]any{"globalConfig": 3}, "loadAffinity": s.affinity})
+	options.Config = asJSON(t, map[string]any{"loadConcurrency": map[string]any{"globalConfig": 3}, "loadAffinity": e.affinity})
 	var err error
-	s.Env, err = fixture.New(s.ctx, plane, dir, options)
-	t.Cleanup(func() { require.NoError(t, s.Close()); showLogs(t, dir) })
+	e.Env, err = fixture.New(e.ctx, plane, dir, options)
+	t.Cleanup(func() { require.NoError(t, e.Close()); showLogs(t, dir) })
 	require.NoError(t, err)
-	jobs := map[string]any{"keepLatestMaintenanceJobs": *entries + 5, "loadAffinity": s.affinity}
-	require.NoError(t, s.ConfigMap(s.ctx, jobConfig, map[string]string{"global": asJSON(t, jobs)}))
+	jobs := map[string]any{"keepLatestMaintenanceJobs": *entries + 5, "loadAffinity": e.affinity}
+	require.NoError(t, e.ConfigMap(e.ctx, jobConfig, map[string]string{"global": asJSON(t, jobs)}))
 }
 
-func (s *env) startServer(t *testing.T, options node.ServerOptions) {
+func (e *env) startServer(t *testing.T, options node.ServerOptions) {
 	t.Helper()
 	options.Args = append(options.Args, "--repo-maintenance-job-configmap", jobConfig)
 	var err error
-	s.server, err = s.StartServer(s.ctx, options)
+	e.server, err = e.StartServer(e.ctx, options)
 	require.NoError(t, err)
 }
 

@@ -26,38 +26,38 @@ const lookInterval = 500 * time.Millisecond
 
 // asks has a repository ask for maintenance so often, by the patch of docs/maintenance.md. Velero's server looks at what is
 // changed in this way at once.
-func (s *env) asks(t *testing.T, repository *velerov1.BackupRepository, frequency string) {
+func (e *env) asks(t *testing.T, repository *velerov1.BackupRepository, frequency string) {
 	t.Helper()
-	s.patch(t, repository, map[string]any{"spec": map[string]any{"maintenanceFrequency": frequency}})
+	e.patch(t, repository, map[string]any{"spec": map[string]any{"maintenanceFrequency": frequency}})
 }
 
 // overdue has a repository's last maintenance be long ago. Velero's server does not look at what is changed in this way.
-func (s *env) overdue(t *testing.T, repository *velerov1.BackupRepository) {
+func (e *env) overdue(t *testing.T, repository *velerov1.BackupRepository) {
 	t.Helper()
-	s.patch(t, repository, map[string]any{"status": map[string]any{"lastMaintenanceTime": metav1.NewTime(time.Now().Add(-48 * time.Hour))}})
+	e.patch(t, repository, map[string]any{"status": map[string]any{"lastMaintenanceTime": metav1.NewTime(time.Now().Add(-48 * time.Hour))}})
 }
 
-func (s *env) patch(t *testing.T, repository *velerov1.BackupRepository, change map[string]any) {
+func (e *env) patch(t *testing.T, repository *velerov1.BackupRepository, change map[string]any) {
 	t.Helper()
 	patch, err := json.Marshal(change)
 	require.NoError(t, err)
-	_, err = s.Repositories().Patch(s.ctx, repository.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = e.Repositories().Patch(e.ctx, repository.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	require.NoError(t, err)
 }
 
 // until waits for a repository to be as wanted.
-func (s *env) until(t *testing.T, repository *velerov1.BackupRepository, wanted func(*velerov1.BackupRepository) bool) *velerov1.BackupRepository {
+func (e *env) until(t *testing.T, repository *velerov1.BackupRepository, wanted func(*velerov1.BackupRepository) bool) *velerov1.BackupRepository {
 	t.Helper()
-	found, err := testenv.Wait(s.ctx, s.Repositories(), testenv.Named(repository.Name), wanted)
+	found, err := testenv.Wait(e.ctx, e.Repositories(), testenv.Named(repository.Name), wanted)
 	require.NoError(t, err)
 	return found
 }
 
 // looked returns when Velero's server has handled all earlier requests: it has one worker for all repositories,
 // which has made this new one Ready.
-func (s *env) looked(t *testing.T, volumeNamespace string) *velerov1.BackupRepository {
+func (e *env) looked(t *testing.T, volumeNamespace string) *velerov1.BackupRepository {
 	t.Helper()
-	repository, err := s.Repository(s.ctx, volumeNamespace)
+	repository, err := e.Repository(e.ctx, volumeNamespace)
 	require.NoError(t, err)
 	return repository
 }
@@ -85,16 +85,16 @@ func (m *maintained) serverWaits(t *testing.T, job *batchv1.Job) {
 
 // dependent makes an object that a repository owns. What is returned waits until the garbage collector has deleted it,
 // and with it all else that the repository owned.
-func (s *env) dependent(t *testing.T, repository *velerov1.BackupRepository) (collected func()) {
+func (e *env) dependent(t *testing.T, repository *velerov1.BackupRepository) (collected func()) {
 	t.Helper()
-	configMaps := s.Kube.CoreV1().ConfigMaps(s.Namespace)
+	configMaps := e.Kube.CoreV1().ConfigMaps(e.Namespace)
 	owned := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owned", OwnerReferences: []metav1.OwnerReference{{
 		APIVersion: velerov1.SchemeGroupVersion.String(), Kind: "BackupRepository", Name: repository.Name, UID: repository.UID,
 	}}}}
-	_, err := configMaps.Create(s.ctx, owned, metav1.CreateOptions{})
+	_, err := configMaps.Create(e.ctx, owned, metav1.CreateOptions{})
 	require.NoError(t, err)
 	return func() {
-		require.NoError(t, testenv.WaitGone(s.ctx, configMaps, testenv.Named("owned")), "the garbage collector does not work")
+		require.NoError(t, testenv.WaitGone(e.ctx, configMaps, testenv.Named("owned")), "the garbage collector does not work")
 	}
 }
 
@@ -105,9 +105,9 @@ type jobs struct {
 	seen       map[string]*batchv1.Job
 }
 
-func (s *env) followJobs(t *testing.T) *jobs {
+func (e *env) followJobs(t *testing.T) *jobs {
 	t.Helper()
-	watcher, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(s.ctx, metav1.ListOptions{LabelSelector: api.LabelRepository})
+	watcher, err := e.Kube.BatchV1().Jobs(e.Namespace).Watch(e.ctx, metav1.ListOptions{LabelSelector: api.LabelRepository})
 	require.NoError(t, err)
 	t.Cleanup(watcher.Stop)
 	return &jobs{Interface: watcher, unfinished: map[string]string{}, seen: map[string]*batchv1.Job{}}
@@ -151,10 +151,10 @@ func (j *jobs) recorded() (n int) {
 }
 
 // jobsOf are the jobs that a repository has now.
-func (s *env) jobsOf(t *testing.T, repository *velerov1.BackupRepository) []batchv1.Job {
+func (e *env) jobsOf(t *testing.T, repository *velerov1.BackupRepository) []batchv1.Job {
 	t.Helper()
 	same := metav1.ListOptions{LabelSelector: api.LabelRepository + "=" + objects.RepositoryLabel(repository.Name)}
-	list, err := s.Kube.BatchV1().Jobs(s.Namespace).List(s.ctx, same)
+	list, err := e.Kube.BatchV1().Jobs(e.Namespace).List(e.ctx, same)
 	require.NoError(t, err)
 	return list.Items
 }

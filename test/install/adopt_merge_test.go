@@ -30,22 +30,22 @@ import (
 )
 
 // chartsAgents is the DaemonSet of Velero's chart, as any release would have it. Its agents listen on another port than it says.
-func (s *env) chartsAgents() []unstructured.Unstructured {
+func (e *env) chartsAgents() []unstructured.Unstructured {
 	text, err := os.ReadFile("testdata/helm-node-agent.yaml")
-	require.NoError(s, err)
+	require.NoError(e, err)
 	var agents unstructured.Unstructured
-	require.NoError(s, yaml.UnmarshalStrict(text, &agents.Object))
-	agents.SetNamespace(s.namespace)
+	require.NoError(e, yaml.UnmarshalStrict(text, &agents.Object))
+	agents.SetNamespace(e.namespace)
 	agents.SetAnnotations(map[string]string{"team": "storage"}) // Helm writes the others
-	edit(s.T, &agents, func(container *corev1.Container) {
+	edit(e.T, &agents, func(container *corev1.Container) {
 		container.Args = append(container.Args[:len(container.Args)-1], "--metrics-address=:8086") // without a ConfigMap
 	})
 	return []unstructured.Unstructured{agents}
 }
 
 // velerosAgents are the DaemonSets of `velero install`.
-func (s *env) velerosAgents() []unstructured.Unstructured {
-	return slices.DeleteFunc(s.velerosObjects("--use-node-agent", "--use-node-agent-windows"), func(object unstructured.Unstructured) bool {
+func (e *env) velerosAgents() []unstructured.Unstructured {
+	return slices.DeleteFunc(e.velerosObjects("--use-node-agent", "--use-node-agent-windows"), func(object unstructured.Unstructured) bool {
 		return object.GetKind() != "DaemonSet"
 	})
 }
@@ -75,7 +75,7 @@ var tools = map[string]tool{
 }
 
 // write runs the tool in a folder with manifests, which is a chart.
-func (o tool) write(s *env, manifests []unstructured.Unstructured, flags ...string) (string, error) {
+func (t tool) write(s *env, manifests []unstructured.Unstructured, flags ...string) (string, error) {
 	dir := s.TempDir()
 	require.NoError(s, os.WriteFile(filepath.Join(dir, "Chart.yaml"), []byte("{apiVersion: v2, name: backups, version: 1.0.0}"), 0o600))
 	require.NoError(s, os.Mkdir(filepath.Join(dir, "templates"), 0o700))
@@ -84,10 +84,10 @@ func (o tool) write(s *env, manifests []unstructured.Unstructured, flags ...stri
 		require.NoError(s, err)
 		require.NoError(s, os.WriteFile(filepath.Join(dir, "templates", manifest.GetName()+".yaml"), text, 0o600))
 	}
-	args := slices.Concat(o.command[1:], flags, []string{"--namespace=" + s.namespace, "--kubeconfig=" + s.kubeconfig})
+	args := slices.Concat(t.command[1:], flags, []string{"--namespace=" + s.namespace, "--kubeconfig=" + s.kubeconfig})
 	ctx, cancel := context.WithTimeout(s.Context(), testenv.Patience)
 	defer cancel()
-	command := program(ctx, s.T, o.command[0], args...)
+	command := program(ctx, s.T, t.command[0], args...)
 	command.Dir = dir
 	out, err := command.CombinedOutput()
 	return string(out), err
@@ -112,102 +112,102 @@ func TestAgentsOfBothProgramsComeUpAfterAMerge(t *testing.T) {
 	}
 }
 
-func (s *env) merged(agents func(*env) []unstructured.Unstructured, tool tool, velero, lateen *process.Process) {
-	s.installVelero()
-	manifests := agents(s)
+func (e *env) merged(agents func(*env) []unstructured.Unstructured, tool tool, velero, lateen *process.Process) {
+	e.installVelero()
+	manifests := agents(e)
 	update := func(tag string, adopted bool) []*appsv1.DaemonSet {
 		for index := range manifests {
-			edit(s.T, &manifests[index], func(container *corev1.Container) {
+			edit(e.T, &manifests[index], func(container *corev1.Container) {
 				container.Image, container.Args[2] = "velero/velero:"+tag, "--features="+tag
 			})
 		}
 		var flags []string
 		if adopted && tool.conflicts {
-			out, err := tool.write(s, manifests)
-			require.Error(s, err)
-			require.Contains(s, out, `with "lateen"`)
+			out, err := tool.write(e, manifests)
+			require.Error(e, err)
+			require.Contains(e, out, `with "lateen"`)
 			flags = []string{"--force-conflicts"}
 		}
-		out, err := tool.write(s, manifests, flags...)
-		require.NoError(s, err, out)
-		return s.daemonSets(manifests)
+		out, err := tool.write(e, manifests, flags...)
+		require.NoError(e, err, out)
+		return e.daemonSets(manifests)
 	}
 	adopt := func(args ...string) []*appsv1.DaemonSet {
-		s.succeeds("", append([]string{"adopt", "--force"}, args...)...)
-		return s.daemonSets(manifests)
+		e.succeeds("", append([]string{"adopt", "--force"}, args...)...)
+		return e.daemonSets(manifests)
 	}
 	const v1 = "--lateen-image=example.test/lateen:v1"
 	second, first := update("v2", false), update("v1", false)
 	for index, adopted := range adopt(v1) {
-		requireAdopted(s.T, first[index], adopted)
-		requireAnswers(s.T, lateen, adopted)
+		requireAdopted(e.T, first[index], adopted)
+		requireAnswers(e.T, lateen, adopted)
 	}
 	for index, restored := range update("v2", true) {
-		require.Equal(s, second[index].Spec.Template.Spec.Containers[0].Args, restored.Spec.Template.Spec.Containers[0].Args)
-		requireAnswers(s.T, velero, restored)
+		require.Equal(e, second[index].Spec.Template.Spec.Containers[0].Args, restored.Spec.Template.Spec.Containers[0].Args)
+		requireAnswers(e.T, velero, restored)
 	}
 	for _, adopted := range adopt(v1) {
-		requireAnswers(s.T, lateen, adopted)
+		requireAnswers(e.T, lateen, adopted)
 	}
-	s.requireSame(second, adopt("--undo"))
-	s.requireSame(first, update("v1", false)) // without a conflict
+	e.requireSame(second, adopt("--undo"))
+	e.requireSame(first, update("v1", false)) // without a conflict
 	adopt(v1)
 	update("v2", true)
-	s.requireSame(second, adopt("--undo")) // of agents that are Velero's already
-	s.requireGone(deploy.RBAC(s.namespace)...)
+	e.requireSame(second, adopt("--undo")) // of agents that are Velero's already
+	e.requireGone(deploy.RBAC(e.namespace)...)
 }
 
 // requireSame compares all that tools write, except what kubectl and Helm note down.
-func (s *env) requireSame(want, have []*appsv1.DaemonSet) {
+func (e *env) requireSame(want, have []*appsv1.DaemonSet) {
 	for index := range want {
-		require.Equal(s, want[index].Spec, have[index].Spec)
-		require.Equal(s, want[index].Labels, have[index].Labels)
-		require.ElementsMatch(s, slices.Collect(maps.Keys(want[index].Annotations)), slices.Collect(maps.Keys(have[index].Annotations)))
+		require.Equal(e, want[index].Spec, have[index].Spec)
+		require.Equal(e, want[index].Labels, have[index].Labels)
+		require.ElementsMatch(e, slices.Collect(maps.Keys(want[index].Annotations)), slices.Collect(maps.Keys(have[index].Annotations)))
 	}
 }
 
-func (s *env) daemonSets(manifests []unstructured.Unstructured) (all []*appsv1.DaemonSet) {
+func (e *env) daemonSets(manifests []unstructured.Unstructured) (all []*appsv1.DaemonSet) {
 	for _, manifest := range manifests {
-		all = append(all, s.daemonSet(manifest.GetName()))
+		all = append(all, e.daemonSet(manifest.GetName()))
 	}
 	return all
 }
 
 // nodeWithoutAgents has the name of the namespace. No DaemonSet has a pod on it, which would never be ready.
-func (s *env) nodeWithoutAgents() {
-	own := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "own", Effect: corev1.TaintEffectNoSchedule}}}}
-	_, err := s.kube.CoreV1().Nodes().Create(soon(s.T), own, metav1.CreateOptions{})
-	require.NoError(s, err)
-	s.Cleanup(func() {
-		require.NoError(s, s.kube.CoreV1().Nodes().Delete(context.WithoutCancel(s.Context()), own.Name, metav1.DeleteOptions{}))
+func (e *env) nodeWithoutAgents() {
+	own := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: e.namespace}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "own", Effect: corev1.TaintEffectNoSchedule}}}}
+	_, err := e.kube.CoreV1().Nodes().Create(soon(e.T), own, metav1.CreateOptions{})
+	require.NoError(e, err)
+	e.Cleanup(func() {
+		require.NoError(e, e.kube.CoreV1().Nodes().Delete(context.WithoutCancel(e.Context()), own.Name, metav1.DeleteOptions{}))
 	})
 }
 
 // startApart runs an agent with the arguments of its DaemonSet, in a network namespace of its own, until the end of the test. It
 // returns once the agent answers a request of the path.
-func (s *env) startApart(name string, agents *appsv1.DaemonSet, path string) *process.Process {
+func (e *env) startApart(name string, agents *appsv1.DaemonSet, path string) *process.Process {
 	container := agents.Spec.Template.Spec.Containers[0]
-	command := program(s.Context(), s.T, name, append(slices.Clone(container.Args), "--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig)...)
+	command := program(e.Context(), e.T, name, append(slices.Clone(container.Args), "--namespace="+e.namespace, "--kubeconfig="+e.kubeconfig)...)
 	log := &strings.Builder{}
-	command.Env, command.Stderr = append(command.Env, "NODE_NAME="+s.namespace), log
+	command.Env, command.Stderr = append(command.Env, "NODE_NAME="+e.namespace), log
 	server, err := url.Parse(plane.Admin().Host)
-	require.NoError(s, err)
+	require.NoError(e, err)
 	agent, err := process.StartApart(command, server.Host)
-	require.NoError(s, err)
-	s.Cleanup(func() { _ = agent.Kill() })
+	require.NoError(e, err)
+	e.Cleanup(func() { _ = agent.Kill() })
 	port := "8085"
 	if slices.Contains(container.Args, "--metrics-address=:8086") {
 		port = "8086"
 	}
-	for ctx := soon(s.T); ; {
+	for ctx := soon(e.T); ; {
 		if status, err := get(ctx, agent, "http://127.0.0.1:"+port+path); err == nil && status == http.StatusOK {
 			return agent
 		}
 		select {
 		case <-agent.Ended():
-			require.Fail(s, "the agent ended by itself", "%s: %v: %s", name, agent.Err(), log)
+			require.Fail(e, "the agent ended by itself", "%s: %v: %s", name, agent.Err(), log)
 		case <-ctx.Done():
-			require.Fail(s, "the agent does not answer", name)
+			require.Fail(e, "the agent does not answer", name)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

@@ -20,73 +20,73 @@ import (
 )
 
 // installVelero is what `velero install` does with more flags than it must have.
-func (s *env) installVelero(args ...string) {
-	for _, object := range s.velerosObjects(args...) {
-		require.NoError(s, testenv.Apply(soon(s.T), plane.Admin(), &object))
+func (e *env) installVelero(args ...string) {
+	for _, object := range e.velerosObjects(args...) {
+		require.NoError(e, testenv.Apply(soon(e.T), plane.Admin(), &object))
 	}
 }
 
 // velerosObjects are those that `velero install` would create, without the definitions.
-func (s *env) velerosObjects(args ...string) []unstructured.Unstructured {
-	ctx, cancel := context.WithTimeout(s.Context(), testenv.Patience) // a process, and what it prints made
+func (e *env) velerosObjects(args ...string) []unstructured.Unstructured {
+	ctx, cancel := context.WithTimeout(e.Context(), testenv.Patience) // a process, and what it prints made
 	defer cancel()
-	all := append(velero(s.T), "--image=velero/velero:v1.18.3", "--dry-run", "--output=json",
-		"--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig)
-	text, err := program(ctx, s.T, "velero", append(append([]string{"install"}, all...), args...)...).Output()
-	require.NoError(s, err)
-	return slices.DeleteFunc(printed(s.T, string(text)), func(object unstructured.Unstructured) bool {
+	all := append(velero(e.T), "--image=velero/velero:v1.18.3", "--dry-run", "--output=json",
+		"--namespace="+e.namespace, "--kubeconfig="+e.kubeconfig)
+	text, err := program(ctx, e.T, "velero", append(append([]string{"install"}, all...), args...)...).Output()
+	require.NoError(e, err)
+	return slices.DeleteFunc(printed(e.T, string(text)), func(object unstructured.Unstructured) bool {
 		return object.GetKind() == "CustomResourceDefinition"
 	})
 }
 
-func (s *env) agents() *appsv1.DaemonSet { return s.daemonSet(deploy.DaemonSetName) }
+func (e *env) agents() *appsv1.DaemonSet { return e.daemonSet(deploy.DaemonSetName) }
 
-func (s *env) daemonSet(name string) *appsv1.DaemonSet {
-	agents, err := s.kube.AppsV1().DaemonSets(s.namespace).Get(soon(s.T), name, metav1.GetOptions{})
-	require.NoError(s, err)
+func (e *env) daemonSet(name string) *appsv1.DaemonSet {
+	agents, err := e.kube.AppsV1().DaemonSets(e.namespace).Get(soon(e.T), name, metav1.GetOptions{})
+	require.NoError(e, err)
 	return agents
 }
 
 // edit changes the DaemonSet of the agents.
-func (s *env) edit(kind types.PatchType, patch string) {
-	_, err := s.kube.AppsV1().DaemonSets(s.namespace).Patch(soon(s.T), deploy.DaemonSetName, kind, []byte(patch), metav1.PatchOptions{})
-	require.NoError(s, err)
+func (e *env) edit(kind types.PatchType, patch string) {
+	_, err := e.kube.AppsV1().DaemonSets(e.namespace).Patch(soon(e.T), deploy.DaemonSetName, kind, []byte(patch), metav1.PatchOptions{})
+	require.NoError(e, err)
 }
 
-func (s *env) server() *appsv1.Deployment {
-	server, err := s.kube.AppsV1().Deployments(s.namespace).Get(soon(s.T), deploy.VeleroDeployment, metav1.GetOptions{})
-	require.NoError(s, err)
+func (e *env) server() *appsv1.Deployment {
+	server, err := e.kube.AppsV1().Deployments(e.namespace).Get(soon(e.T), deploy.VeleroDeployment, metav1.GetOptions{})
+	require.NoError(e, err)
 	return server
 }
 
-func (s *env) createNamespace(name string) {
-	_, err := s.kube.CoreV1().Namespaces().Create(soon(s.T), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-	require.NoError(s, err)
+func (e *env) createNamespace(name string) {
+	_, err := e.kube.CoreV1().Namespaces().Create(soon(e.T), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	require.NoError(e, err)
 }
 
 // adopt runs `lateen adopt`, which has nothing to warn of.
-func (s *env) adopt(args ...string) {
-	_, reported := s.succeeds("", append([]string{"adopt", "--force"}, args...)...)
-	require.Empty(s, reported)
+func (e *env) adopt(args ...string) {
+	_, reported := e.succeeds("", append([]string{"adopt", "--force"}, args...)...)
+	require.Empty(e, reported)
 }
 
 // requireThere finds objects of the package deploy in the cluster.
-func (s *env) requireThere(objects ...runtime.Object) {
+func (e *env) requireThere(objects ...runtime.Object) {
 	for _, object := range objects {
 		manifest, err := deploy.Manifest(object)
-		require.NoError(s, err)
-		_, err = s.found(*manifest)
-		require.NoError(s, err, "%s %s", manifest.GetKind(), manifest.GetName())
+		require.NoError(e, err)
+		_, err = e.found(*manifest)
+		require.NoError(e, err, "%s %s", manifest.GetKind(), manifest.GetName())
 	}
 }
 
 // requireGone finds none of them.
-func (s *env) requireGone(objects ...runtime.Object) {
+func (e *env) requireGone(objects ...runtime.Object) {
 	for _, object := range objects {
 		manifest, err := deploy.Manifest(object)
-		require.NoError(s, err)
-		_, err = s.found(*manifest)
-		require.True(s, apierrors.IsNotFound(err), "%s %s is left: %v", manifest.GetKind(), manifest.GetName(), err)
+		require.NoError(e, err)
+		_, err = e.found(*manifest)
+		require.True(e, apierrors.IsNotFound(err), "%s %s is left: %v", manifest.GetKind(), manifest.GetName(), err)
 	}
 }
 

@@ -12,19 +12,19 @@ import (
 )
 
 // helm runs helm in the namespace of the environment.
-func (s *env) helm(args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(s.Context(), testenv.Patience)
+func (e *env) helm(args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(e.Context(), testenv.Patience)
 	defer cancel()
-	out, err := program(ctx, s.T, "helm", append(args, "--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig)...).CombinedOutput()
+	out, err := program(ctx, e.T, "helm", append(args, "--namespace="+e.namespace, "--kubeconfig="+e.kubeconfig)...).CombinedOutput()
 	return string(out), err
 }
 
 // upgrade installs or upgrades the chart with an image of this tag.
-func (s *env) upgrade(tag string, args ...string) {
-	out, err := s.helm(append([]string{
+func (e *env) upgrade(tag string, args ...string) {
+	out, err := e.helm(append([]string{
 		"upgrade", "--install", "lateen", chart, "--set=image.repository=example.test/lateen,image.tag=" + tag,
 	}, args...)...)
-	require.NoError(s, err, out)
+	require.NoError(e, err, out)
 }
 
 func TestTheChartIsInstalledUpgradedRolledBackAndRemoved(t *testing.T) {

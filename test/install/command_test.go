@@ -53,10 +53,10 @@ func envOf(t *testing.T, plane *cluster.Cluster) *env {
 }
 
 // run runs lateen against the cluster of the tests.
-func (s *env) run(input string, args ...string) (out, complaints string, err error) {
-	ctx, cancel := context.WithTimeout(s.Context(), 2*testenv.Patience) // it starts a whole Velero, and waits for its server
+func (e *env) run(input string, args ...string) (out, complaints string, err error) {
+	ctx, cancel := context.WithTimeout(e.Context(), 2*testenv.Patience) // it starts a whole Velero, and waits for its server
 	defer cancel()
-	command := program(ctx, s.T, "lateen", append(args, "--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig)...)
+	command := program(ctx, e.T, "lateen", append(args, "--namespace="+e.namespace, "--kubeconfig="+e.kubeconfig)...)
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) } // it then prints what it waits for
 	command.WaitDelay = 10 * time.Second
 	command.Stdin = bytes.NewBufferString(input)
@@ -67,22 +67,22 @@ func (s *env) run(input string, args ...string) (out, complaints string, err err
 }
 
 // succeeds is run of a command that must end without an error.
-func (s *env) succeeds(input string, args ...string) (out, warnings string) {
-	out, warnings, err := s.run(input, args...)
-	require.NoError(s, err, out+warnings)
+func (e *env) succeeds(input string, args ...string) (out, warnings string) {
+	out, warnings, err := e.run(input, args...)
+	require.NoError(e, err, out+warnings)
 	return out, warnings
 }
 
 // fails is run of a command that must end with an error.
-func (s *env) fails(input string, args ...string) (out, complaints string) {
-	out, complaints, err := s.run(input, args...)
-	require.Error(s, err, out)
+func (e *env) fails(input string, args ...string) (out, complaints string) {
+	out, complaints, err := e.run(input, args...)
+	require.Error(e, err, out)
 	return out, complaints
 }
 
 // install runs `lateen install` with what it must have.
-func (s *env) install(args ...string) (out, warnings string) {
-	return s.succeeds("", append([]string{"install"}, usual(s.T, args...)...)...)
+func (e *env) install(args ...string) (out, warnings string) {
+	return e.succeeds("", append([]string{"install"}, usual(e.T, args...)...)...)
 }
 
 // usual are the flags that both `velero install` and `lateen install` must have, and the image of the latter.
@@ -122,9 +122,9 @@ func printed(t *testing.T, text string) []unstructured.Unstructured {
 }
 
 // found is an object as the cluster has it.
-func (s *env) found(object unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (e *env) found(object unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	resource, _ := apimeta.UnsafeGuessKindToResource(object.GroupVersionKind())
-	return s.dynamic.Resource(resource).Namespace(object.GetNamespace()).Get(soon(s.T), object.GetName(), metav1.GetOptions{})
+	return e.dynamic.Resource(resource).Namespace(object.GetNamespace()).Get(soon(e.T), object.GetName(), metav1.GetOptions{})
 }
 
 // first is what a command has printed, without its warnings.

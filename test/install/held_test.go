@@ -31,17 +31,17 @@ func velero18(resource string) schema.GroupVersionResource {
 }
 
 // holds makes a custom resource of Velero that has a finalizer.
-func (s *env) holds(resource, kind, finalizer string) (release func()) {
+func (e *env) holds(resource, kind, finalizer string) (release func()) {
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": velero18(resource).GroupVersion().String(), "kind": kind,
-		"metadata": map[string]any{"name": "held", "namespace": s.namespace, "finalizers": []any{finalizer}},
+		"metadata": map[string]any{"name": "held", "namespace": e.namespace, "finalizers": []any{finalizer}},
 		"spec":     required(kind),
 	}}
-	require.NoError(s, testenv.Apply(soon(s.T), plane.Admin(), object))
+	require.NoError(e, testenv.Apply(soon(e.T), plane.Admin(), object))
 	return func() {
-		s.Helper()
-		_, err := s.dynamic.Resource(velero18(resource)).Namespace(s.namespace).Patch(soon(s.T), "held", types.MergePatchType, []byte(letGo), metav1.PatchOptions{})
-		require.NoError(s, err)
+		e.Helper()
+		_, err := e.dynamic.Resource(velero18(resource)).Namespace(e.namespace).Patch(soon(e.T), "held", types.MergePatchType, []byte(letGo), metav1.PatchOptions{})
+		require.NoError(e, err)
 	}
 }
 
@@ -85,11 +85,11 @@ func TestUninstallNamesTheFinalizerItsControllerAndTheRemedy(t *testing.T) {
 
 // uninstallsInTime is for an environment whose server has a pod that is ready and lets nothing go: it is waited for, but not for
 // ever.
-func (s *env) uninstallsInTime() {
-	release := s.holds("restores", "Restore", "restores.velero.io/external-resources-finalizer")
-	out, reported := s.fails("", "uninstall", "--force", "--timeout=2s")
-	require.Contains(s, out, "1 restores wait for deployments velero to remove their finalizers\n")
-	require.Contains(s, reported, "their finalizers were not removed: held (restores.velero.io/external-resources-finalizer)")
+func (e *env) uninstallsInTime() {
+	release := e.holds("restores", "Restore", "restores.velero.io/external-resources-finalizer")
+	out, reported := e.fails("", "uninstall", "--force", "--timeout=2s")
+	require.Contains(e, out, "1 restores wait for deployments velero to remove their finalizers\n")
+	require.Contains(e, reported, "their finalizers were not removed: held (restores.velero.io/external-resources-finalizer)")
 	release()
 }
 

@@ -47,40 +47,40 @@ func TestWhatIsInstalledBacksUp(t *testing.T) {
 }
 
 // node adds a simulated node until the end of the test.
-func (s *env) node(name, root string, mover *node.StandIn) *node.Node {
-	kubelet, err := node.Start(soon(s.T), plane.Admin(), node.Options{Name: name, Root: root, Runner: node.Movers{Runner: mover}})
-	require.NoError(s, err)
-	s.Cleanup(func() { // a node without a kubelet would keep every DaemonSet from being ready
+func (e *env) node(name, root string, mover *node.StandIn) *node.Node {
+	kubelet, err := node.Start(soon(e.T), plane.Admin(), node.Options{Name: name, Root: root, Runner: node.Movers{Runner: mover}})
+	require.NoError(e, err)
+	e.Cleanup(func() { // a node without a kubelet would keep every DaemonSet from being ready
 		kubelet.Stop()
-		require.NoError(s, s.kube.CoreV1().Nodes().Delete(context.WithoutCancel(s.Context()), name, metav1.DeleteOptions{}))
+		require.NoError(e, e.kube.CoreV1().Nodes().Delete(context.WithoutCancel(e.Context()), name, metav1.DeleteOptions{}))
 	})
 	return kubelet
 }
 
 // backUp starts the backup of a volume on a node, and returns its name and its mover, which is Ready.
-func (s *env) backUp(w *testenv.Env, nodeName string) (transfer string, mover *corev1.Pod) {
-	app, err := w.SourcePod(soon(s.T), "app", nodeName, testenv.EmptyDir("data"))
-	require.NoError(s, err)
-	app, err = w.WaitPod(soon(s.T), w.Apps, app.Name, testenv.Ready)
-	require.NoError(s, err)
-	backup, err := w.Backup(soon(s.T), "nightly")
-	require.NoError(s, err)
-	created, err := w.PodVolumeBackup(soon(s.T), backup, app, "data")
-	require.NoError(s, err)
-	mover, err = w.WaitPod(soon(s.T), s.namespace, created.Name, testenv.Ready)
-	require.NoError(s, err)
+func (e *env) backUp(w *testenv.Env, nodeName string) (transfer string, mover *corev1.Pod) {
+	app, err := w.SourcePod(soon(e.T), "app", nodeName, testenv.EmptyDir("data"))
+	require.NoError(e, err)
+	app, err = w.WaitPod(soon(e.T), w.Apps, app.Name, testenv.Ready)
+	require.NoError(e, err)
+	backup, err := w.Backup(soon(e.T), "nightly")
+	require.NoError(e, err)
+	created, err := w.PodVolumeBackup(soon(e.T), backup, app, "data")
+	require.NoError(e, err)
+	mover, err = w.WaitPod(soon(e.T), e.namespace, created.Name, testenv.Ready)
+	require.NoError(e, err)
 	return created.Name, mover
 }
 
 // startAgent is what the kubelet would do with the agent's pod: it runs the program with the arguments and the
 // environment of the pod, as its ServiceAccount, until the end of the test.
-func (s *env) startAgent(pod *corev1.Pod) {
-	own, err := plane.ServiceAccount(soon(s.T), s.namespace, pod.Spec.ServiceAccountName)
-	require.NoError(s, err)
-	kubeconfig := filepath.Join(s.TempDir(), "kubeconfig")
-	require.NoError(s, plane.WriteKubeconfig(own, kubeconfig, s.namespace))
+func (e *env) startAgent(pod *corev1.Pod) {
+	own, err := plane.ServiceAccount(soon(e.T), e.namespace, pod.Spec.ServiceAccountName)
+	require.NoError(e, err)
+	kubeconfig := filepath.Join(e.TempDir(), "kubeconfig")
+	require.NoError(e, plane.WriteKubeconfig(own, kubeconfig, e.namespace))
 	args := append(pod.Spec.Containers[0].Args, "--kubeconfig="+kubeconfig, "--metrics-address=127.0.0.1:0")
-	agent := program(s.Context(), s.T, "lateen", args...)
+	agent := program(e.Context(), e.T, "lateen", args...)
 	agent.Cancel = func() error { return agent.Process.Signal(syscall.SIGTERM) }
 	for _, variable := range pod.Spec.Containers[0].Env {
 		value := variable.Value
@@ -89,16 +89,16 @@ func (s *env) startAgent(pod *corev1.Pod) {
 				"spec.nodeName": pod.Spec.NodeName, "metadata.namespace": pod.Namespace, "metadata.uid": string(pod.UID),
 			}[variable.ValueFrom.FieldRef.FieldPath]
 		}
-		require.NotEmpty(s, value, variable.Name)
+		require.NotEmpty(e, value, variable.Name)
 		agent.Env = append(agent.Env, variable.Name+"="+value)
 	}
 	reported := &strings.Builder{}
 	agent.Stderr = reported
-	require.NoError(s, agent.Start())
-	s.Cleanup(func() {
+	require.NoError(e, agent.Start())
+	e.Cleanup(func() {
 		_ = agent.Wait() // the end of the test has ended it
-		if s.Failed() {
-			s.Log(reported.String())
+		if e.Failed() {
+			e.Log(reported.String())
 		}
 	})
 }

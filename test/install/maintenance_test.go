@@ -12,22 +12,22 @@ import (
 )
 
 // repository makes a BackupRepository that Velero's server would maintain every hour.
-func (s *env) repository(name, kind string) {
+func (e *env) repository(name, kind string) {
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "velero.io/v1", "kind": "BackupRepository",
-		"metadata": map[string]any{"name": name, "namespace": s.namespace},
+		"metadata": map[string]any{"name": name, "namespace": e.namespace},
 		"spec": map[string]any{
 			"backupStorageLocation": "default", "maintenanceFrequency": "1h0m0s", "repositoryType": kind,
 			"resticIdentifier": "", "volumeNamespace": "app",
 		},
 	}}
-	require.NoError(s, testenv.Apply(soon(s.T), plane.Admin(), object))
+	require.NoError(e, testenv.Apply(soon(e.T), plane.Admin(), object))
 }
 
-func (s *env) frequency(name string) string {
-	repositories := s.dynamic.Resource(schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "backuprepositories"})
-	found, err := repositories.Namespace(s.namespace).Get(soon(s.T), name, metav1.GetOptions{})
-	require.NoError(s, err)
+func (e *env) frequency(name string) string {
+	repositories := e.dynamic.Resource(schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "backuprepositories"})
+	found, err := repositories.Namespace(e.namespace).Get(soon(e.T), name, metav1.GetOptions{})
+	require.NoError(e, err)
 	frequency, _, _ := unstructured.NestedString(found.Object, "spec", "maintenanceFrequency")
 	return frequency
 }

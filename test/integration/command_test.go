@@ -33,9 +33,9 @@ func lateen(ctx context.Context, t *testing.T, environment []string, args ...str
 }
 
 // kubeconfig writes a kubeconfig file and returns its path.
-func (s *env) kubeconfig(config *rest.Config) string {
-	path := filepath.Join(s.TempDir(), "kubeconfig")
-	require.NoError(s, s.Plane.WriteKubeconfig(config, path, s.Namespace))
+func (e *env) kubeconfig(config *rest.Config) string {
+	path := filepath.Join(e.TempDir(), "kubeconfig")
+	require.NoError(e, e.Plane.WriteKubeconfig(config, path, e.Namespace))
 	return path
 }
 

@@ -70,22 +70,22 @@ type requestLog struct {
 	all  []string
 }
 
-func (a *requestLog) wrap(next http.RoundTripper) http.RoundTripper {
+func (r *requestLog) wrap(next http.RoundTripper) http.RoundTripper {
 	return fixture.RoundTripper(func(request *http.Request) (*http.Response, error) {
 		if !request.URL.Query().Has("watch") {
-			a.lock.Lock()
-			a.all = append(a.all, request.Method+" "+request.URL.RequestURI())
-			a.lock.Unlock()
+			r.lock.Lock()
+			r.all = append(r.all, request.Method+" "+request.URL.RequestURI())
+			r.lock.Unlock()
 		}
 		return next.RoundTrip(request)
 	})
 }
 
 // since are those from a number on.
-func (a *requestLog) since(number int) []string {
-	a.lock.Lock()
-	defer a.lock.Unlock()
-	return slices.Clone(a.all[number:])
+func (r *requestLog) since(number int) []string {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	return slices.Clone(r.all[number:])
 }
 
 func TestAnIdleAgentSendsNoRequest(t *testing.T) {

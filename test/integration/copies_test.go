@@ -20,23 +20,23 @@ import (
 
 // encrypted has a driver that provisions only beside the Secret key and the ConfigMap kms with the contents of theirs in
 // the namespace of the applications, as drivers of encrypted volumes do.
-func (s *env) encrypted() *env {
-	meta := metav1.ObjectMeta{Namespace: s.Apps, Name: "key"}
-	_, err := s.Kube.CoreV1().Secrets(s.Apps).Create(s.soon(), &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"token": []byte("s3cret")}}, metav1.CreateOptions{})
-	require.NoError(s, err)
+func (e *env) encrypted() *env {
+	meta := metav1.ObjectMeta{Namespace: e.Apps, Name: "key"}
+	_, err := e.Kube.CoreV1().Secrets(e.Apps).Create(e.soon(), &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"token": []byte("s3cret")}}, metav1.CreateOptions{})
+	require.NoError(e, err)
 	meta.Name = "kms"
-	_, err = s.Kube.CoreV1().ConfigMaps(s.Apps).Create(s.soon(), &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"url": "vault"}}, metav1.CreateOptions{})
-	require.NoError(s, err)
-	v := s.volumes(csi.Options{Fault: func(ctx context.Context, call csi.Call) error {
+	_, err = e.Kube.CoreV1().ConfigMaps(e.Apps).Create(e.soon(), &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"url": "vault"}}, metav1.CreateOptions{})
+	require.NoError(e, err)
+	v := e.volumes(csi.Options{Fault: func(ctx context.Context, call csi.Call) error {
 		if call.Verb != csi.CreateVolume {
 			return nil
 		}
 		namespace, _, _ := strings.Cut(call.Object, "/")
-		secret, err := s.Kube.CoreV1().Secrets(namespace).Get(ctx, "key", metav1.GetOptions{})
+		secret, err := e.Kube.CoreV1().Secrets(namespace).Get(ctx, "key", metav1.GetOptions{})
 		if err != nil {
 			return fmt.Errorf("find the key: %w", err)
 		}
-		kms, err := s.Kube.CoreV1().ConfigMaps(namespace).Get(ctx, "kms", metav1.GetOptions{})
+		kms, err := e.Kube.CoreV1().ConfigMaps(namespace).Get(ctx, "kms", metav1.GetOptions{})
 		if err != nil {
 			return fmt.Errorf("find the key server: %w", err)
 		}
@@ -51,15 +51,15 @@ func (s *env) encrypted() *env {
 }
 
 // mayCopy gives the agents the rights that package deploy has for it.
-func (s *env) mayCopy() {
-	copies := deploy.Copies{Secrets: []string{"key"}, ConfigMaps: []string{"kms"}, From: []string{s.Apps}}
-	require.NoError(s, testenv.Apply(s.soon(), s.Plane.Admin(), deploy.CopyAccess(s.Namespace, copies)...))
+func (e *env) mayCopy() {
+	copies := deploy.Copies{Secrets: []string{"key"}, ConfigMaps: []string{"kms"}, From: []string{e.Apps}}
+	require.NoError(e, testenv.Apply(e.soon(), e.Plane.Admin(), deploy.CopyAccess(e.Namespace, copies)...))
 }
 
 // copiesGone waits until garbage collection has removed all copies.
-func (s *env) copiesGone() {
-	require.NoError(s, testenv.WaitGone(s.soon(), s.Kube.CoreV1().Secrets(s.Namespace), testenv.Named("key")))
-	require.NoError(s, testenv.WaitGone(s.soon(), s.Kube.CoreV1().ConfigMaps(s.Namespace), testenv.Named("kms")))
+func (e *env) copiesGone() {
+	require.NoError(e, testenv.WaitGone(e.soon(), e.Kube.CoreV1().Secrets(e.Namespace), testenv.Named("key")))
+	require.NoError(e, testenv.WaitGone(e.soon(), e.Kube.CoreV1().ConfigMaps(e.Namespace), testenv.Named("kms")))
 }
 
 // Defect D31: encrypted volumes could be neither backed up nor restored.

@@ -110,15 +110,15 @@ func snapshotterSays(v *env, _ string) {
 }
 
 // uploadOf makes a DataUpload of a new claim, whose snapshot may be one that never gets a handle.
-func (s *env) uploadOf(pending bool) string {
+func (e *env) uploadOf(pending bool) string {
 	if !pending {
-		name, _ := s.uploads("data")
+		name, _ := e.uploads("data")
 		return name
 	}
-	source := s.claim("data")
-	snapshot, err := s.Snapshot(s.soon(), s.backup, source, s.storageClass)
-	require.NoError(s, err)
-	return s.upload(source, snapshot.Name)
+	source := e.claim("data")
+	snapshot, err := e.Snapshot(e.soon(), e.backup, source, e.storageClass)
+	require.NoError(e, err)
+	return e.upload(source, snapshot.Name)
 }
 
 func TestADownloadThatIsNotPreparedInTimeSaysWhatTheProvisionerSays(t *testing.T) {

@@ -76,46 +76,46 @@ func newFleet(t *testing.T, takes time.Duration, count int, changes ...func(*nod
 }
 
 // sourceOn is a pod on a node whose volume can be backed up.
-func (s *env) sourceOn(n *node.Node) *corev1.Pod {
-	pod, err := s.Source(s.soon(), "app-on-"+n.Name(), n)
-	require.NoError(s, err)
+func (e *env) sourceOn(n *node.Node) *corev1.Pod {
+	pod, err := e.Source(e.soon(), "app-on-"+n.Name(), n)
+	require.NoError(e, err)
 	return pod
 }
 
 // work has the movers of the environment move data until finish is called. Those that start later end at once.
-func (s *env) work() (finish func()) {
+func (e *env) work() (finish func()) {
 	finished := make(chan struct{})
-	s.Movers.Takes, s.Movers.Finish = time.Hour, finished
+	e.Movers.Takes, e.Movers.Finish = time.Hour, finished
 	return sync.OnceFunc(func() { close(finished) })
 }
 
 // gate is a way to the API server that the test can close.
-func (s *env) gate() (*cluster.Gate, error) {
-	_, address, _ := strings.Cut(s.Plane.Admin().Host, "://")
-	return cluster.NewGate(s.Context(), "tcp4", address)
+func (e *env) gate() (*cluster.Gate, error) {
+	_, address, _ := strings.Cut(e.Plane.Admin().Host, "://")
+	return cluster.NewGate(e.Context(), "tcp4", address)
 }
 
 // soon bounds one wait, which only guards against hanging.
-func (s *env) soon() context.Context { return fixture.Soon(s.T) }
+func (e *env) soon() context.Context { return fixture.Soon(e.T) }
 
 // configure writes the node-agent ConfigMap.
-func (s *env) configure(json string) {
-	require.NoError(s, s.Configure(s.soon(), json))
+func (e *env) configure(json string) {
+	require.NoError(e, e.Configure(e.soon(), json))
 }
 
 // record records the phases of all transfers until the end of the test.
-func (s *env) record() *testenv.Recorder {
-	history, err := s.Record(s.Context())
-	require.NoError(s, err)
+func (e *env) record() *testenv.Recorder {
+	history, err := e.Record(e.Context())
+	require.NoError(e, err)
 	return history
 }
 
 // await waits until something is done.
-func (s *env) await(done <-chan struct{}, what string) {
+func (e *env) await(done <-chan struct{}, what string) {
 	select {
 	case <-done:
-	case <-s.soon().Done():
-		require.Fail(s, "waited in vain for "+what)
+	case <-e.soon().Done():
+		require.Fail(e, "waited in vain for "+what)
 	}
 }
 
@@ -127,69 +127,69 @@ func waitFor[T runtime.Object](s *env, client testenv.Watcher, options metav1.Li
 }
 
 // transfer creates a PodVolumeBackup of the source pod's volume.
-func (s *env) transfer(change ...func(*velerov1.PodVolumeBackup)) string {
-	return s.transferOf(s.source, change...)
+func (e *env) transfer(change ...func(*velerov1.PodVolumeBackup)) string {
+	return e.transferOf(e.source, change...)
 }
 
 // transferOf creates a PodVolumeBackup of a pod's volume.
-func (s *env) transferOf(source *corev1.Pod, change ...func(*velerov1.PodVolumeBackup)) string {
-	created, err := s.PodVolumeBackup(s.soon(), s.backup, source, "data", change...)
-	require.NoError(s, err)
+func (e *env) transferOf(source *corev1.Pod, change ...func(*velerov1.PodVolumeBackup)) string {
+	created, err := e.PodVolumeBackup(e.soon(), e.backup, source, "data", change...)
+	require.NoError(e, err)
 	return created.Name
 }
 
 // reaches waits until a transfer is in a phase.
-func (s *env) reaches(kind testenv.Kind, name string, phase testenv.Phase) *testenv.Transfer {
-	seen, err := s.Transfers(kind).Wait(s.soon(), name, testenv.In(phase))
-	require.NoError(s, err)
+func (e *env) reaches(kind testenv.Kind, name string, phase testenv.Phase) *testenv.Transfer {
+	seen, err := e.Transfers(kind).Wait(e.soon(), name, testenv.In(phase))
+	require.NoError(e, err)
 	return seen
 }
 
 // in waits until the PodVolumeBackup is in a phase.
-func (s *env) in(name string, phase testenv.Phase) { s.reaches(testenv.PodVolumeBackup, name, phase) }
+func (e *env) in(name string, phase testenv.Phase) { e.reaches(testenv.PodVolumeBackup, name, phase) }
 
 // ends waits for the end of a PodVolumeBackup and for what has to be true after any end: it is clean, and
 // no mover is left.
-func (s *env) ends(name string, phase testenv.Phase) *testenv.Transfer {
-	backup := s.clean(name, phase)
-	require.NoError(s, s.WaitPodGone(s.soon(), s.Namespace, name))
+func (e *env) ends(name string, phase testenv.Phase) *testenv.Transfer {
+	backup := e.clean(name, phase)
+	require.NoError(e, e.WaitPodGone(e.soon(), e.Namespace, name))
 	return backup
 }
 
 // clean waits for the end of a PodVolumeBackup and looks at the resource alone.
-func (s *env) clean(name string, phase testenv.Phase) *testenv.Transfer {
-	backup, err := s.Transfers(testenv.PodVolumeBackup).Wait(s.soon(), name, testenv.Settled)
-	require.NoError(s, err)
-	require.Equal(s, phase, backup.Status.Phase, backup.Status.Message)
-	require.NotNil(s, backup.Status.CompletionTimestamp)
-	require.NotContains(s, backup.Labels, api.LabelExposing)
-	require.Equal(s, string(s.backup.UID), backup.Labels[velerov1.BackupUIDLabel], "labels of Velero's server are lost")
+func (e *env) clean(name string, phase testenv.Phase) *testenv.Transfer {
+	backup, err := e.Transfers(testenv.PodVolumeBackup).Wait(e.soon(), name, testenv.Settled)
+	require.NoError(e, err)
+	require.Equal(e, phase, backup.Status.Phase, backup.Status.Message)
+	require.NotNil(e, backup.Status.CompletionTimestamp)
+	require.NotContains(e, backup.Labels, api.LabelExposing)
+	require.Equal(e, string(e.backup.UID), backup.Labels[velerov1.BackupUIDLabel], "labels of Velero's server are lost")
 	if phase == testenv.Completed {
-		s.movedAll(backup)
+		e.movedAll(backup)
 	}
 	return backup
 }
 
 // moverIs waits for the mover pod of a PodVolumeBackup.
-func (s *env) moverIs(name string, is func(*corev1.Pod) bool) *corev1.Pod {
-	pod, err := s.WaitPod(s.soon(), s.Namespace, name, is)
-	require.NoError(s, err)
+func (e *env) moverIs(name string, is func(*corev1.Pod) bool) *corev1.Pod {
+	pod, err := e.WaitPod(e.soon(), e.Namespace, name, is)
+	require.NoError(e, err)
 	return pod
 }
 
 // says waits for a Kubernetes Event with that reason whose message contains the words.
-func (s *env) says(reason, description string) *corev1.Event {
-	event, err := s.WaitEvent(s.soon(), func(event *corev1.Event) bool {
+func (e *env) says(reason, description string) *corev1.Event {
+	event, err := e.WaitEvent(e.soon(), func(event *corev1.Event) bool {
 		return event.Reason == reason && strings.Contains(event.Message, description)
 	})
-	require.NoError(s, err, "no Event %s with %q", reason, description)
+	require.NoError(e, err, "no Event %s with %q", reason, description)
 	return event
 }
 
 // eventsOf are the Events that agents have sent about a PodVolumeBackup.
-func (s *env) eventsOf(name string) []string {
-	list, err := s.Kube.CoreV1().Events(s.Namespace).List(s.soon(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
-	require.NoError(s, err)
+func (e *env) eventsOf(name string) []string {
+	list, err := e.Kube.CoreV1().Events(e.Namespace).List(e.soon(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
+	require.NoError(e, err)
 	var reasons []string
 	for _, event := range list.Items {
 		if event.Source.Component == "lateen" {
@@ -200,37 +200,37 @@ func (s *env) eventsOf(name string) []string {
 }
 
 // path is the phases that a transfer went through up to the one given.
-func (s *env) path(history *testenv.Recorder, name string, last testenv.Phase) []testenv.Phase {
-	_, err := history.Until(s.soon(), func(all []testenv.Transition) bool {
+func (e *env) path(history *testenv.Recorder, name string, last testenv.Phase) []testenv.Phase {
+	_, err := history.Until(e.soon(), func(all []testenv.Transition) bool {
 		return slices.ContainsFunc(all, func(seen testenv.Transition) bool {
 			return seen.Name == name && (seen.To == last || seen.To == testenv.Gone || seen.To.Ended() && last != testenv.Gone)
 		})
 	})
-	require.NoError(s, err)
+	require.NoError(e, err)
 	phases := history.Phases(name)
-	require.Contains(s, phases, last)
+	require.Contains(e, phases, last)
 	return phases
 }
 
 // requests are those of its agents so far.
-func (s *env) requests(query cluster.Query) cluster.Records {
-	query.User = s.User()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.Context()), testenv.Patience) // also asked when the test is over
+func (e *env) requests(query cluster.Query) cluster.Records {
+	query.User = e.User()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.Context()), testenv.Patience) // also asked when the test is over
 	defer cancel()
-	records, err := s.Plane.Audit(ctx, query)
-	require.NoError(s, err)
+	records, err := e.Plane.Audit(ctx, query)
+	require.NoError(e, err)
 	return records
 }
 
 // moversMade is how many mover pods agents have created for a transfer; a rehearsal is none.
-func (s *env) moversMade(name string) int {
-	created := s.requests(cluster.Query{Verbs: []string{"create"}, Resources: []string{"pods"}, Namespace: s.Namespace, Name: name})
+func (e *env) moversMade(name string) int {
+	created := e.requests(cluster.Query{Verbs: []string{"create"}, Resources: []string{"pods"}, Namespace: e.Namespace, Name: name})
 	return len(created.Where(fixture.MoverMade))
 }
 
 // checkRequests fails the test for every request that RBAC has denied.
-func (s *env) checkRequests() {
-	if !s.refusal {
-		require.Empty(s, s.requests(cluster.Query{}).Where(cluster.Record.Forbidden))
+func (e *env) checkRequests() {
+	if !e.refusal {
+		require.Empty(e, e.requests(cluster.Query{}).Where(cluster.Record.Forbidden))
 	}
 }

@@ -22,13 +22,13 @@ func on(n *node.Node) func(*agent.Options) {
 }
 
 // leads waits until the agent of a node is the coordinator.
-func (s *env) leads(n *node.Node) {
-	s.coordinatorIs(func(holder string) bool { return strings.HasPrefix(holder, n.Name()+"_") })
+func (e *env) leads(n *node.Node) {
+	e.coordinatorIs(func(holder string) bool { return strings.HasPrefix(holder, n.Name()+"_") })
 }
 
 // coordinatorIs waits until the holder of the coordinator's Lease is as wanted, and returns it.
-func (s *env) coordinatorIs(is func(holder string) bool) string {
-	lease := waitFor(s, s.Kube.CoordinationV1().Leases(s.Namespace), testenv.Named(deploy.CoordinatorLease),
+func (e *env) coordinatorIs(is func(holder string) bool) string {
+	lease := waitFor(e, e.Kube.CoordinationV1().Leases(e.Namespace), testenv.Named(deploy.CoordinatorLease),
 		func(lease *coordinationv1.Lease) bool { return is(ptr.Deref(lease.Spec.HolderIdentity, "")) })
 	return *lease.Spec.HolderIdentity
 }
@@ -36,20 +36,20 @@ func (s *env) coordinatorIs(is func(holder string) bool) string {
 func quantity(text string) resource.Quantity { return resource.MustParse(text) }
 
 // pod creates a pod of one container in a namespace.
-func (s *env) pod(namespace string, meta metav1.ObjectMeta, change func(*corev1.PodSpec)) *corev1.Pod {
+func (e *env) pod(namespace string, meta metav1.ObjectMeta, change func(*corev1.PodSpec)) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{
 		TerminationGracePeriodSeconds: new(int64(1)), Containers: []corev1.Container{{Name: "c", Image: "i"}},
 	}}
 	change(&pod.Spec)
-	created, err := s.Kube.CoreV1().Pods(namespace).Create(s.soon(), pod, metav1.CreateOptions{})
-	require.NoError(s, err)
+	created, err := e.Kube.CoreV1().Pods(namespace).Create(e.soon(), pod, metav1.CreateOptions{})
+	require.NoError(e, err)
 	return created
 }
 
 // rival creates a pod of a priority class that asks for CPUs on whichever node of the environment.
-func (s *env) rival(name, class, cpu string) *corev1.Pod {
-	return s.pod(s.Apps, metav1.ObjectMeta{Name: name}, func(pod *corev1.PodSpec) {
-		pod.NodeSelector, pod.PriorityClassName = s.labels, class
+func (e *env) rival(name, class, cpu string) *corev1.Pod {
+	return e.pod(e.Apps, metav1.ObjectMeta{Name: name}, func(pod *corev1.PodSpec) {
+		pod.NodeSelector, pod.PriorityClassName = e.labels, class
 		pod.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: quantity(cpu)}
 	})
 }

@@ -23,33 +23,33 @@ type leftover struct {
 }
 
 // leftovers are what agents make, all of it.
-func (s *env) leftovers() []leftover {
+func (e *env) leftovers() []leftover {
 	const ours = api.LabelMover + "=true"
 	return []leftover{
-		{resource: corev1.SchemeGroupVersion.WithResource("pods"), namespace: s.Namespace, labels: ours},
-		{resource: corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), namespace: s.Namespace},
-		{resource: corev1.SchemeGroupVersion.WithResource("persistentvolumes"), belongs: s.isOf("claimRef", s.Namespace)},
-		{resource: snapshotv1.SchemeGroupVersion.WithResource("volumesnapshots"), namespace: s.Namespace},
-		{resource: snapshotv1.SchemeGroupVersion.WithResource("volumesnapshotcontents"), belongs: s.isOf("volumeSnapshotRef", s.Namespace)},
+		{resource: corev1.SchemeGroupVersion.WithResource("pods"), namespace: e.Namespace, labels: ours},
+		{resource: corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), namespace: e.Namespace},
+		{resource: corev1.SchemeGroupVersion.WithResource("persistentvolumes"), belongs: e.isOf("claimRef", e.Namespace)},
+		{resource: snapshotv1.SchemeGroupVersion.WithResource("volumesnapshots"), namespace: e.Namespace},
+		{resource: snapshotv1.SchemeGroupVersion.WithResource("volumesnapshotcontents"), belongs: e.isOf("volumeSnapshotRef", e.Namespace)},
 	}
 }
 
 // isOf reports whether an object of the whole cluster is bound to one in a namespace.
-func (s *env) isOf(reference, namespace string) func(*unstructured.Unstructured) bool {
+func (e *env) isOf(reference, namespace string) func(*unstructured.Unstructured) bool {
 	return func(bound *unstructured.Unstructured) bool {
 		to, _, err := unstructured.NestedString(bound.Object, "spec", reference, "namespace")
-		require.NoError(s, err)
+		require.NoError(e, err)
 		return to == namespace
 	}
 }
 
 // nothingLeft waits until nothing is left of what agents have made.
-func (s *env) nothingLeft() {
-	client, err := dynamic.NewForConfig(s.Plane.Admin())
-	require.NoError(s, err)
-	for _, what := range s.leftovers() {
+func (e *env) nothingLeft() {
+	client, err := dynamic.NewForConfig(e.Plane.Admin())
+	require.NoError(e, err)
+	for _, what := range e.leftovers() {
 		objects := client.Resource(what.resource).Namespace(what.namespace)
-		require.NoError(s, testenv.WaitGone(s.soon(), objects, metav1.ListOptions{LabelSelector: what.labels}, func(object runtime.Object) bool {
+		require.NoError(e, testenv.WaitGone(e.soon(), objects, metav1.ListOptions{LabelSelector: what.labels}, func(object runtime.Object) bool {
 			found, ok := object.(*unstructured.Unstructured)
 			return ok && (what.belongs == nil || what.belongs(found))
 		}), "%s that are left", what.resource.Resource)

@@ -28,14 +28,14 @@ func maintains(options *agent.Options) {
 }
 
 // configureJobs writes the maintenance ConfigMap, for all repositories. Jobs run on the node of this environment and succeed at once.
-func (s *env) configureJobs(more string) {
-	here := `{"loadAffinity":[{"nodeSelector":{"matchLabels":{"kubernetes.io/hostname":"` + s.node.Name() + `"}}}]`
+func (e *env) configureJobs(more string) {
+	here := `{"loadAffinity":[{"nodeSelector":{"matchLabels":{"kubernetes.io/hostname":"` + e.node.Name() + `"}}}]`
 	if more != "" {
 		here += "," + more
 	}
-	require.NoError(s, s.ConfigMap(s.soon(), maintenanceConfigMap, map[string]string{"global": here + "}"}))
-	s.node.Faults.Add(node.Fault{Ends: &node.Result{}, Match: func(pod *corev1.Pod) bool {
-		return pod.Namespace == s.Namespace && pod.Labels[api.LabelRepository] != ""
+	require.NoError(e, e.ConfigMap(e.soon(), maintenanceConfigMap, map[string]string{"global": here + "}"}))
+	e.node.Faults.Add(node.Fault{Ends: &node.Result{}, Match: func(pod *corev1.Pod) bool {
+		return pod.Namespace == e.Namespace && pod.Labels[api.LabelRepository] != ""
 	}})
 }
 
@@ -43,23 +43,23 @@ func (s *env) configureJobs(more string) {
 var ofRepositories = metav1.ListOptions{LabelSelector: api.LabelRepository}
 
 // repository makes one that has been due for an hour, and returns its name.
-func (s *env) repository() string {
-	repository := &velerov1.BackupRepository{ObjectMeta: metav1.ObjectMeta{Name: "app-default-kopia-x7k2p", Namespace: s.Namespace}}
+func (e *env) repository() string {
+	repository := &velerov1.BackupRepository{ObjectMeta: metav1.ObjectMeta{Name: "app-default-kopia-x7k2p", Namespace: e.Namespace}}
 	repository.Spec = velerov1.BackupRepositorySpec{
 		VolumeNamespace: "app", BackupStorageLocation: "default", RepositoryType: "kopia",
 		MaintenanceFrequency: metav1.Duration{Duration: time.Hour},
 	}
 	repository.Status.Phase = velerov1.BackupRepositoryPhaseReady
 	repository.Status.LastMaintenanceTime = new(metav1.NewTime(time.Now().Add(-2 * time.Hour)))
-	_, err := s.Repositories().Create(s.soon(), repository, metav1.CreateOptions{})
-	require.NoError(s, err)
+	_, err := e.Repositories().Create(e.soon(), repository, metav1.CreateOptions{})
+	require.NoError(e, err)
 	return repository.Name
 }
 
 // maintained waits until a repository is as wanted.
-func (s *env) maintained(name string, wanted func(*velerov1.BackupRepository) bool) *velerov1.BackupRepository {
-	s.Helper()
-	return waitFor(s, s.Repositories(), testenv.Named(name), wanted)
+func (e *env) maintained(name string, wanted func(*velerov1.BackupRepository) bool) *velerov1.BackupRepository {
+	e.Helper()
+	return waitFor(e, e.Repositories(), testenv.Named(name), wanted)
 }
 
 // ran reports whether a repository has so many runs in its history.
@@ -67,21 +67,21 @@ func ran(runs int) func(*velerov1.BackupRepository) bool {
 	return func(r *velerov1.BackupRepository) bool { return len(r.Status.RecentMaintenance) >= runs }
 }
 
-func (s *env) jobs() []batchv1.Job {
-	list, err := s.Kube.BatchV1().Jobs(s.Namespace).List(s.soon(), ofRepositories)
-	require.NoError(s, err)
+func (e *env) jobs() []batchv1.Job {
+	list, err := e.Kube.BatchV1().Jobs(e.Namespace).List(e.soon(), ofRepositories)
+	require.NoError(e, err)
 	return list.Items
 }
 
 // job waits for a maintenance job.
-func (s *env) job(wanted func(*batchv1.Job) bool) *batchv1.Job {
-	return waitFor(s, s.Kube.BatchV1().Jobs(s.Namespace), ofRepositories, wanted)
+func (e *env) job(wanted func(*batchv1.Job) bool) *batchv1.Job {
+	return waitFor(e, e.Kube.BatchV1().Jobs(e.Namespace), ofRepositories, wanted)
 }
 
 // serverJob is one that a server of Velero has made, for a node.
-func (s *env) serverJob(repository, class, node string) {
+func (e *env) serverJob(repository, class, node string) {
 	label := map[string]string{api.LabelRepository: repository}
-	_, err := s.Kube.BatchV1().Jobs(s.Namespace).Create(s.soon(), &batchv1.Job{
+	_, err := e.Kube.BatchV1().Jobs(e.Namespace).Create(e.soon(), &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{Name: repository + "-maintain-job-1", Labels: label},
 		Spec: batchv1.JobSpec{BackoffLimit: new(int32(0)), Template: corev1.PodTemplateSpec{
 			ObjectMeta: metav1.ObjectMeta{Labels: label},
@@ -92,5 +92,5 @@ func (s *env) serverJob(repository, class, node string) {
 			},
 		}},
 	}, metav1.CreateOptions{})
-	require.NoError(s, err)
+	require.NoError(e, err)
 }

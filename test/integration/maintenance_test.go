@@ -64,8 +64,8 @@ func succeeded(r *velerov1.BackupRepository) bool {
 }
 
 // lift takes the quota away.
-func (s *env) lift() {
-	require.NoError(s, s.Kube.CoreV1().ResourceQuotas(s.Namespace).Delete(s.soon(), "none", metav1.DeleteOptions{}))
+func (e *env) lift() {
+	require.NoError(e, e.Kube.CoreV1().ResourceQuotas(e.Namespace).Delete(e.soon(), "none", metav1.DeleteOptions{}))
 }
 
 // TestAJobWithoutAPodIsMadeAgainWithoutItsClass is W39: Velero's server would wait for such a job for ever.

@@ -71,8 +71,8 @@ func mutated(operations ...map[string]any) func(s *env) {
 }
 
 // defaults has a LimitRange give resources to containers without.
-func (s *env) defaults() {
-	_, err := s.Kube.CoreV1().LimitRanges(s.Namespace).Create(s.soon(), &corev1.LimitRange{
+func (e *env) defaults() {
+	_, err := e.Kube.CoreV1().LimitRanges(e.Namespace).Create(e.soon(), &corev1.LimitRange{
 		ObjectMeta: metav1.ObjectMeta{Name: "defaults"},
 		Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
 			Type:           corev1.LimitTypeContainer,
@@ -80,19 +80,19 @@ func (s *env) defaults() {
 			DefaultRequest: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")},
 		}}},
 	}, metav1.CreateOptions{})
-	require.NoError(s, err)
+	require.NoError(e, err)
 }
 
 // class makes a PriorityClass of this environment alone, and returns its name.
-func (s *env) class() string {
-	name := "class-" + s.Namespace
-	require.NoError(s, s.PriorityClass(s.soon(), name, 10))
+func (e *env) class() string {
+	name := "class-" + e.Namespace
+	require.NoError(e, e.PriorityClass(e.soon(), name, 10))
 	return name
 }
 
 // deleteClass deletes a priority class, and returns when the API server admits no pod with it: its admission has a cache.
-func (s *env) deleteClass(ctx context.Context, name string) error {
-	if err := s.Kube.SchedulingV1().PriorityClasses().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+func (e *env) deleteClass(ctx context.Context, name string) error {
+	if err := e.Kube.SchedulingV1().PriorityClasses().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		return err
 	}
 	probe := &corev1.Pod{
@@ -100,7 +100,7 @@ func (s *env) deleteClass(ctx context.Context, name string) error {
 		Spec:       corev1.PodSpec{PriorityClassName: name, Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}
 	return untilRefused(ctx, func() error {
-		_, err := s.Kube.CoreV1().Pods(s.Namespace).Create(ctx, probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := e.Kube.CoreV1().Pods(e.Namespace).Create(ctx, probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	})
 }

@@ -53,18 +53,18 @@ func TestAQuotaIsNoReasonToLeaveTheClassOutOnKubernetes(t *testing.T) {
 }
 
 // quota lets no pod into Velero's namespace.
-func (s *env) quota(name string) {
-	s.limit(name, corev1.ResourcePods)
+func (e *env) quota(name string) {
+	e.limit(name, corev1.ResourcePods)
 }
 
 // limit lets none of a resource into Velero's namespace.
-func (s *env) limit(name string, what corev1.ResourceName) {
+func (e *env) limit(name string, what corev1.ResourceName) {
 	quota := &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{what: resource.MustParse("0")}},
 	}
-	_, err := s.Kube.CoreV1().ResourceQuotas(s.Namespace).Create(s.soon(), quota, metav1.CreateOptions{})
-	require.NoError(s, err)
+	_, err := e.Kube.CoreV1().ResourceQuotas(e.Namespace).Create(e.soon(), quota, metav1.CreateOptions{})
+	require.NoError(e, err)
 }
 
 // noticing sends once the API server has refused a pod with that code.

@@ -80,10 +80,10 @@ func limits(kind corev1.LimitType, what corev1.ResourceName) func(s *env) func()
 }
 
 // secure sets the Pod Security standard that is enforced in Velero's namespace.
-func (s *env) secure(level string) {
+func (e *env) secure(level string) {
 	patch := fmt.Sprintf(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":%q}}}`, level)
-	_, err := s.Kube.CoreV1().Namespaces().Patch(s.soon(), s.Namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	require.NoError(s, err)
+	_, err := e.Kube.CoreV1().Namespaces().Patch(e.soon(), e.Namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	require.NoError(e, err)
 }
 
 // secures enforces a standard for good.

@@ -15,8 +15,8 @@ import (
 )
 
 // scheduled waits for the mover of a transfer, with what admission made of it.
-func (s *env) scheduled(name string) *corev1.Pod {
-	return s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
+func (e *env) scheduled(name string) *corev1.Pod {
+	return e.moverIs(name, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
 }
 
 func TestAnEditedConfigMapIsInForceWithoutARestart(t *testing.T) {

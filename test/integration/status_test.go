@@ -31,50 +31,50 @@ import (
 
 // viewer is the kubeconfig of somebody with the rights that docs/command-line.md lists, in the whole cluster or in
 // Velero's namespace alone.
-func (s *env) viewer(everywhere bool) string {
+func (e *env) viewer(everywhere bool) string {
 	text, err := os.ReadFile("../../docs/command-line.md")
-	require.NoError(s, err)
+	require.NoError(e, err)
 	_, after, found := strings.Cut(string(text), "```yaml\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata:\n  name: lateen-viewer\n")
-	require.True(s, found, "docs/command-line.md does not list the rights that are needed")
+	require.True(e, found, "docs/command-line.md does not list the rights that are needed")
 	manifest, _, _ := strings.Cut(after, "```")
-	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "viewer-" + s.Namespace}}
-	require.NoError(s, yaml.UnmarshalStrict([]byte(manifest), role))
-	binding := metav1.ObjectMeta{Name: role.Name, Namespace: s.Namespace}
-	who := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: s.Namespace, Name: role.Name}}
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "viewer-" + e.Namespace}}
+	require.NoError(e, yaml.UnmarshalStrict([]byte(manifest), role))
+	binding := metav1.ObjectMeta{Name: role.Name, Namespace: e.Namespace}
+	who := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: e.Namespace, Name: role.Name}}
 	what := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name}
-	_, err = s.Kube.CoreV1().ServiceAccounts(s.Namespace).Create(s.soon(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: role.Name}}, metav1.CreateOptions{})
-	require.NoError(s, err)
-	_, err = s.Kube.RbacV1().ClusterRoles().Create(s.soon(), role, metav1.CreateOptions{})
-	require.NoError(s, err)
+	_, err = e.Kube.CoreV1().ServiceAccounts(e.Namespace).Create(e.soon(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: role.Name}}, metav1.CreateOptions{})
+	require.NoError(e, err)
+	_, err = e.Kube.RbacV1().ClusterRoles().Create(e.soon(), role, metav1.CreateOptions{})
+	require.NoError(e, err)
 	if everywhere {
 		binding.Namespace = ""
-		_, err = s.Kube.RbacV1().ClusterRoleBindings().Create(s.soon(), &rbacv1.ClusterRoleBinding{ObjectMeta: binding, Subjects: who, RoleRef: what}, metav1.CreateOptions{})
+		_, err = e.Kube.RbacV1().ClusterRoleBindings().Create(e.soon(), &rbacv1.ClusterRoleBinding{ObjectMeta: binding, Subjects: who, RoleRef: what}, metav1.CreateOptions{})
 	} else {
-		_, err = s.Kube.RbacV1().RoleBindings(s.Namespace).Create(s.soon(), &rbacv1.RoleBinding{ObjectMeta: binding, Subjects: who, RoleRef: what}, metav1.CreateOptions{})
+		_, err = e.Kube.RbacV1().RoleBindings(e.Namespace).Create(e.soon(), &rbacv1.RoleBinding{ObjectMeta: binding, Subjects: who, RoleRef: what}, metav1.CreateOptions{})
 	}
-	require.NoError(s, err)
-	own, err := s.Plane.ServiceAccount(s.soon(), s.Namespace, role.Name)
-	require.NoError(s, err)
-	return s.kubeconfig(own)
+	require.NoError(e, err)
+	own, err := e.Plane.ServiceAccount(e.soon(), e.Namespace, role.Name)
+	require.NoError(e, err)
+	return e.kubeconfig(own)
 }
 
 // look is a command of lateen that looks at the environment.
-func (s *env) look(ctx context.Context, viewer string, args ...string) *exec.Cmd {
+func (e *env) look(ctx context.Context, viewer string, args ...string) *exec.Cmd {
 	binary, err := cluster.FindBinary("lateen")
-	require.NoError(s, err)
-	command := exec.CommandContext(ctx, binary, append(args, "--namespace="+s.Namespace, "--kubeconfig="+viewer)...)
-	command.Env = []string{"HOME=" + s.TempDir()}
+	require.NoError(e, err)
+	command := exec.CommandContext(ctx, binary, append(args, "--namespace="+e.Namespace, "--kubeconfig="+viewer)...)
+	command.Env = []string{"HOME=" + e.TempDir()}
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return command
 }
 
 // prints is what such a command says, in 80 columns.
-func (s *env) prints(viewer string, args ...string) string {
-	reported, err := s.look(s.soon(), viewer, args...).Output()
-	require.NoError(s, err)
-	s.Logf("lateen %s:\n%s", strings.Join(args, " "), reported)
+func (e *env) prints(viewer string, args ...string) string {
+	reported, err := e.look(e.soon(), viewer, args...).Output()
+	require.NoError(e, err)
+	e.Logf("lateen %s:\n%s", strings.Join(args, " "), reported)
 	for line := range strings.Lines(string(reported)) {
-		require.LessOrEqual(s, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), 80, line)
+		require.LessOrEqual(e, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), 80, line)
 	}
 	return strings.Join(strings.Fields(string(reported)), " ")
 }
@@ -87,13 +87,13 @@ type statusWatch struct {
 	drawn    chan view.Report
 }
 
-func (s *env) watch(viewer string) *statusWatch {
-	command := s.look(s.Context(), viewer, "status", "--watch", "--output=json")
+func (e *env) watch(viewer string) *statusWatch {
+	command := e.look(e.Context(), viewer, "status", "--watch", "--output=json")
 	out, err := command.StdoutPipe()
-	require.NoError(s, err)
-	w := &statusWatch{env: s, command: command, complain: &bytes.Buffer{}, drawn: make(chan view.Report)}
+	require.NoError(e, err)
+	w := &statusWatch{env: e, command: command, complain: &bytes.Buffer{}, drawn: make(chan view.Report)}
 	command.Stderr = w.complain
-	require.NoError(s, command.Start())
+	require.NoError(e, command.Start())
 	go func() {
 		defer close(w.drawn)
 		for lines := bufio.NewReader(out); ; {
@@ -104,7 +104,7 @@ func (s *env) watch(viewer string) *statusWatch {
 			}
 			select {
 			case w.drawn <- report:
-			case <-s.Context().Done():
+			case <-e.Context().Done():
 				return
 			}
 		}
@@ -114,18 +114,18 @@ func (s *env) watch(viewer string) *statusWatch {
 }
 
 // until waits for a drawing that shows something.
-func (w *statusWatch) until(shows func(view.Report) bool) view.Report {
-	ctx := w.soon()
+func (s *statusWatch) until(shows func(view.Report) bool) view.Report {
+	ctx := s.soon()
 	var last view.Report
 	for {
 		select {
-		case report, more := <-w.drawn:
-			require.True(w, more, "it ended: %s", w.complain)
+		case report, more := <-s.drawn:
+			require.True(s, more, "it ended: %s", s.complain)
 			if last = report; shows(report) {
 				return report
 			}
 		case <-ctx.Done():
-			require.Failf(w, "not drawn", "the last drawing is %+v", last)
+			require.Failf(s, "not drawn", "the last drawing is %+v", last)
 		}
 	}
 }
@@ -140,29 +140,29 @@ func waits(name, reason, description string) func(view.Report) bool {
 }
 
 // interrupt ends it as ^C does.
-func (w *statusWatch) interrupt() {
-	require.NoError(w, w.command.Process.Signal(os.Interrupt))
+func (s *statusWatch) interrupt() {
+	require.NoError(s, s.command.Process.Signal(os.Interrupt))
 	for {
 		select {
-		case _, more := <-w.drawn:
+		case _, more := <-s.drawn:
 			if more {
 				continue
 			}
-		case <-w.soon().Done():
-			require.Fail(w, "it goes on")
+		case <-s.soon().Done():
+			require.Fail(s, "it goes on")
 		}
 		break
 	}
-	require.NoError(w, w.command.Wait(), "%s", w.complain)
-	require.Empty(w, w.complain.String())
+	require.NoError(s, s.command.Wait(), "%s", s.complain)
+	require.Empty(s, s.complain.String())
 }
 
 // argue adds an argument to those of the agents' DaemonSet.
-func (s *env) argue(argument string) {
+func (e *env) argue(argument string) {
 	patch, err := json.Marshal([]map[string]string{{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": argument}})
-	require.NoError(s, err)
-	_, err = s.Kube.AppsV1().DaemonSets(s.Namespace).Patch(s.soon(), "node-agent", types.JSONPatchType, patch, metav1.PatchOptions{})
-	require.NoError(s, err)
+	require.NoError(e, err)
+	_, err = e.Kube.AppsV1().DaemonSets(e.Namespace).Patch(e.soon(), "node-agent", types.JSONPatchType, patch, metav1.PatchOptions{})
+	require.NoError(e, err)
 }
 
 func TestStatusSaysWhatEachTransferWaitsForOnKubernetes(t *testing.T) {

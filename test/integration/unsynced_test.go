@@ -66,13 +66,13 @@ func TestMaintenanceThatCannotListGivesTheLeaseUpAndSaysWhy(t *testing.T) {
 }
 
 // givesUp waits until the coordinator gives its Lease back.
-func (s *env) givesUp(leases watch.Interface) {
+func (e *env) givesUp(leases watch.Interface) {
 	held := false
 	for given := false; !given; {
 		change, open := <-leases.ResultChan()
-		require.True(s, open, "the Lease is not given back")
+		require.True(e, open, "the Lease is not given back")
 		lease, ok := change.Object.(*coordinationv1.Lease)
-		require.True(s, ok)
+		require.True(e, ok)
 		holder := ptr.Deref(lease.Spec.HolderIdentity, "")
 		held, given = held || holder != "", held && holder == ""
 	}

@@ -54,11 +54,11 @@ func patches(operations ...map[string]any) func() *admissionv1.AdmissionResponse
 }
 
 // webhook starts a server.
-func (s *env) webhook(review func() *admissionv1.AdmissionResponse) *webhook {
-	w := &webhook{env: s, selects: s.ours()}
+func (e *env) webhook(review func() *admissionv1.AdmissionResponse) *webhook {
+	w := &webhook{env: e, selects: e.ours()}
 	w.answers(review)
 	w.server = httptest.NewTLSServer(w)
-	s.Cleanup(w.server.Close)
+	e.Cleanup(w.server.Close)
 	return w
 }
 
@@ -71,8 +71,8 @@ func (w *webhook) ofJobs() *webhook {
 }
 
 // within selects the environment's namespace. Others share the control plane.
-func (s *env) within() *metav1.LabelSelector {
-	return &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: s.Namespace}}
+func (e *env) within() *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: e.Namespace}}
 }
 
 // answers changes what it does.
@@ -101,8 +101,8 @@ func (w *webhook) client() admissionregistrationv1.WebhookClientConfig {
 }
 
 // ours selects what the agent of its node creates.
-func (s *env) ours() *metav1.LabelSelector {
-	return &metav1.LabelSelector{MatchLabels: map[string]string{api.LabelExposer: objects.LabelValue(s.node.Name())}}
+func (e *env) ours() *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{api.LabelExposer: objects.LabelValue(e.node.Name())}}
 }
 
 // creating are the rules for new objects of some resources.
@@ -149,29 +149,29 @@ func (w *webhook) mutates(group, resource string) {
 }
 
 // removing deletes a configuration of the environment when it is called, and at the end of the test.
-func (s *env) removing(remove func(context.Context, string, metav1.DeleteOptions) error) func() {
+func (e *env) removing(remove func(context.Context, string, metav1.DeleteOptions) error) func() {
 	once := sync.OnceFunc(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.Context()), testenv.Patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(e.Context()), testenv.Patience)
 		defer cancel()
-		require.NoError(s, remove(ctx, s.Namespace, metav1.DeleteOptions{}))
+		require.NoError(e, remove(ctx, e.Namespace, metav1.DeleteOptions{}))
 	})
-	s.Cleanup(once)
+	e.Cleanup(once)
 	return once
 }
 
 // webhookInForce returns when the API server calls the webhook, which it learns from a watch.
-func (s *env) webhookInForce() {
-	labels := s.ours().MatchLabels
+func (e *env) webhookInForce() {
+	labels := e.ours().MatchLabels
 	labels[api.LabelRepository] = "probe"
 	probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "probe", Labels: labels}}
-	s.inForce(func() error {
-		_, err := s.Kube.CoreV1().ConfigMaps(s.Namespace).Create(s.Context(), probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	e.inForce(func() error {
+		_, err := e.Kube.CoreV1().ConfigMaps(e.Namespace).Create(e.Context(), probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	})
 }
 
 // inForce tries something until the API server refuses it.
-func (s *env) inForce(try func() error) { require.NoError(s, untilRefused(s.soon(), try)) }
+func (e *env) inForce(try func() error) { require.NoError(e, untilRefused(e.soon(), try)) }
 
 // untilRefused returns nil once the API server rejects the attempt: no other signal shows that a rule is in force.
 func untilRefused(ctx context.Context, try func() error) error {

@@ -23,25 +23,25 @@ type eventSender struct {
 }
 
 // say sends an Event. A failure stops nothing, as in Velero's mover.
-func (v *eventSender) say(ctx context.Context, reason, message string) {
-	reported, err := v.send(ctx, reason, message)
+func (e *eventSender) say(ctx context.Context, reason, message string) {
+	reported, err := e.send(ctx, reason, message)
 	if err != nil {
-		fmt.Fprintf(v.host.Log, "stand-in mover: send Event %s: %v\n", reason, err)
+		fmt.Fprintf(e.host.Log, "stand-in mover: send Event %s: %v\n", reason, err)
 		return
 	}
-	v.said[reason] = reported
+	e.said[reason] = reported
 }
 
 // fails returns the result of a mover whose data path failed.
-func (v *eventSender) fails(why error) Result {
-	fmt.Fprintln(v.host.Log, "stand-in mover:", why)
-	return Result{ExitCode: 1, Message: fmt.Sprintf("Failed to run data path service for %s: %v", v.role.inResults(), why)}
+func (e *eventSender) fails(why error) Result {
+	fmt.Fprintln(e.host.Log, "stand-in mover:", why)
+	return Result{ExitCode: 1, Message: fmt.Sprintf("Failed to run data path service for %s: %v", e.role.inResults(), why)}
 }
 
-func (v *eventSender) send(ctx context.Context, reason, message string) (*corev1.Event, error) {
+func (e *eventSender) send(ctx context.Context, reason, message string) (*corev1.Event, error) {
 	now := metav1.Now()
-	events := v.client.CoreV1().Events(v.transfer.Namespace)
-	if last := v.said[reason]; last != nil {
+	events := e.client.CoreV1().Events(e.transfer.Namespace)
+	if last := e.said[reason]; last != nil {
 		patch, err := json.Marshal(map[string]any{"message": message, "count": last.Count + 1, "lastTimestamp": now})
 		if err != nil {
 			return nil, err
@@ -49,12 +49,12 @@ func (v *eventSender) send(ctx context.Context, reason, message string) (*corev1
 		return events.Patch(ctx, last.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	}
 	return events.Create(ctx, &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: v.transfer.Name + ".", Namespace: v.transfer.Namespace},
+		ObjectMeta: metav1.ObjectMeta{GenerateName: e.transfer.Name + ".", Namespace: e.transfer.Namespace},
 		InvolvedObject: corev1.ObjectReference{
-			APIVersion: v.role.kind.Resource().GroupVersion().String(), Kind: string(v.role.kind),
-			Namespace: v.transfer.Namespace, Name: v.transfer.Name, UID: v.transfer.UID,
+			APIVersion: e.role.kind.Resource().GroupVersion().String(), Kind: string(e.role.kind),
+			Namespace: e.transfer.Namespace, Name: e.transfer.Name, UID: e.transfer.UID,
 		},
-		Source: corev1.EventSource{Component: v.transfer.Name, Host: v.host.Node},
+		Source: corev1.EventSource{Component: e.transfer.Name, Host: e.host.Node},
 		Reason: reason, Message: message, Type: corev1.EventTypeNormal, FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}, metav1.CreateOptions{})
 }

@@ -50,21 +50,21 @@ func newPodRun(pod *corev1.Pod, deleted context.CancelCauseFunc) *podRun {
 
 // delete passes the deletion to the pod. The caller holds the node's lock. A forced deletion first appears as a
 // deletion without grace.
-func (r *podRun) delete(pod *corev1.Pod) {
-	if r.isDeleted() {
+func (p *podRun) delete(pod *corev1.Pod) {
+	if p.isDeleted() {
 		return
 	}
 	if ptr.Deref(pod.DeletionGracePeriodSeconds, 0) == 0 && len(pod.Finalizers) == 0 {
-		r.gone(errForced)
+		p.gone(errForced)
 		return
 	}
-	r.grace = time.Duration(max(ptr.Deref(pod.DeletionGracePeriodSeconds, 0), leastGraceSeconds)) * time.Second
-	close(r.deleted)
+	p.grace = time.Duration(max(ptr.Deref(pod.DeletionGracePeriodSeconds, 0), leastGraceSeconds)) * time.Second
+	close(p.deleted)
 }
 
-func (r *podRun) isDeleted() bool {
+func (p *podRun) isDeleted() bool {
 	select {
-	case <-r.deleted:
+	case <-p.deleted:
 		return true
 	default:
 		return false
@@ -87,11 +87,11 @@ func interruptible[T any](ctx context.Context, run *podRun, done <-chan T) (valu
 
 // life returns a context that ends with the pod, with the cause of its end. The caller must end it in any case, and then
 // nothing observes the pod any more.
-func (r *podRun) life(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+func (p *podRun) life(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	life, stop := context.WithCancelCause(ctx)
 	var observing sync.WaitGroup
 	observing.Go(func() {
-		_, err := interruptible[struct{}](life, r, nil)
+		_, err := interruptible[struct{}](life, p, nil)
 		stop(err)
 	})
 	return life, func(why error) {
@@ -101,9 +101,9 @@ func (r *podRun) life(ctx context.Context) (context.Context, context.CancelCause
 }
 
 // graceAfter returns the grace period of the containers for a cause of their end.
-func (r *podRun) graceAfter(why error) time.Duration {
+func (p *podRun) graceAfter(why error) time.Duration {
 	if errors.Is(why, errDeleted) {
-		return r.grace
+		return p.grace
 	}
 	return lastGrace
 }
@@ -122,15 +122,15 @@ func await(results <-chan Result, grace time.Duration) Result {
 
 // verdict returns the final status of a pod from the result of its containers and the cause of their end. It is nil
 // if no object is left to update.
-func (r *podRun) verdict(end Result, why error) *corev1.PodStatus {
-	status := ended(r.pod, end, r.began)
+func (p *podRun) verdict(end Result, why error) *corev1.PodStatus {
+	status := ended(p.pod, end, p.began)
 	switch {
 	case why == nil || errors.Is(why, errDeleted):
 	case errors.Is(why, errEvicted):
-		status.Phase, status.Reason, status.Message = corev1.PodFailed, "Evicted", r.why
+		status.Phase, status.Reason, status.Message = corev1.PodFailed, "Evicted", p.why
 		status.Conditions = append(status.Conditions, corev1.PodCondition{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now(),
-			Reason: corev1.PodReasonTerminationByKubelet, Message: r.why,
+			Reason: corev1.PodReasonTerminationByKubelet, Message: p.why,
 		})
 	default:
 		return nil

@@ -82,7 +82,7 @@ func IdleControllers() []string {
 }
 
 // Log returns the path of the log file.
-func (s *VeleroServer) Log() string { return s.log }
+func (v *VeleroServer) Log() string { return v.log }
 
 // Stop ends the process with its plugins and waits for their end.
-func (s *VeleroServer) Stop() { _ = s.process.Kill() } // an error means that it has already ended
+func (v *VeleroServer) Stop() { _ = v.process.Kill() } // an error means that it has already ended

@@ -82,10 +82,10 @@ type skewed struct {
 }
 
 // Now implements clock.PassiveClock, as Since does.
-func (c skewed) Now() time.Time { return c.RealClock.Now().Add(c.by) }
+func (s skewed) Now() time.Time { return s.RealClock.Now().Add(s.by) }
 
 // Since returns the time from t until now.
-func (c skewed) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
+func (s skewed) Since(t time.Time) time.Duration { return s.Now().Sub(t) }
 
 // clock returns the clock of a node.
 func (s *Simulation) clock(node string) clock.WithTickerAndDelayedExecution {

@@ -78,42 +78,42 @@ func moverPlays() []moverPlay {
 }
 
 // seen plays on a node, and returns what the API server saw until nothing is left.
-func (p moverPlay) seen(ctx context.Context, t *testing.T, config *rest.Config, on string, free func()) map[string][]string {
+func (m moverPlay) seen(ctx context.Context, t *testing.T, config *rest.Config, on string, free func()) map[string][]string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	client, err := kubernetes.NewForConfig(config)
 	require.NoError(t, err)
-	r := p.watches(ctx, t, client)
+	r := m.watches(ctx, t, client)
 	claims, volumes := client.CoreV1().PersistentVolumeClaims(playSpace), client.CoreV1().PersistentVolumes()
 	claim, err := claims.Create(ctx, &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: p.name},
+		ObjectMeta: metav1.ObjectMeta{Name: m.name},
 		Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: &p.class, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			StorageClassName: &m.class, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("8Mi")}},
 		},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	name := "pvc-" + string(claim.UID)
-	if p.class == soonClass {
-		_, err := testenv.Wait(ctx, claims, testenv.Named(p.name), testenv.Bound)
+	if m.class == soonClass {
+		_, err := testenv.Wait(ctx, claims, testenv.Named(m.name), testenv.Bound)
 		require.NoError(t, err)
 	}
-	change := p.change
-	p.change = func(pod *corev1.Pod) {
-		pod.Spec.Volumes = []corev1.Volume{testenv.ClaimVolume("data", p.name)}
+	change := m.change
+	m.change = func(pod *corev1.Pod) {
+		pod.Spec.Volumes = []corev1.Volume{testenv.ClaimVolume("data", m.name)}
 		pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
 		if change != nil {
 			change(pod)
 		}
 	}
-	pod := p.play.seen(ctx, t, config, on, free)
-	if p.retain {
+	pod := m.play.seen(ctx, t, config, on, free)
+	if m.retain {
 		_, err := volumes.Patch(ctx, name, "application/merge-patch+json", []byte(`{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`), metav1.PatchOptions{})
 		require.NoError(t, err)
 	}
-	_ = claims.Delete(ctx, p.name, metav1.DeleteOptions{}) // a play may have deleted it
-	if p.retain {
+	_ = claims.Delete(ctx, m.name, metav1.DeleteOptions{}) // a play may have deleted it
+	if m.retain {
 		_, err := testenv.Wait(ctx, volumes, testenv.Named(name), func(volume *corev1.PersistentVolume) bool {
 			return volume.Status.Phase == corev1.VolumeReleased && !slices.ContainsFunc(volume.Finalizers, func(finalizer string) bool {
 				return strings.HasPrefix(finalizer, "external-provisioner")
@@ -129,7 +129,7 @@ func (p moverPlay) seen(ctx context.Context, t *testing.T, config *rest.Config, 
 	}
 	r.lock.Lock()
 	defer r.lock.Unlock()
-	if !p.pending { // the scheduler may observe the pod before its claim
+	if !m.pending { // the scheduler may observe the pod before its claim
 		pod = slices.DeleteFunc(pod, func(line string) bool { return strings.HasSuffix(line, "=False/Unschedulable") })
 		delete(r.events, "Pod Warning FailedScheduling")
 	}

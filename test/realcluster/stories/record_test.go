@@ -53,18 +53,18 @@ func follow(ctx context.Context, t *testing.T, open func(metav1.ListOptions) (ap
 }
 
 // watches records the claim of a play, its volume, and the Events of both and of the pod.
-func (p moverPlay) watches(ctx context.Context, t *testing.T, client kubernetes.Interface) *record {
+func (m moverPlay) watches(ctx context.Context, t *testing.T, client kubernetes.Interface) *record {
 	t.Helper()
 	r := &record{states: map[string][]string{}, events: map[string]bool{}, gone: make(chan struct{})}
 	follow(ctx, t, func(options metav1.ListOptions) (apiwatch.Interface, error) {
 		return client.CoreV1().PersistentVolumeClaims(playSpace).Watch(ctx, options)
-	}, "metadata.name="+p.name, func(change apiwatch.Event) {
+	}, "metadata.name="+m.name, func(change apiwatch.Event) {
 		claim, ok := change.Object.(*corev1.PersistentVolumeClaim)
 		switch {
 		case !ok:
 		case change.Type == apiwatch.Deleted:
 			r.add("claim", "gone")
-			if p.pending {
+			if m.pending {
 				close(r.gone)
 			}
 		default:
@@ -75,7 +75,7 @@ func (p moverPlay) watches(ctx context.Context, t *testing.T, client kubernetes.
 		return client.CoreV1().PersistentVolumes().Watch(ctx, options)
 	}, "", func(change apiwatch.Event) {
 		volume, ok := change.Object.(*corev1.PersistentVolume)
-		if !ok || volume.Spec.ClaimRef == nil || volume.Spec.ClaimRef.Name != p.name {
+		if !ok || volume.Spec.ClaimRef == nil || volume.Spec.ClaimRef.Name != m.name {
 			return
 		}
 		if change.Type == apiwatch.Deleted {
@@ -97,7 +97,7 @@ func (p moverPlay) watches(ctx context.Context, t *testing.T, client kubernetes.
 	follow(ctx, t, func(options metav1.ListOptions) (apiwatch.Interface, error) {
 		options.ResourceVersion = before.ResourceVersion
 		return client.CoreV1().Events(playSpace).Watch(ctx, options)
-	}, "involvedObject.name="+p.name, func(change apiwatch.Event) {
+	}, "involvedObject.name="+m.name, func(change apiwatch.Event) {
 		event, ok := change.Object.(*corev1.Event)
 		if !ok || leftOut(event) {
 			return

@@ -41,6 +41,8 @@ func (r *recordedAdmission) tryAdmit(uid types.UID) bool {
 
 // takeEnqueued returns the transfers enqueued since its last call.
 func (r *recordedAdmission) takeEnqueued() []types.UID {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
 	enqueued := r.enqueued
 	r.enqueued = nil
 	return enqueued

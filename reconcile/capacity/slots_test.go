@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,11 +12,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// recorder records what was enqueued.
-type recorder struct{ enqueued []types.UID }
+// recorder records what was enqueued, also by timers.
+type recorder struct {
+	mutex    sync.Mutex
+	enqueued []types.UID
+}
 
 func (r *recorder) enqueue(uid types.UID) func() {
-	return func() { r.enqueued = append(r.enqueued, uid) }
+	return func() {
+		r.mutex.Lock()
+		defer r.mutex.Unlock()
+		r.enqueued = append(r.enqueued, uid)
+	}
 }
 
 // created returns the creation time of the resource with that age; smaller numbers are older.

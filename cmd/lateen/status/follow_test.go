@@ -3,6 +3,7 @@ package status
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,6 +40,7 @@ func pod(name string) *corev1.Pod {
 // drawings are the snapshots that a follower draws. The test runs in a bubble, whose time is virtual.
 type drawings struct {
 	*testing.T
+	lock      sync.Mutex
 	snapshots []*diagnose.Snapshot
 	broken    error // answers each drawing
 	ended     chan error
@@ -53,6 +55,8 @@ func follow(t *testing.T, client *fake.Clientset, broken error) *drawings {
 	options := WatchOptions{Namespace: "velero", Clock: clock.RealClock{}, MinInterval: time.Second, MaxInterval: time.Minute, SyncTimeout: time.Minute}
 	go func() {
 		d.ended <- (&Clients{kube: client}).follow(ctx, options, podsOf(client), func(snapshot *diagnose.Snapshot) error {
+			d.lock.Lock()
+			defer d.lock.Unlock()
 			d.snapshots = append(d.snapshots, snapshot)
 			return d.broken
 		})
@@ -66,6 +70,8 @@ func (d *drawings) after(passed time.Duration) (reports []view.Report) {
 	timer := time.NewTimer(passed)
 	<-timer.C
 	synctest.Wait()
+	d.lock.Lock()
+	defer d.lock.Unlock()
 	for _, snapshot := range d.snapshots {
 		reports = append(reports, snapshot.Report())
 	}

@@ -153,7 +153,7 @@ after = @echo "make $@: ok after $$(($$(date +%s) - $(BEGAN))) s"
 TEST := go test -count=1 -vet=off
 
 # Tests of these packages of test/ need root, a real control plane or programs of others. So do tests of other packages whose names end with OnKubernetes.
-KUBERNETES := bench e2e conformance install monitoring node process sim/apiserver testenv
+KUBERNETES := bench e2e conformance install monitoring node sim/apiserver testenv
 ON_KUBERNETES := /($(subst $(space),|,$(KUBERNETES)))$$
 
 # Tests that take a minute or more, and those with a real Prometheus, run nightly.

@@ -29,7 +29,7 @@ type Rebound struct {
 // Rebind binds the restored volume to the target claim, as far as possible now. It returns a TerminalError if the rebind
 // can never succeed. AbandonRebind must follow then, or the volume is deleted with the restore claim.
 func (e *Exposer) Rebind(ctx context.Context, move objects.MoverSpec, found Existing) (Rebound, error) {
-	d := rebindRun{client: e, State: rebind.State{Move: move, Pod: found.Pod, Claim: restored(move, found)}}
+	d := rebindRun{client: e, State: rebind.State{Move: move, Pod: found.Pod, Claim: restored(move, found)}, stray: outdated(move, found)}
 	if err := d.observe(ctx); err != nil {
 		return Rebound{}, err
 	}
@@ -107,6 +107,17 @@ func isRefused(err error) bool {
 func restored(move objects.MoverSpec, found Existing) *corev1.PersistentVolumeClaim {
 	for _, claim := range found.Claims {
 		if claim.Name == move.Name && objects.Attempt(claim) == move.Attempt {
+			return claim
+		}
+	}
+	return nil
+}
+
+// outdated returns the claim of an earlier attempt, whose volume is not the restored one; nil if there is none. A late
+// request may have created it after its deletion.
+func outdated(move objects.MoverSpec, found Existing) *corev1.PersistentVolumeClaim {
+	for _, claim := range found.Claims {
+		if claim.Name == move.Name && objects.Attempt(claim) < move.Attempt {
 			return claim
 		}
 	}

@@ -113,14 +113,17 @@ func TestAClaimRecreatedDuringARebindIsNotRebound(t *testing.T) {
 	unclaimed.Spec.ClaimRef = nil
 	for name, test := range map[string]struct {
 		bound    bool
+		attempt  int // of the transfer; the claim is of attempt 0
 		restored *corev1.PersistentVolume
 	}{
-		"before it is bound":                     {restored: restoredVolume()},
-		"when it is bound to an empty volume":    {bound: true, restored: restoredVolume()},
-		"after the restored volume was released": {restored: unclaimed},
+		"before it is bound":                      {restored: restoredVolume()},
+		"when it is bound to an empty volume":     {bound: true, restored: restoredVolume()},
+		"after the restored volume was released":  {restored: unclaimed},
+		"by a late request of an earlier attempt": {attempt: 1, bound: true, restored: unclaimed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			move := download()
+			move.Attempt = test.attempt
 			stray := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
 				Namespace: "velero", Name: "b1", UID: "stray-uid", Labels: objects.OwnerLabels(move.UID, "n2"),
 				OwnerReferences: []metav1.OwnerReference{{UID: move.UID, Controller: new(true)}},

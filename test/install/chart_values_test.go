@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -132,9 +133,9 @@ moverServiceAccount: {create: true, annotations: {eks.amazonaws.com/role-arn: of
 				Account: true, Annotations: map[string]string{"eks.amazonaws.com/role-arn": "of-the-bucket"}, Secrets: []string{"second-location"},
 			}},
 		},
-		"with agents on Windows nodes": {
+		"with agents on Windows nodes, in a namespace that YAML would take for a number": {
 			values:  "{image: {repository: example.test/lateen, tag: v1}, nodeAgentWindows: {enabled: true}}",
-			options: deploy.Options{Namespace: "velero", Image: "example.test/lateen:v1", Windows: true},
+			options: deploy.Options{Namespace: "0777", Image: "example.test/lateen:v1", Windows: true},
 		},
 	}
 	for name, test := range tests {
@@ -249,6 +250,28 @@ metrics:
 		require.True(t, ok, name)
 		require.Equal(t, map[string]string{"component": "velero", "app.kubernetes.io/part-of": "lateen", "team": "storage"}, object.GetLabels(), name)
 	}
+}
+
+// A checkout on Windows may end lines with CRLF. Helm would take several objects for one.
+func TestTheChartRendersFilesWithOtherEndsOfLines(t *testing.T) {
+	const values = "{image: {repository: example.test/lateen}, podPolicy: privileged, podPolicyAllows: {image: velero/velero, serviceAccount: velero}}"
+	want, complaints, err := template(t, "velero", values)
+	require.NoError(t, err, complaints)
+	dir := t.TempDir()
+	require.NoError(t, os.CopyFS(dir, os.DirFS(chart)))
+	files, err := filepath.Glob(filepath.Join(dir, "files", "*.yaml"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(file, bytes.ReplaceAll(text, []byte("\n"), []byte("\r\n")), 0o600))
+	}
+	command := program(t.Context(), t, "helm", "template", "lateen", dir, "--namespace=velero", "--values=-")
+	command.Stdin = strings.NewReader(values)
+	have, err := command.Output()
+	require.NoError(t, err)
+	require.Equal(t, want, string(have))
 }
 
 func TestHelmFindsNoFaultInTheChart(t *testing.T) {

@@ -6,10 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -124,16 +126,25 @@ func TestNoDefaultRoleReadsSecrets(t *testing.T) {
 func TestTheManifestsHaveEveryKind(t *testing.T) {
 	movers, ok := deploy.MoverAccess("velero", deploy.Movers{Account: true})[1].(*rbacv1.Role)
 	require.True(t, ok)
-	policies := string(render(t, deploy.PodPolicies(deploy.PodPolicy{Namespace: "velero"})))
-	has := func(rules []rbacv1.PolicyRule, resource string) bool {
-		return slices.ContainsFunc(rules, func(rule rbacv1.PolicyRule) bool {
-			return slices.Contains(rule.Resources, resource) && slices.Contains(rule.Verbs, "watch")
-		})
+	owners := ""
+	for _, object := range deploy.PodPolicies(deploy.PodPolicy{Namespace: "velero"}) {
+		if policy, ok := object.(*admissionv1.ValidatingAdmissionPolicy); ok {
+			for _, validation := range policy.Spec.Validations {
+				if strings.HasSuffix(validation.Message, "owns") {
+					owners = validation.Expression
+				}
+			}
+		}
+	}
+	requireRights := func(rules []rbacv1.PolicyRule, resource string, verbs ...string) {
+		require.True(t, slices.ContainsFunc(rules, func(rule rbacv1.PolicyRule) bool {
+			return slices.Contains(rule.Resources, resource) && slices.Equal(rule.Verbs, verbs)
+		}), "no rule has %v for %s", verbs, resource)
 	}
 	for _, kind := range api.Kinds() {
-		require.True(t, has(deploy.NamespaceRules(), kind.Resource), "agents may not watch %s", kind.Resource)
-		require.True(t, has(movers.Rules, kind.Resource), "movers may not watch %s", kind.Resource)
-		require.Contains(t, policies, "'"+kind.GVK.Kind+"'")
+		requireRights(deploy.NamespaceRules(), kind.Resource, "list", "watch", "patch")
+		requireRights(movers.Rules, kind.Resource, "get", "list", "watch")
+		require.Contains(t, owners, "'"+kind.GVK.Kind+"'")
 	}
 }
 

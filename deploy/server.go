@@ -34,13 +34,14 @@ func Server(v Velero) []runtime.Object {
 func deployment(v Velero) *appsv1.Deployment {
 	selector := map[string]string{"deploy": VeleroDeployment}
 	labels := with(v.Labels, map[string]string{"component": "velero", "deploy": VeleroDeployment})
+	scraped := map[string]string{"prometheus.io/scrape": "true", "prometheus.io/port": "8085", "prometheus.io/path": "/metrics"}
 	return &appsv1.Deployment{
 		TypeMeta:   metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "Deployment"},
 		ObjectMeta: veleroMeta(v.Namespace, VeleroDeployment),
 		Spec: appsv1.DeploymentSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: selector},
 			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: with(baseDaemonSet(v.Namespace).Spec.Template.Annotations, v.Annotations)},
+				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: with(scraped, v.Annotations)},
 				Spec:       serverPod(v),
 			},
 		},

@@ -222,7 +222,7 @@ func (e *env) requests(query cluster.Query) cluster.Records {
 	return records
 }
 
-// moversMade is how many mover pods agents have created for a transfer; a rehearsal is none.
+// moversMade is how many mover pods agents have created for a transfer.
 func (e *env) moversMade(name string) int {
 	created := e.requests(cluster.Query{Verbs: []string{"create"}, Resources: []string{"pods"}, Namespace: e.Namespace, Name: name})
 	return len(created.Where(fixture.MoverMade))

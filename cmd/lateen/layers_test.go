@@ -43,9 +43,9 @@ func TestLayers(t *testing.T) {
 		"reconcile/repository": {"exposer", "exposer/access", "exposer/objects", "exposer/handover", "exposer/rebind", "exposer/priority",
 			"reconcile", "reconcile/capacity", "reconcile/maintenance", "reconcile/transfer", "reconcile/writes", "metrics"},
 		"cmd/lateen/cluster":     {"deploy"},
-		"cmd/lateen/status/view": {"cmd/lateen/config", "cmd/lateen/configmap", "exposer/access", "exposer/objects", "exposer/priority"},
+		"cmd/lateen/status/view": {"cmd/lateen/config", "cmd/lateen/configmap", "exposer/access", "exposer/objects", "exposer/priority", "reconcile/transfer"},
 		"cmd/lateen/configmap":   {"exposer/objects", "exposer/priority"},
-		"cmd/lateen/config":      {"cmd/lateen/configmap", "exposer/access", "exposer/objects", "exposer/priority"},
+		"cmd/lateen/config":      {"cmd/lateen/configmap", "exposer/access", "exposer/objects", "exposer/priority", "reconcile/transfer"},
 	}
 	for of, allowed := range layers {
 		t.Run(of, func(t *testing.T) {

@@ -14,7 +14,6 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/metrics"
-	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 func newNodeAgent() *cobra.Command {
@@ -65,11 +64,8 @@ func runNodeAgent(ctx context.Context, options config.Options) error {
 	go func() { served <- server.Serve(); stop() }() // an agent without metrics must not keep running
 	logger.Info("Starting node-agent", "version", version, "node", options.NodeName, "namespace", options.Namespace, "metricsAddress", server.Address())
 
-	limits := transfer.DefaultLimits()
-	limits.PrepareTimeout, limits.CancelGrace, limits.Retries = options.DataMoverPrepareTimeout, options.CancelGrace, options.MoverRetries
-	limits.StallTimeout = options.StallTimeout
 	err = agent.Run(ctx, agent.Options{
-		Flags: options, Rest: apiServer, Metrics: meter, Limits: limits,
+		Flags: options, Rest: apiServer, Metrics: meter, Limits: options.Limits(),
 		Clock: clock.RealClock{}, Log: os.Stderr, Server: server,
 	})
 	return errors.Join(err, server.Close(), <-served)

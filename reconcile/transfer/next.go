@@ -21,7 +21,7 @@ import (
 // possible in that time.
 func Next(s State, observed Observed, lim Limits) Step {
 	if s.Foreign || !observed.Acts() {
-		return waitForEvent()
+		return wait(WaitAgent, 0)
 	}
 	observed.Exposure = counted(s, observed, lim)
 	switch s.Phase {
@@ -38,7 +38,7 @@ func Next(s State, observed Observed, lim Limits) Step {
 	case Completed, Failed, Canceled:
 		return terminal(s, observed, lim)
 	}
-	return waitForEvent() // Lateen does not touch phases of a newer Velero
+	return wait(WaitNewPhase, 0)
 }
 
 // reconcileNew handles a transfer without an acceptor. An agent that stands in for an unavailable one only finishes
@@ -52,17 +52,17 @@ func reconcileNew(s State, observed Observed, lim Limits) Step {
 	case !observed.Eligible && observed.SourceGone:
 		return failed(s, observed, ReasonSourceGone, sourceGone)
 	case !observed.Eligible && observed.Unbounded:
-		return requeueAfter(lim.PrepareTimeout)
+		return wait(WaitPrecondition, lim.PrepareTimeout)
 	case !observed.Eligible:
 		if left := remaining(observed.WaitsSince.Add(lim.PrepareTimeout), observed); left > 0 {
-			return requeueAfter(left)
+			return wait(WaitPrecondition, left)
 		}
 		return failed(s, observed, ReasonNotEligible, fmt.Sprintf("not ready to be prepared within %s: %s", lim.PrepareTimeout, observed.WaitingFor))
 	case observed.Exposes && !observed.Admitted && s.OwnsSnapshot && !s.Finalizer:
 		s.Finalizer = true // it may be deleted before its turn, and its snapshot must not stay
 		return write(s, ReasonQueued)
 	case !observed.Exposes || !observed.Admitted:
-		return waitForEvent()
+		return wait(WaitAdmission, 0)
 	}
 	s.Phase, s.AcceptedAt, s.Acceptor, s.Exposer, s.Finalizer = Accepted, observed.Now, observed.ThisNode, observed.ThisNode, true
 	if s.NodeBound {
@@ -81,7 +81,7 @@ func accepted(s State, observed Observed, lim Limits) Step {
 	ended := s.Cancel || s.Deleting || observed.SourceGone || observed.PodResumed != "" || left <= 0
 	switch {
 	case !observed.Exposes && !observed.OwnsMover && (ended || !ready):
-		return waitForEvent()
+		return wait(WaitAgent, 0)
 	case s.Cancel || s.Deleting:
 		return canceled(s, observed)
 	case observed.SourceGone:
@@ -100,7 +100,7 @@ func accepted(s State, observed Observed, lim Limits) Step {
 		s.Phase, s.Node, s.Exposer = Prepared, mover.Node, cmp.Or(s.Exposer, observed.ThisNode)
 		return write(s, ReasonPrepared)
 	case !observed.Exposes:
-		return requeueAfter(left)
+		return wait(WaitAgent, left)
 	}
 	return exposing(s, observed, lim, left)
 }
@@ -113,7 +113,7 @@ func exposing(s State, observed Observed, lim Limits, left time.Duration) Step {
 			return restart(s, observed, lim)
 		}
 		if pause := remaining(s.AcceptedAt.Add(restartDelay(s.Restarts, lim)), observed); s.Restarts > 0 && pause > 0 {
-			return requeueAfter(min(pause, left))
+			return wait(WaitRestartDelay, min(pause, left))
 		}
 		return Step{Action: Expose, After: left}
 	case objects.Unrunnable:
@@ -124,15 +124,17 @@ func exposing(s State, observed Observed, lim Limits, left time.Duration) Step {
 		return failed(s, observed, ReasonMoverFailed, observed.Exposure.Message)
 	case objects.Succeeded:
 		return failed(s, observed, ReasonMoverFailed, "mover ended before its start")
-	case objects.Pending, objects.Running, objects.Terminating:
+	case objects.Terminating:
+		return wait(WaitMoverEnd, left)
+	case objects.Pending, objects.Running:
 	}
-	return requeueAfter(left)
+	return wait(WaitMoverStart, left)
 }
 
 // deleteStale deletes a mover that was already given up, so that the next one can be created.
 func deleteStale(observed Observed, left time.Duration) Step {
 	if !observed.Exposes || observed.Exposure.Condition == objects.Terminating {
-		return requeueAfter(left)
+		return wait(WaitMoverEnd, left)
 	}
 	return deleteMover(observed, ReasonStale, left)
 }
@@ -140,7 +142,7 @@ func deleteStale(observed Observed, left time.Duration) Step {
 func prepared(s State, observed Observed, lim Limits) Step {
 	switch {
 	case !observed.OwnsMover:
-		return waitForEvent()
+		return wait(WaitAgent, 0)
 	case s.Cancel || s.Deleting:
 		return canceled(s, observed)
 	case observed.SourceGone:
@@ -153,7 +155,7 @@ func prepared(s State, observed Observed, lim Limits) Step {
 	switch observed.Exposure.Condition {
 	case objects.Running:
 		if !observed.HasSlot {
-			return requeueAfter(observed.SlotIn)
+			return wait(WaitSlot, observed.SlotIn)
 		}
 		s.Phase, s.StartedAt, s.NodeOS = InProgress, observed.Now, observed.Exposure.OS
 		return write(s, ReasonStarted)
@@ -166,16 +168,16 @@ func prepared(s State, observed Observed, lim Limits) Step {
 	case objects.Succeeded:
 		return failed(s, observed, ReasonMoverFailed, "mover ended before its start")
 	case objects.Terminating:
-		return requeueAfter(remainingUntilLost(observed, lim))
+		return wait(WaitMoverEnd, remainingUntilLost(observed, lim))
 	case objects.Pending:
 	}
-	return waitForEvent()
+	return wait(WaitMoverStart, 0)
 }
 
 func inProgress(s State, observed Observed, lim Limits) Step {
 	switch {
 	case !observed.OwnsMover:
-		return waitForEvent()
+		return wait(WaitAgent, 0)
 	case !s.MoverSucceededAt.IsZero():
 		return rebind(s, observed, lim)
 	case s.Restarting && (s.Cancel || s.Deleting):
@@ -206,7 +208,7 @@ func inProgress(s State, observed Observed, lim Limits) Step {
 		s.Cancel = true
 		return write(s, ReasonDeleting)
 	case observed.Exposure.Condition == objects.Terminating: // the next mover does not continue this progress
-		return requeueAfter(remainingUntilLost(observed, lim))
+		return wait(WaitMoverEnd, remainingUntilLost(observed, lim))
 	}
 	return running(s, observed, lim)
 }
@@ -220,10 +222,10 @@ func running(s State, observed Observed, lim Limits) Step {
 		}
 	}
 	if currentProgress(s, observed) == s.Progress {
-		return requeueAfter(left)
+		return wait(WaitNothing, left)
 	}
 	if early := remaining(s.StartedAt.Add(lim.FirstProgress), observed); early > 0 {
-		return requeueAfter(early)
+		return wait(WaitNothing, early)
 	}
 	s.Progress = currentProgress(s, observed)
 	return write(s, ReasonProgress)
@@ -232,7 +234,7 @@ func running(s State, observed Observed, lim Limits) Step {
 func canceling(s State, observed Observed, lim Limits) Step {
 	switch {
 	case !observed.OwnsMover:
-		return waitForEvent()
+		return wait(WaitAgent, 0)
 	case !s.MoverSucceededAt.IsZero():
 		return rebind(s, observed, lim)
 	}
@@ -247,14 +249,14 @@ func canceling(s State, observed Observed, lim Limits) Step {
 	case objects.Absent, objects.Lost:
 		return canceled(s, observed)
 	case objects.Terminating:
-		return requeueAfter(remainingUntilLost(observed, lim))
+		return wait(WaitMoverEnd, remainingUntilLost(observed, lim))
 	case objects.Pending, objects.Running, objects.Unrunnable:
 	}
 	left := remaining(observed.CanceledAt.Add(lim.CancelGrace), observed)
 	if !observed.Started || left <= 0 { // a mover that has not started may never see the cancel
 		return deleteMover(observed, ReasonCancelTimeout, 0)
 	}
-	return requeueAfter(left)
+	return wait(WaitCancel, left)
 }
 
 // rebind returns the step after the mover succeeded. Neither the loss of the mover nor a cancel changes anything
@@ -276,12 +278,12 @@ func terminal(s State, observed Observed, lim Limits) Step {
 	switch {
 	case observed.Exposure.Condition == objects.Absent && !observed.HasLeftovers:
 	case observed.Exposure.Condition == objects.Terminating && !observed.HasLeftovers:
-		return requeueAfter(max(remaining(observed.DeletingAt.Add(lim.CleanUpWarning), observed), 0))
+		return wait(WaitMoverEnd, max(remaining(observed.DeletingAt.Add(lim.CleanUpWarning), observed), 0))
 	default:
 		return Step{Action: CleanUp, Force: observed.NodeLost}
 	}
 	if !s.HasLeftovers() {
-		return waitForEvent()
+		return wait(WaitNothing, 0)
 	}
 	s.Finalizer, s.Exposer = false, ""
 	return write(s, ReasonCleaned)

@@ -117,10 +117,36 @@ func stepRules() []rule {
 			return implies(waits && m.acts() && m.is(objects.Terminating), m.waits(m.left(m.Observed.DeletingAt, m.Limits.TerminationGrace)))
 		},
 	}, {
+		"a wait names its reason",
+		func(m *situation) bool {
+			reasons, known := map[Phase][]WaitReason{
+				New:        {WaitPrecondition, WaitAdmission},
+				Accepted:   {WaitRestartDelay, WaitMoverStart},
+				Prepared:   {WaitMoverStart, WaitSlot},
+				InProgress: {WaitNothing},
+				Canceling:  {WaitCancel},
+				Completed:  {WaitNothing}, Failed: {WaitNothing}, Canceled: {WaitNothing},
+			}[m.State.Phase]
+			ends := m.Observed.Exposure.Condition == objects.Terminating || m.stale() || m.replaces()
+			switch {
+			case m.Step.Action != Wait:
+				return m.Step.WaitsFor == WaitNothing
+			case m.State.Foreign || !m.Observed.Acts():
+				return m.Step.WaitsFor == WaitAgent
+			case !known:
+				return m.Step.WaitsFor == WaitNewPhase
+			case m.Step.WaitsFor == WaitAgent:
+				return !m.acts() || m.in(Accepted) && !m.exposes()
+			}
+			return slices.Contains(reasons, m.Step.WaitsFor) || ends && m.Step.WaitsFor == WaitMoverEnd
+		},
+	}, {
 		"a step has one effect",
 		func(m *situation) bool {
 			switch m.Step.Action {
-			case Wait, Expose, Rebind:
+			case Wait:
+				return m.waits(m.Step.After)
+			case Expose, Rebind:
 				return m.Step == Step{Action: m.Step.Action, After: m.Step.After}
 			case CleanUp, AbandonRebind:
 				return m.Step == Step{Action: m.Step.Action, Force: m.Step.Force}

@@ -86,7 +86,9 @@ func (s *situation) fails(reason Reason, message string) bool {
 }
 
 // waits reports whether the step is only a timer.
-func (s *situation) waits(after time.Duration) bool { return s.Step == Step{After: after} }
+func (s *situation) waits(after time.Duration) bool {
+	return s.Step == Step{WaitsFor: s.Step.WaitsFor, After: after}
+}
 
 func (s *situation) isNew() bool { return s.in(New) }
 

@@ -124,7 +124,7 @@ func replace(s State, observed Observed, lim Limits) Step {
 	case observed.Exposure.Condition == objects.Absent || left <= 0:
 		return write(requeue(s), ReasonRequeued)
 	case observed.Exposure.Condition == objects.Terminating:
-		return requeueAfter(left)
+		return wait(WaitMoverEnd, left)
 	}
 	return deleteMover(observed, ReasonStale, left)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 const (
@@ -118,6 +119,14 @@ func (o *Options) addVeleroFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig file (default: KUBECONFIG, else the pod's ServiceAccount)")
 	flags.StringVar(&o.Kubecontext, "kubecontext", "", "context of the kubeconfig (default: its current one)")
 	flags.StringVar(&o.Features, "features", "", "no effect; accepted because Velero's manifests set it")
+}
+
+// Limits returns the bounds of the protocol with those that flags set.
+func (o *Options) Limits() transfer.Limits {
+	limits := transfer.DefaultLimits()
+	limits.PrepareTimeout, limits.CancelGrace = o.DataMoverPrepareTimeout, o.CancelGrace
+	limits.StallTimeout, limits.Retries = o.StallTimeout, o.MoverRetries
+	return limits
 }
 
 // Window returns the beginning and the end of the daily maintenance window, since midnight UTC; 0 and 0 without one.

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
@@ -15,6 +16,7 @@ import (
 // evaluator holds the state of the whole cluster that the evaluation of one transfer needs.
 type evaluator struct {
 	*Snapshot
+	flags    config.Options // of the agents
 	settings settings
 	agents   map[string]view.Node // by node name
 	inUse    map[string]int       // used slots, by node
@@ -24,36 +26,36 @@ type evaluator struct {
 }
 
 func (s *Snapshot) evaluator() *evaluator {
-	j := &evaluator{Snapshot: s, settings: s.readSettings(), agents: s.readAgents(), inUse: map[string]int{}, prepared: map[string]int{}}
+	e := &evaluator{Snapshot: s, flags: s.options(), settings: s.readSettings(), agents: s.readAgents(), inUse: map[string]int{}, prepared: map[string]int{}}
 	for _, one := range s.transfers {
 		switch {
 		case one.state.TakesSlot():
-			j.inUse[one.state.Node]++
+			e.inUse[one.state.Node]++
 		case one.state.Foreign:
 		case one.state.Phase.IsPreparing():
-			j.prepared[""]++
+			e.prepared[""]++
 			switch {
 			case !one.state.NodeBound:
-				j.unbound++
+				e.unbound++
 			case one.state.Node != "":
-				j.prepared[one.state.Node]++
+				e.prepared[one.state.Node]++
 			}
 		}
 	}
 	for _, one := range s.transfers {
-		j.restores = j.restores || one.move.Restores && one.state.Phase.IsNew() && j.eligible(one) == nil
+		e.restores = e.restores || one.move.Restores && one.state.Phase.IsNew() && e.eligible(one) == nil
 	}
-	return j
+	return e
 }
 
 // Report evaluates the snapshot.
 func (s *Snapshot) Report() view.Report {
-	j := s.evaluator()
+	e := s.evaluator()
 	report := view.Report{
 		Namespace: s.namespace, Time: s.now.UTC().Truncate(time.Second), Transfers: []view.Transfer{}, Ended: map[string]int{},
-		Queue: view.Queue{Prepared: j.prepared[""], Limit: j.settings.movers.PrepareQueueLength}, Coordinator: s.coordinator(),
-		PriorityClasses: j.priorityClasses(), Repositories: s.maintenance(), MaintenanceJobs: j.settings.jobs, ConfigProblems: j.settings.problems,
-		AgentsWithOlderConfig: j.agentsWithOlderConfig(), Unreadable: append([]view.Unreadable{}, s.unreadable...),
+		Queue: view.Queue{Prepared: e.prepared[""], Limit: e.settings.movers.PrepareQueueLength}, Coordinator: s.coordinator(),
+		PriorityClasses: e.priorityClasses(), Repositories: s.maintenance(), MaintenanceJobs: e.settings.jobs, ConfigProblems: e.settings.problems,
+		AgentsWithOlderConfig: e.agentsWithOlderConfig(), Unreadable: append([]view.Unreadable{}, s.unreadable...),
 	}
 	for _, one := range s.transfers {
 		if one.state.Foreign && one.state.Phase.Terminal() {
@@ -61,17 +63,17 @@ func (s *Snapshot) Report() view.Report {
 		}
 		if one.state.Phase.Terminal() {
 			report.Ended[string(one.state.Phase)]++
-			if !one.state.Finalizer {
+			if one.state.Settled() {
 				continue
 			}
 		}
-		row := j.transfer(one)
+		row := e.transfer(one)
 		if row.WaitsFor != nil && row.WaitsFor.Reason == view.WaitQueue {
 			report.Queue.Waiting++
 		}
 		report.Transfers = append(report.Transfers, row)
 	}
-	report.Nodes = j.nodesOf(report.Transfers)
+	report.Nodes = e.nodesOf(report.Transfers)
 	return report
 }
 

@@ -36,6 +36,14 @@ func starting() *fixture {
 	restarted := s.backup("evicted", "node-1", 3*time.Minute, accepted)
 	restarted.Annotations = map[string]string{api.AnnotationRestarts: "2"}
 	restarted.Status.Message = "mover was evicted: The node was low on resource: memory."
+	pausing := s.backup("pausing", "node-1", 3*time.Minute, inPhase(velerov1.PodVolumeBackupPhaseAccepted, time.Second))
+	pausing.Annotations, pausing.Status.Message = map[string]string{api.AnnotationRestarts: "1"}, "mover was preempted"
+	ended := s.mover(s.backup("failed", "node-1", 3*time.Minute, inProgress(time.Minute, 1, 2)), "node-1")
+	ended.Status.Phase = corev1.PodFailed
+	ended.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: ended.Name, State: corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: "cannot reach the repository"},
+	}}}
+	s.backup("of-a-newer-version", "node-1", 3*time.Minute, inPhase("Quiescing", time.Minute))
 	s.mover(s.backup("a-name-that-is-much-longer-than-what-a-table-has-room-for", "node-1", 2*time.Minute, inProgress(time.Minute, 1, 2)), "node-1")
 	deleted := s.upload("no-snapshot", "gone", time.Minute, true)
 	deleted.Spec.CSISnapshot.VolumeSnapshot = "never-taken"

@@ -59,7 +59,7 @@ func (e *evaluator) remedyOfWait(of *subject, wait view.Wait) string {
 	case view.WaitCleanUp:
 		return e.remedyOfCleanUp(of)
 	case view.WaitCancel:
-		return fmt.Sprintf("None needed: a mover that does not respond is deleted %s after the cancel (--cancel-grace).", shortDuration(e.options().CancelGrace))
+		return fmt.Sprintf("None needed: a mover that does not respond is deleted %s after the cancel (--cancel-grace).", shortDuration(e.flags.CancelGrace))
 	}
 	return ""
 }
@@ -67,7 +67,7 @@ func (e *evaluator) remedyOfWait(of *subject, wait view.Wait) string {
 // remedyOfCleanUp returns what the user can do if a kubelet does not end a mover, or a CSI driver does not delete a
 // snapshot.
 func (e *evaluator) remedyOfCleanUp(of *subject) string {
-	if mover := e.endingMover(of); mover != nil {
+	if mover := e.mover(of); e.ending(of) != nil {
 		return fmt.Sprintf("%s and the log of the kubelet of %s have details.", e.kubectl("describe pod "+mover.Name), mover.Spec.NodeName)
 	}
 	h := e.handover(of)

@@ -26,14 +26,14 @@ func (s *Snapshot) Timeline(of Reference) (view.Timeline, error) {
 	if err != nil {
 		return view.Timeline{}, err
 	}
-	j := s.evaluator()
-	row := j.transfer(one)
+	e := s.evaluator()
+	row := e.transfer(one)
 	timeline := view.Timeline{
 		Kind: one.kind, Namespace: one.meta.GetNamespace(), Name: one.meta.GetName(), Time: s.now.UTC().Truncate(time.Second),
-		Phase: row.Phase, Facts: j.facts(one, row), WaitsFor: row.WaitsFor, Unreadable: append([]view.Unreadable{}, s.unreadable...),
+		Phase: row.Phase, Facts: e.facts(one, row), WaitsFor: row.WaitsFor, Unreadable: append([]view.Unreadable{}, s.unreadable...),
 	}
 	timeline.Events = ordered(append(s.steps(one), s.reported(one)...))
-	timeline.Now, timeline.Remedy = j.currentState(one, row)
+	timeline.Now, timeline.Remedy = e.currentState(one, row)
 	return timeline, nil
 }
 
@@ -49,7 +49,7 @@ func (e *evaluator) facts(of *subject, row view.Transfer) []string {
 		facts = append(facts, "node "+row.Node)
 	}
 	if row.Restarts > 0 {
-		facts = append(facts, fmt.Sprintf("restart %d of %d", row.Restarts, e.options().MoverRetries))
+		facts = append(facts, fmt.Sprintf("restart %d of %d", row.Restarts, e.flags.MoverRetries))
 	}
 	if row.PriorityClass != "" {
 		facts = append(facts, "priority class "+row.PriorityClass)
@@ -62,7 +62,7 @@ func (s *Snapshot) steps(of *subject) []view.TimelineEvent {
 	var steps []view.TimelineEvent
 	add := func(at time.Time, warning bool, format string, description ...any) {
 		if !at.IsZero() {
-			steps = append(steps, view.TimelineEvent{Time: at.UTC().Truncate(time.Second), What: view.OneLine(fmt.Sprintf(format, description...)), Warning: warning})
+			steps = append(steps, view.TimelineEvent{Time: at.UTC().Truncate(time.Second), What: strings.TrimRight(view.OneLine(fmt.Sprintf(format, description...)), ": "), Warning: warning})
 		}
 	}
 	state := of.state
@@ -84,18 +84,16 @@ func (s *Snapshot) steps(of *subject) []view.TimelineEvent {
 		add(state.StartedAt, false, "mover started")
 	}
 	add(state.MoverSucceededAt, false, "mover succeeded: restored volume is to be bound to the target claim")
-	switch of.state.Phase {
-	case transfer.Completed:
-		took := "" // an empty volume has no recorded start
-		if !state.StartedAt.IsZero() {
-			took = " in " + state.CompletedAt.Sub(state.StartedAt).String()
+	if state.Phase.Terminal() {
+		result := state.Message
+		if state.Phase.HasSucceeded() {
+			took := "" // an empty volume has no recorded start
+			if !state.StartedAt.IsZero() {
+				took = " in " + state.CompletedAt.Sub(state.StartedAt).String()
+			}
+			result = "moved " + view.FormatBytes(state.Progress.Done) + took + ". " + result
 		}
-		add(state.CompletedAt, false, "Completed: moved %s%s. %s", view.FormatBytes(state.Progress.Done), took, state.Message)
-	case transfer.Failed:
-		add(state.CompletedAt, true, "Failed: %s", state.Message)
-	case transfer.Canceled:
-		add(state.CompletedAt, false, "Canceled. %s", state.Message)
-	case transfer.New, transfer.Accepted, transfer.Prepared, transfer.InProgress, transfer.Canceling:
+		add(state.CompletedAt, state.Phase.HasFailed(), "%s: %s", state.Phase, result)
 	}
 	if deleted := of.meta.GetDeletionTimestamp(); deleted != nil {
 		add(deleted.Time, true, "deletion requested")
@@ -175,28 +173,24 @@ func (e *evaluator) currentState(of *subject, row view.Transfer) (now, remedy st
 	case phase.HasFailed():
 		return "Failed: " + view.OneLine(state.Message), e.remedyOfFailure(of)
 	case row.WaitsFor != nil:
-		return "Waiting: " + strings.TrimSuffix(row.WaitsFor.Message, ".") + e.deadline(of), e.remedyOfWait(of, *row.WaitsFor)
+		return "Waiting: " + strings.TrimSuffix(row.WaitsFor.Message, ".") + e.deadline(of, row.WaitsFor), e.remedyOfWait(of, *row.WaitsFor)
 	case phase.Terminal():
 		return strings.TrimSpace(string(phase) + ". " + view.OneLine(state.Message)), ""
 	}
 	return "Running: " + row.Progress(), ""
 }
 
-// deadline returns text about the time limit of the wait; empty if there is no limit.
-func (e *evaluator) deadline(of *subject) string {
-	limit, begun := e.options().DataMoverPrepareTimeout, of.state.AcceptedAt
+// deadline returns text about the time limit of the wait; empty if there is no limit, or no agent to enforce it.
+func (e *evaluator) deadline(of *subject, wait *view.Wait) string {
+	limit, begun := e.flags.DataMoverPrepareTimeout, of.state.AcceptedAt
 	switch phase := of.state.Phase; {
-	case e.missingActor(of) != nil:
-		return "" // no agent enforces the limit
-	case phase.IsNew() && e.podMayStart(of):
-		return ""
-	case phase.IsNew() && e.eligible(of) != nil:
+	case phase.IsNew() && (wait.Reason == view.WaitPod || wait.Reason == view.WaitConsumer) && !e.podMayStart(of):
 		begun = of.state.CreatedAt
-	case !phase.NeedsMover() || of.state.Cancel || of.state.Deleting:
+	case !phase.NeedsMover() || wait.Reason == view.WaitAgent || wait.Reason == view.WaitCoordinator:
 		return ""
 	}
 	ends := begun.Add(limit)
-	if !ends.After(e.now) || begun.IsZero() {
+	if !ends.After(e.now) {
 		return ""
 	}
 	return fmt.Sprintf("; fails at %s if this continues (--data-mover-prepare-timeout=%s)", ends.UTC().Format(time.TimeOnly), shortDuration(limit))

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -20,75 +21,123 @@ func waitFor(reason, format string, description ...any) *view.Wait {
 	return &view.Wait{Reason: reason, Message: view.OneLine(fmt.Sprintf(format, description...))}
 }
 
-// waits returns what blocks the next step of a transfer; nil if its mover moves data. It checks the cluster state in
-// the same order as an agent.
+// waits returns what blocks the next step of a transfer; nil if its mover moves data. It asks the state machine of the
+// agents, and describes its answer with the objects of the cluster.
 func (e *evaluator) waits(of *subject) *view.Wait {
-	state := of.state
-	stop := (state.Cancel || state.Deleting) && !state.Phase.Terminal()
-	switch {
+	switch state := of.state; {
 	case state.Foreign && state.Phase.IsNew():
 		return waitFor(view.WaitDataMover, "data mover %q, not Velero's own, has not accepted it", state.DataMover)
-	case state.Foreign:
+	case state.Foreign || state.Settled():
 		return nil
-	case stop && state.Phase.HasStarted():
-		return e.stopping(of)
-	case stop:
-		return cmp.Or(e.missingActor(of), waitFor(view.WaitAgent, "its agent has not canceled it yet"))
 	}
-	switch state.Phase {
-	case transfer.New:
-		return e.newTransfer(of)
-	case transfer.Accepted:
-		return e.accepted(of)
-	case transfer.Prepared:
-		return e.slot(of)
-	case transfer.InProgress:
-		return e.moving(of)
-	case transfer.Canceling:
-		return e.stopping(of)
-	case transfer.Completed, transfer.Failed, transfer.Canceled:
+	if wait := e.missingActor(of); wait != nil {
+		return wait
+	}
+	state := of.state
+	state.Exposer = cmp.Or(state.Exposer, state.Acceptor) // whichever agent exposes it: Velero's, too
+	step := transfer.Next(state, e.observe(of), e.flags.Limits())
+	switch step.Action {
+	case transfer.Wait:
+		return e.blocker(of, step.WaitsFor)
+	case transfer.Expose:
+		return cmp.Or(e.refused(of), e.snapshot(of), e.claim(of), e.missingMover(of))
+	case transfer.Rebind, transfer.AbandonRebind:
+		return waitFor(view.WaitRebind, "restored volume is not bound to claim %s yet", of.volume())
+	case transfer.CleanUp:
 		return e.cleanUp(of)
+	case transfer.DeleteMover, transfer.Write:
 	}
-	return waitFor(view.WaitAgent, "phase %s is unknown to Lateen", state.Phase)
+	return e.overdue(of, step)
 }
 
-// stopping returns what a canceled transfer waits for while its mover works.
-func (e *evaluator) stopping(of *subject) *view.Wait {
-	return cmp.Or(e.missingActor(of), waitFor(view.WaitCancel, "its mover has not stopped since the cancel"))
-}
-
-func (e *evaluator) cleanUp(of *subject) *view.Wait {
-	if !of.state.Finalizer {
-		return nil
+// observe returns what an agent that owns the transfer observes. Its own clocks begin now. The mover is as its phase
+// expects if pods could not be read.
+func (e *evaluator) observe(of *subject) transfer.Observed {
+	limit := e.settings.slots(e.nodes[of.state.Node])
+	observed := transfer.Observed{
+		Ownership: transfer.Ownership{Exposes: true, OwnsMover: true, MayMarkPrepared: true},
+		Now:       e.now, WaitsSince: e.now, CanceledAt: e.now, DeletingAt: e.now, ActiveAt: e.now, RebindingSince: e.now,
+		Eligible: e.eligible(of) == nil, Admitted: e.place(of) == nil, HasSlot: limit == 0 || e.inUse[of.state.Node] < limit, Started: true,
+		Exposure: objects.ReadPod(e.mover(of)), HasLeftovers: true,
+		Result: &transfer.Outcome{}, Rebinds: of.move.Source.Target != nil,
 	}
-	if mover := e.endingMover(of); mover != nil {
-		return cmp.Or(e.missingActor(of), waitFor(view.WaitCleanUp, "the kubelet of %s has not ended its mover pod", mover.Spec.NodeName))
-	}
-	if h := e.handover(of); h != nil {
-		if step, description := h.NextCleanup(); step == handover.AwaitSnapshot {
-			return cmp.Or(e.missingActor(of), waitFor(view.WaitCleanUp, "its snapshot is not deleted yet: %s", description))
+	if !e.sees(view.ResourcePods, e.namespace) {
+		observed.Exposure.Attempt = of.state.Restarts
+		switch phase := of.state.Phase; {
+		case phase.NeedsMover():
+			observed.Exposure.Condition = objects.Pending
+		case phase.HasMover():
+			observed.Exposure.Condition = objects.Running
 		}
 	}
-	return cmp.Or(e.missingActor(of), waitFor(view.WaitCleanUp, "its objects are not deleted yet"))
+	return observed
 }
 
-// endingMover returns the mover pod if the kubelet has not ended it yet; nil otherwise.
-func (e *evaluator) endingMover(of *subject) *corev1.Pod {
-	if mover := e.mover(of); objects.ReadPod(mover).Condition == objects.Terminating {
-		return mover
+// blocker describes what the state machine waits for.
+func (e *evaluator) blocker(of *subject, reason transfer.WaitReason) *view.Wait {
+	state := of.state
+	switch reason {
+	case transfer.WaitPrecondition:
+		return e.eligible(of)
+	case transfer.WaitAdmission:
+		return e.place(of)
+	case transfer.WaitRestartDelay:
+		return waitFor(view.WaitMover, "restart %d begins after a delay: %s", state.Restarts, cmp.Or(state.Message, "mover was lost"))
+	case transfer.WaitMoverStart:
+		return cmp.Or(e.claim(of), e.snapshot(of), e.pending(e.mover(of)))
+	case transfer.WaitSlot:
+		return waitFor(view.WaitSlot, "no free slot on %s: %d of %d in use", state.Node, e.inUse[state.Node], e.settings.slots(e.nodes[state.Node]))
+	case transfer.WaitCancel:
+		return waitFor(view.WaitCancel, "its mover has not stopped since the cancel")
+	case transfer.WaitMoverEnd:
+		return e.ending(of)
+	case transfer.WaitNewPhase:
+		return waitFor(view.WaitAgent, "phase %s is unknown to Lateen", state.Phase)
+	case transfer.WaitNothing, transfer.WaitAgent:
 	}
 	return nil
 }
 
-// newTransfer returns what a new transfer waits for.
-func (e *evaluator) newTransfer(of *subject) *view.Wait {
-	if of.state.UnsupportedReason != "" {
-		return waitFor(view.WaitAgent, "no agent has failed it yet: %s", of.state.UnsupportedReason)
+// overdue describes a step that an agent should have taken.
+func (e *evaluator) overdue(of *subject, step transfer.Step) *view.Wait {
+	reason, due := view.WaitAgent, "written phase "+string(step.State.Phase)
+	if step.Loss != (transfer.Loss{}) {
+		reason, due = view.WaitMover, "replaced its mover"
 	}
-	if wait := cmp.Or(e.missingActor(of), e.eligible(of), e.place(of)); wait != nil {
+	description := cmp.Or(step.Loss.Message, step.State.Message)
+	return waitFor(reason, "%s", strings.TrimSuffix(fmt.Sprintf("%s has not %s yet: %s", e.actor(of), due, description), ": "))
+}
+
+func (e *evaluator) missingMover(of *subject) *view.Wait {
+	after := ""
+	if of.state.Restarts > 0 {
+		after = fmt.Sprintf(" for restart %d, after: %s", of.state.Restarts, cmp.Or(of.state.Message, "mover was lost"))
+	}
+	return waitFor(view.WaitMover, "%s has not created its mover pod yet%s", e.actor(of), after)
+}
+
+func (e *evaluator) cleanUp(of *subject) *view.Wait {
+	if wait := e.ending(of); wait != nil {
 		return wait
 	}
-	return waitFor(view.WaitAgent, "%s has not accepted it yet", e.actorName(of))
+	if h := e.handover(of); h != nil {
+		if step, description := h.NextCleanup(); step == handover.AwaitSnapshot {
+			return waitFor(view.WaitCleanUp, "its snapshot is not deleted yet: %s", description)
+		}
+	}
+	return waitFor(view.WaitCleanUp, "its objects are not deleted yet")
+}
+
+// ending returns a wait for the kubelet that has not ended the mover pod yet; nil without such a pod.
+func (e *evaluator) ending(of *subject) *view.Wait {
+	mover, reason := e.mover(of), view.WaitMover
+	if objects.ReadPod(mover).Condition != objects.Terminating {
+		return nil
+	}
+	if of.state.Phase.Terminal() {
+		reason = view.WaitCleanUp
+	}
+	return waitFor(reason, "the kubelet of %s has not ended its mover pod", mover.Spec.NodeName)
 }
 
 // place returns a wait for the admission queue if it has no free place.
@@ -130,45 +179,13 @@ func (e *evaluator) pace(of *subject) *view.Wait {
 	return nil
 }
 
-// slot returns what a prepared transfer waits for.
-func (e *evaluator) slot(of *subject) *view.Wait {
-	node := of.state.Node
-	if wait := cmp.Or(e.missingActor(of), e.lost(of)); wait != nil {
-		return wait
-	}
-	if limit := e.settings.slots(e.nodes[node]); limit > 0 && e.inUse[node] >= limit {
-		return waitFor(view.WaitSlot, "no free slot on %s: %d of %d in use", node, e.inUse[node], limit)
-	}
-	return waitFor(view.WaitAgent, "the agent of %s has not started its mover yet", node)
-}
-
-func (e *evaluator) moving(of *subject) *view.Wait {
-	if !of.state.MoverSucceededAt.IsZero() {
-		return waitFor(view.WaitRebind, "restored volume is not bound to claim %s yet", of.volume())
-	}
-	return cmp.Or(e.missingActor(of), e.lost(of))
-}
-
-// lost returns a wait if the mover is missing, lost or being deleted.
-func (e *evaluator) lost(of *subject) *view.Wait {
-	seen := objects.ReadPod(e.mover(of))
-	switch {
-	case !e.sees(view.ResourcePods, e.namespace):
-		return nil
-	case seen.Condition == objects.Absent:
-		return waitFor(view.WaitMover, "mover is not replaced yet: mover pod vanished")
-	case seen.Condition == objects.Lost:
-		return waitFor(view.WaitMover, "mover is not replaced yet: %s", seen.Message)
-	case seen.Condition == objects.Terminating:
-		return waitFor(view.WaitMover, "its mover pod is being deleted")
-	}
-	return nil
-}
-
 // missingActor returns a wait if no agent can take the next step; nil if one can, or if that is unknown.
 func (e *evaluator) missingActor(of *subject) *view.Wait {
 	if node := of.state.Node; node != "" {
-		return agentUnless(e.ready(node), e.noAgent(node))
+		if e.ready(node) {
+			return nil
+		}
+		return e.noAgent(node)
 	}
 	if holder := e.coordinator(); !of.state.NodeBound && e.sees(view.ResourceLeases, e.namespace) && (holder.Node == "" || holder.Expired) {
 		return waitFor(view.WaitCoordinator, "no coordinator: no agent holds Lease %s", deploy.CoordinatorLease)
@@ -176,10 +193,14 @@ func (e *evaluator) missingActor(of *subject) *view.Wait {
 	return nil
 }
 
-func (e *evaluator) actorName(of *subject) string {
+// actor names the agent that takes the next step.
+func (e *evaluator) actor(of *subject) string {
+	mover := e.mover(of)
 	switch holder := e.coordinator().Node; {
 	case of.state.Node != "":
 		return "the agent of " + of.state.Node
+	case mover != nil && objects.ReadPod(mover).Condition == objects.Running:
+		return "the agent of " + mover.Spec.NodeName
 	case of.state.NodeBound || holder == "":
 		return "its agent"
 	default:
@@ -197,41 +218,6 @@ func (e *evaluator) noAgent(node string) *view.Wait {
 		description += ": " + why
 	}
 	return waitFor(view.WaitAgent, "%s", description)
-}
-
-// accepted returns what an accepted transfer waits for while its mover does not run.
-func (e *evaluator) accepted(of *subject) *view.Wait {
-	if wait := e.missingActor(of); wait != nil {
-		return wait
-	}
-	mover := e.mover(of)
-	if mover == nil {
-		if wait := cmp.Or(e.refused(of), e.snapshot(of), e.claim(of)); wait != nil {
-			return wait
-		}
-		if of.state.Restarts > 0 {
-			return waitFor(view.WaitMover, "mover of restart %d is not created yet, after: %s", of.state.Restarts, cmp.Or(of.state.Message, "mover was lost"))
-		}
-		return waitFor(view.WaitMover, "%s has not created its mover pod yet", e.actorName(of))
-	}
-	switch seen := objects.ReadPod(mover); seen.Condition {
-	case objects.Pending:
-		return cmp.Or(e.claim(of), e.snapshot(of), e.pending(mover, seen))
-	case objects.Running:
-		return cmp.Or(agentUnless(e.ready(mover.Spec.NodeName), e.noAgent(mover.Spec.NodeName)),
-			waitFor(view.WaitAgent, "the agent of %s has not observed that its mover runs", mover.Spec.NodeName))
-	case objects.Terminating:
-		return waitFor(view.WaitMover, "its mover pod is being deleted")
-	default:
-		return waitFor(view.WaitAgent, "%s has not handled this yet: %s", e.actorName(of), cmp.Or(seen.Message, "its mover ended"))
-	}
-}
-
-func agentUnless(ready bool, wait *view.Wait) *view.Wait {
-	if ready {
-		return nil
-	}
-	return wait
 }
 
 // refused returns the last create error that the agent reported.
@@ -277,7 +263,10 @@ func (e *evaluator) claim(of *subject) *view.Wait {
 }
 
 // pending returns what keeps a mover pod from running.
-func (e *evaluator) pending(mover *corev1.Pod, seen objects.Exposure) *view.Wait {
+func (e *evaluator) pending(mover *corev1.Pod) *view.Wait {
+	if mover == nil {
+		return waitFor(view.WaitMover, "its mover pod does not run yet; pods cannot be read")
+	}
 	for _, condition := range mover.Status.Conditions {
 		if condition.Type != corev1.PodScheduled || condition.Status != corev1.ConditionFalse {
 			continue
@@ -292,8 +281,8 @@ func (e *evaluator) pending(mover *corev1.Pod, seen objects.Exposure) *view.Wait
 		return waitFor(view.WaitScheduler, "its mover pod is not scheduled yet")
 	case objects.Starting(mover) && warning != "":
 		return waitFor(view.WaitVolume, "pod has not started on %s: %s", mover.Spec.NodeName, warning)
-	case objects.Starting(mover) || seen.Message == "":
+	case objects.Starting(mover) || objects.ReadPod(mover).Message == "":
 		return waitFor(view.WaitMover, "its mover pod has not started on %s yet", mover.Spec.NodeName)
 	}
-	return waitFor(view.WaitContainer, "%s", seen.Message)
+	return waitFor(view.WaitContainer, "%s", objects.ReadPod(mover).Message)
 }

@@ -39,9 +39,7 @@ func newExplain() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(command.Context(), statusTimeout)
-			defer cancel()
-			snapshot, err := clients.Observe(ctx, at.cluster.ViewNamespace(), of, time.Now())
+			snapshot, err := clients.Read(command.Context(), at.watchOptions(), of)
 			if err != nil {
 				return err
 			}

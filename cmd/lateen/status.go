@@ -91,6 +91,12 @@ func (v *viewOptions) text(report *view.Report) func(io.Writer) error {
 	return report.Write
 }
 
+func (v *viewOptions) watchOptions() status.WatchOptions {
+	return status.WatchOptions{
+		Namespace: v.cluster.ViewNamespace(), Clock: clock.RealClock{}, MinInterval: statusMinInterval, MaxInterval: statusMaxInterval, SyncTimeout: statusTimeout,
+	}
+}
+
 // clients returns the clients of the cluster that the flags select.
 func (v *viewOptions) clients() (*status.Clients, error) {
 	if err := v.checkOutput(); err != nil {
@@ -124,9 +130,7 @@ func newStatus() *cobra.Command {
 			if watch {
 				return at.watch(command.Context(), clients, command.OutOrStdout())
 			}
-			ctx, cancel := context.WithTimeout(command.Context(), statusTimeout)
-			defer cancel()
-			snapshot, err := clients.Observe(ctx, at.cluster.ViewNamespace(), diagnose.Reference{}, time.Now())
+			snapshot, err := clients.Read(command.Context(), at.watchOptions(), diagnose.Reference{})
 			if err != nil {
 				return err
 			}
@@ -142,8 +146,7 @@ func newStatus() *cobra.Command {
 // watch redraws the status in place in a terminal, and appends it to other outputs. JSON is one line per status, YAML one document.
 func (v *viewOptions) watch(ctx context.Context, clients *status.Clients, to io.Writer) error {
 	klog.SetLogger(logr.Discard()) // the drawing shows failures
-	how := status.WatchOptions{Namespace: v.cluster.ViewNamespace(), Clock: clock.RealClock{}, MinInterval: statusMinInterval, MaxInterval: statusMaxInterval, SyncTimeout: statusTimeout}
-	return clients.Follow(ctx, how, func(snapshot *diagnose.Snapshot) error {
+	return clients.Follow(ctx, v.watchOptions(), func(snapshot *diagnose.Snapshot) error {
 		report := snapshot.Report()
 		var text bytes.Buffer
 		var err error

@@ -14,8 +14,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
@@ -133,29 +135,48 @@ func TestFollowEndsIfNothingIsReadableOrNothingCanBeDrawn(t *testing.T) {
 	})
 }
 
-func TestListNamesUnreadableResources(t *testing.T) {
-	client := fake.NewClientset(pod("one"))
-	forbid(client, "configmaps")
-	objects, unreadable, err := list(t.Context(), podsOf(client))
-	require.NoError(t, err)
-	require.Len(t, objects, 1)
-	require.Equal(t, []view.Unreadable{{Resource: view.ResourceConfigMaps, Namespace: "velero", Message: "not allowed to list or watch them; docs/command-line.md lists the required RBAC rules"}}, unreadable)
-	forbid(client, "pods")
-	_, unreadable, err = list(t.Context(), podsOf(client))
-	require.ErrorContains(t, err, "list pods: ")
-	require.Len(t, unreadable, 2)
-}
-
-func TestDependenciesAreFollowed(t *testing.T) {
-	restore := &velerov1.PodVolumeRestore{
+// restores returns a source with one restore to a volume of a pod in namespace app.
+func restores() source {
+	restore := velerov1.PodVolumeRestore{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "restore"},
 		Spec:       velerov1.PodVolumeRestoreSpec{UploaderType: "kopia", Pod: corev1.ObjectReference{Namespace: "app", Name: "web"}},
 	}
-	snapshot := diagnose.Gather("velero", time.Now(), []runtime.Object{restore}, nil)
-	require.Equal(t, []diagnose.Dependency{{Resource: view.ResourcePods, Namespace: "app"}}, snapshot.Dependencies())
-	client := fake.NewClientset(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "web"}})
-	source := (&Clients{kube: client}).dependency(snapshot.Dependencies()[0])
-	objects, err := source.list(t.Context())
-	require.NoError(t, err)
-	require.Len(t, objects, 1)
+	return source{api.PodVolumeRestore().CRD(), "velero", &velerov1.PodVolumeRestore{}, &cache.ListWatch{
+		ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+			return &velerov1.PodVolumeRestoreList{Items: []velerov1.PodVolumeRestore{restore}}, nil
+		},
+		WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) { return watch.NewFake(), nil },
+	}}
+}
+
+func TestDependenciesAreReadUnlessTheyDoNotAnswer(t *testing.T) {
+	for name, test := range map[string]struct {
+		hangs bool
+		want  string
+	}{
+		"answered": {want: "pod app/web is not scheduled yet"},
+		"hanging":  {hangs: true, want: "no response from the API server in time"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, answer := fake.NewClientset(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "web"}}), make(chan struct{})
+				client.PrependReactor("list", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+					if test.hangs && action.GetNamespace() == "app" {
+						<-answer
+					}
+					return false, nil, nil
+				})
+				defer close(answer)
+				how := WatchOptions{Namespace: "velero", Clock: clock.RealClock{}, SyncTimeout: time.Minute}
+				snapshot, err := (&Clients{kube: client}).read(t.Context(), how, append(podsOf(fake.NewClientset()), restores()), diagnose.Reference{})
+				require.NoError(t, err)
+				report := snapshot.Report()
+				got := report.Transfers[0].WaitsFor.Message
+				if test.hangs {
+					got = report.Unreadable[0].Message
+				}
+				require.Equal(t, test.want, got)
+			})
+		})
+	}
 }

@@ -2,6 +2,7 @@ package status
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -75,6 +77,20 @@ func from[L runtime.Object](resource, namespace string, example runtime.Object, 
 			return client.Watch(ctx, narrowed(opts))
 		},
 	}}
+}
+
+// unreadable returns why a source could not be read, and the fix.
+func (s source) unreadable(err error) view.Unreadable {
+	u := view.Unreadable{Resource: s.resource, Namespace: s.namespace, Message: view.OneLine(err.Error())}
+	switch {
+	case apierrors.IsForbidden(err):
+		u.Message = "not allowed to list or watch them; docs/command-line.md lists the required RBAC rules"
+	case apierrors.IsNotFound(err):
+		u.Message = "the API server does not serve them"
+	case errors.Is(err, context.DeadlineExceeded):
+		u.Message = "no response from the API server in time"
+	}
+	return u
 }
 
 func named(name string) metav1.ListOptions {

@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
@@ -18,7 +17,7 @@ import (
 
 // watches are all followed sources.
 type watches struct {
-	kube         kubernetes.Interface // of the cluster; a fake one cannot start a watch with the current objects
+	*Clients     // a fake one cannot start a watch with the current objects
 	first        []*watched
 	dependencies map[diagnose.Dependency]*watched
 	changed      chan struct{} // has a buffer of one
@@ -125,10 +124,13 @@ func (w *watched) failure() error {
 	return w.err
 }
 
-// wait returns after the first successful or failed read of the source.
+// wait returns after the first successful or failed read of the source. Without one until the context ends, it has failed.
 func (w *watched) wait(ctx context.Context) {
 	select {
 	case <-ctx.Done():
+		w.lock.Lock()
+		w.err = ctx.Err()
+		w.lock.Unlock()
 	case <-w.refused:
 	case <-w.informer.HasSyncedChecker().Done():
 	}

@@ -36,7 +36,7 @@ func (t *TransferReconciler[T]) report(ctx context.Context, key string, object T
 	if lost {
 		t.reportLost(ctx, object, after, step.Loss.Reason)
 	}
-	if before.Phase == after.Phase && (!lost || after.Restarting) {
+	if before.Phase == after.Phase && !lost {
 		klog.FromContext(ctx).V(2).Info("Status written", "step", step.Reason)
 		return
 	}

@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -58,10 +57,6 @@ func TestAMoverThatNoCacheHasIsNotLost(t *testing.T) {
 	s.pods["app/db"], s.live[testKey] = sourcePod(), moverPod()
 	s.step(t)
 	require.Equal(t, transfer.InProgress, s.state().Phase)
-	s.pods[testKey], s.failing = moverPod(), errors.New("a mover that was given up is deleted as its cache shows it")
-	s.object.Annotations = map[string]string{api.AnnotationRestarts: "1", api.AnnotationRestarting: "true"}
-	s.step(t)
-	require.True(t, s.kube.Actions()[0].Matches("delete", "pods"))
 }
 
 func TestADeletedResourceHoldsNothing(t *testing.T) {

@@ -104,13 +104,14 @@ func (l *localState) markLost(key string, restarts int, loss transfer.Loss) {
 	})
 }
 
-// loss returns why the mover that follows that number of restarts does not exist any more; zero if this agent
-// neither created nor deleted it. So a mover that is deleted repeatedly is not created without end.
-func (l *localState) loss(key string, restarts int) transfer.Loss {
-	switch kept := l.read(key); restarts + 1 {
-	case kept.lost:
+// loss returns why the mover that follows that number of restarts was deleted, or has no pod any more; zero if this
+// agent neither deleted nor created it. So a mover that is deleted repeatedly is not created without end.
+func (l *localState) loss(key string, restarts int, pod *corev1.Pod) transfer.Loss {
+	kept := l.read(key)
+	switch {
+	case kept.lost == restarts+1:
 		return kept.loss
-	case kept.created:
+	case kept.created == restarts+1 && pod == nil:
 		return transfer.Vanished()
 	}
 	return transfer.Loss{}

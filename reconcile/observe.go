@@ -76,10 +76,10 @@ func (t *TransferReconciler[T]) owningNode(s *request[T]) string {
 // exposure reads the state of the mover pod and of the objects created with it.
 func (t *TransferReconciler[T]) exposure(s *request[T]) {
 	s.seen.Exposure = objects.ReadPod(s.pod)
-	if s.pod == nil && s.state.Phase.NeedsMover() {
-		s.seen.Loss = t.local.loss(s.key, s.state.Restarts)
+	if s.state.Phase.NeedsSource() {
+		s.seen.Loss = t.local.loss(s.key, s.state.Restarts, s.pod)
 	}
-	if s.seen.Exposure.Condition == objects.Terminating {
+	if s.pod != nil && s.pod.DeletionTimestamp != nil {
 		s.seen.DeletingAt = t.local.deletingSince(s.key, s.pod.UID, s.seen.Now)
 	}
 	known := t.local.read(s.key)
@@ -146,8 +146,8 @@ func (t *TransferReconciler[T]) mover(s *request[T]) *corev1.Pod {
 // confirmMover fetches the mover pod where its absence would cause a replacement. The caches may lag, and an agent
 // that is stopping may have created it.
 func (t *TransferReconciler[T]) confirmMover(ctx context.Context, s *request[T]) error {
-	exposed := s.state.Phase.NeedsMover() && t.local.loss(s.key, s.state.Restarts) != (transfer.Loss{})
-	current := s.pod != nil && (s.state.Restarting || objects.ReadPod(s.pod).Attempt == s.state.Restarts)
+	exposed := s.state.Phase.NeedsMover() && t.local.loss(s.key, s.state.Restarts, nil) != (transfer.Loss{})
+	current := s.pod != nil && objects.Attempt(s.pod) == s.state.Restarts
 	if current || !s.state.MoverSucceededAt.IsZero() || !s.state.Phase.HasMover() && !exposed {
 		return nil
 	}

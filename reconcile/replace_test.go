@@ -59,7 +59,7 @@ func TestAFailedMoverIsDeletedBeforeItsTransferReturnsToAccepted(t *testing.T) {
 			s.OnUpdate = func(_ *velerov1.PodVolumeBackup, before, after transfer.State) {
 				phases = append(phases, string(before.Phase+" to "+after.Phase))
 			}
-			for range 3 { // the restart is counted, the pod is deleted, the phase is reset
+			for range 2 { // the pod is deleted, the restart is counted
 				s.step(t)
 			}
 			require.Equal(t, transfer.Accepted, s.state().Phase)

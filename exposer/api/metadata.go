@@ -41,11 +41,10 @@ const SelectUndone = "!" + LabelDone
 
 // Annotations of a transfer, in which Lateen stores its own state.
 const (
-	AnnotationRestarts   = "lateen.dev/mover-restarts"
-	AnnotationRestarting = "lateen.dev/restarting" // "true" while the pod of a mover that was given up is deleted
-	AnnotationMoved      = "lateen.dev/moved"      // time at which the mover of a restore succeeded (RFC 3339)
-	AnnotationExposer    = "lateen.dev/exposer"    // node of the Lateen agent that first took part; removed after cleanup
-	AnnotationFailure    = "lateen.dev/failure"    // why it is Failed: a transfer.Reason
+	AnnotationRestarts = "lateen.dev/mover-restarts"
+	AnnotationMoved    = "lateen.dev/moved"   // time at which the mover of a restore succeeded (RFC 3339)
+	AnnotationExposer  = "lateen.dev/exposer" // node of the Lateen agent that first took part; removed after cleanup
+	AnnotationFailure  = "lateen.dev/failure" // why it is Failed: a transfer.Reason
 )
 
 // AnnotationAttempt is the number of restarts before this mover was created. It distinguishes a mover that was

@@ -73,7 +73,6 @@ func (s sample[T]) filled(phase Phase) T {
 	object.SetLabels(labels)
 	object.SetAnnotations(map[string]string{
 		"example.com/claim": "claim", api.AnnotationRestarts: "2", api.AnnotationMoved: now().UTC().Format(time.RFC3339), api.AnnotationExposer: "n7",
-		api.AnnotationRestarting: "true",
 	})
 	object.SetFinalizers([]string{"example.com/other", s.kind.Finalizer})
 	return object

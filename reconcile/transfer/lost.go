@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -32,13 +33,10 @@ func counted(s State, observed Observed, lim Limits) objects.Exposure {
 	return mover
 }
 
-// unconfirmed reports whether a mover pod has been deleting for longer than the grace period on a node that is not
-// lost.
-func unconfirmed(observed Observed, lim Limits) bool {
-	return !observed.DeletingAt.IsZero() && !observed.NodeLost && remainingUntilLost(observed, lim) <= 0
-}
+// unconfirmed reports whether a mover pod has been deleting for longer than the grace period.
+func unconfirmed(observed Observed, lim Limits) bool { return remainingUntilLost(observed, lim) <= 0 }
 
-// remainingUntilLost returns the time until a mover whose pod is deleting counts as lost.
+// remainingUntilLost returns the time until a mover whose pod is deleting, or is being deleted now, counts as lost.
 func remainingUntilLost(observed Observed, lim Limits) time.Duration {
-	return remaining(observed.DeletingAt.Add(lim.TerminationGrace), observed)
+	return remaining(cmp.Or(observed.DeletingAt, observed.Now).Add(lim.TerminationGrace), observed)
 }

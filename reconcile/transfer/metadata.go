@@ -30,7 +30,6 @@ func commonState(object metav1.Object, finalizer string) State {
 		Finalizer:        slices.Contains(object.GetFinalizers(), finalizer),
 		CreatedAt:        object.GetCreationTimestamp().Time,
 		Restarts:         restarts,
-		Restarting:       object.GetAnnotations()[api.AnnotationRestarting] != "",
 	}
 }
 
@@ -53,11 +52,6 @@ func setCommon(object metav1.Object, state State, finalizer string) {
 	}
 	if state.Restarts > 0 {
 		object.SetAnnotations(setKey(object.GetAnnotations(), api.AnnotationRestarts, strconv.Itoa(state.Restarts)))
-	}
-	if state.Restarting {
-		object.SetAnnotations(setKey(object.GetAnnotations(), api.AnnotationRestarting, "true"))
-	} else {
-		delete(object.GetAnnotations(), api.AnnotationRestarting)
 	}
 	if !state.MoverSucceededAt.IsZero() {
 		object.SetAnnotations(setKey(object.GetAnnotations(), api.AnnotationMoved, state.MoverSucceededAt.UTC().Format(time.RFC3339)))

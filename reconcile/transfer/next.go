@@ -15,7 +15,7 @@ import (
 //	            ▲          │            │  │
 //	            └─ restart ┴────────────┘  └▶ Canceling ─▶ Canceled
 //
-// A mover that is given up is deleted before Accepted is written again (see restart). A cancel before InProgress leads
+// A mover that is given up is deleted before its restart is counted (see restart). A cancel before InProgress leads
 // to Canceled at once. Cleanup starts after the terminal phase is written: exposed objects are deleted first, the
 // finalizer is removed last. A restored volume is rebound between the mover's success and Completed; no other step is
 // possible in that time.
@@ -149,8 +149,6 @@ func prepared(s State, observed Observed, lim Limits) Step {
 		return failed(s, observed, ReasonSourceGone, sourceGone)
 	case observed.PodResumed != "":
 		return failed(s, observed, ReasonUnconfirmed, joined(s.Message, observed.PodResumed))
-	case s.Restarting:
-		return replace(s, observed, lim)
 	}
 	switch observed.Exposure.Condition {
 	case objects.Running:
@@ -180,10 +178,6 @@ func inProgress(s State, observed Observed, lim Limits) Step {
 		return wait(WaitAgent, 0)
 	case !s.MoverSucceededAt.IsZero():
 		return rebind(s, observed, lim)
-	case s.Restarting && (s.Cancel || s.Deleting):
-		return canceled(s, observed)
-	case s.Restarting:
-		return replace(s, observed, lim)
 	}
 	switch observed.Exposure.Condition {
 	case objects.Succeeded:

@@ -19,7 +19,6 @@ const (
 	ReasonStarted       Reason = "started"
 	ReasonProgress      Reason = "progress"
 	ReasonRestarted     Reason = "restarted"
-	ReasonRequeued      Reason = "requeued" // after a restart, once the previous mover is deleted
 	ReasonMoved         Reason = "moved"
 	ReasonCanceling     Reason = "canceling"
 	ReasonDeleting      Reason = "deleting"

@@ -116,7 +116,7 @@ func cleaningRules() []rule {
 	}, {
 		"the terminal phase is written before the mover is deleted; only lost and failed movers are deleted earlier",
 		func(m *situation) bool {
-			useless := m.in(Canceling) && m.alive() || m.in(Accepted) && m.stale() || m.discards() || m.replaces()
+			useless := m.in(Canceling) && m.alive() || m.in(Accepted) && m.stale() || m.discards()
 			return implies(m.Step.Action == CleanUp, m.in(Completed, Failed, Canceled)) && implies(m.Step.Action == DeleteMover, useless)
 		},
 	}, {

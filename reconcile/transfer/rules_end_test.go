@@ -105,7 +105,7 @@ func stepRules() []rule {
 	return []rule{{
 		"every wait that no event is certain to end has a deadline",
 		func(m *situation) bool {
-			waits := m.Step.Action == Wait || m.Step.Reason == ReasonStale && (m.replaces() || m.discards()) || m.Step.Action == Expose || m.Step.Action == Rebind
+			waits := m.Step.Action == Wait || m.Step.Reason == ReasonStale && m.discards() || m.Step.Action == Expose || m.Step.Action == Rebind
 			_, stalls := m.stallsIn()
 			bounded := m.isNew() && m.exposes() && !m.Observed.Eligible || m.in(Accepted) && m.exposes() || m.in(Canceling) && m.works() && m.acts() && m.alive() || m.moved() && m.acts() || stalls && m.acts() && !m.stopRequested()
 			return implies(waits && bounded, m.Step.After > 0)
@@ -127,7 +127,7 @@ func stepRules() []rule {
 				Canceling:  {WaitCancel},
 				Completed:  {WaitNothing}, Failed: {WaitNothing}, Canceled: {WaitNothing},
 			}[m.State.Phase]
-			ends := m.Observed.Exposure.Condition == objects.Terminating || m.stale() || m.replaces()
+			ends := m.Observed.Exposure.Condition == objects.Terminating || m.stale()
 			switch {
 			case m.Step.Action != Wait:
 				return m.Step.WaitsFor == WaitNothing
@@ -176,18 +176,17 @@ func keepsTheRest(m *situation) bool {
 		return true
 	}
 	s, w := m.State, m.Step.State
-	begins, restarts, requeues, ends := m.isNew() && m.writes(Accepted), m.restarts(), m.Step.Reason == ReasonRequeued, m.ends()
+	begins, restarts, ends := m.isNew() && m.writes(Accepted), m.restarts(), m.ends()
 	starts := m.in(Prepared) && m.writes(InProgress)
 	return w.Deleting == s.Deleting && w.UnsupportedReason == s.UnsupportedReason && w.CreatedAt.Equal(s.CreatedAt) &&
 		(w.Finalizer == s.Finalizer || begins || m.writes(New) || m.in(Completed, Failed, Canceled) || ends && s.OwnsSnapshot) &&
 		(w.MoverSucceededAt.Equal(s.MoverSucceededAt) || m.Step.Reason == ReasonMoved) &&
 		(w.Acceptor == s.Acceptor || begins) && (w.Exposer == s.Exposer || begins || restarts || m.Step.Reason == ReasonTakenOver || m.writes(Prepared) || m.in(Completed, Failed, Canceled)) && w.NodeBound == s.NodeBound && w.OwnsSnapshot == s.OwnsSnapshot &&
 		(w.AcceptedAt.Equal(s.AcceptedAt) || begins || restarts) &&
-		(w.StartedAt.Equal(s.StartedAt) || starts || restarts || requeues || ends && s.StartedAt.IsZero()) &&
-		(w.Node == s.Node || begins || restarts || requeues || m.writes(Prepared)) &&
+		(w.StartedAt.Equal(s.StartedAt) || starts || restarts || ends && s.StartedAt.IsZero()) &&
+		(w.Node == s.Node || begins || restarts || m.writes(Prepared)) &&
 		(w.Restarts == s.Restarts || restarts) &&
-		(w.Restarting == (s.Restarting && !ends) || restarts || requeues) &&
 		(w.Message == s.Message || restarts || ends || m.Step.Reason == ReasonMoved) &&
-		(w.Progress == s.Progress || restarts || requeues || ends || m.in(InProgress, Canceling) && m.writes(m.State.Phase)) &&
+		(w.Progress == s.Progress || restarts || ends || m.in(InProgress, Canceling) && m.writes(m.State.Phase)) &&
 		(w.Outcome == s.Outcome || m.writes(Completed) && ends || m.Step.Reason == ReasonMoved)
 }

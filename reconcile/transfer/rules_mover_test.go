@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -69,34 +70,31 @@ func (s *situation) loses() bool {
 	return lost && !s.stranded()
 }
 
-// discards reports whether a mover was lost before it was ready, and its pod must be deleted before the loss is counted: a
-// Velero agent could see it Failed. On a lost node it looks as before.
+// discards reports whether the pod of a lost mover must be deleted before the loss is counted: an agent of Velero could
+// read it as failed. In Accepted a mover on a lost node looks as before. Later the deletion has a deadline.
 func (s *situation) discards() bool {
-	return s.in(Accepted) && s.loses() && !s.is(objects.Absent) && !s.nodeLost() && s.State.Restarts < s.Limits.Retries
+	counts := s.is(objects.Absent) || s.in(Accepted) && s.nodeLost() || !s.in(Accepted) && s.graceOver()
+	return (s.loses() || s.replacesStalled()) && !counts && s.State.Restarts < s.Limits.Retries
+}
+
+// replacesStalled reports whether a stalled mover gets a successor.
+func (s *situation) replacesStalled() bool {
+	return s.stalled() && s.sourceWaits() && s.State.Restarts == 0
 }
 
 // lacks reports whether a mover is still to be created, replaced or started.
 func (s *situation) lacks() bool {
-	return s.in(Accepted, Prepared) || s.replaces() || s.in(InProgress) && s.works() && s.lostOrAbsent()
-}
-
-// requeued is the expected write once the previous mover is deleted.
-func requeued(s *State) {
-	s.Phase, s.StartedAt, s.Progress, s.Restarting = Accepted, time.Time{}, Progress{}, false
-	if !s.NodeBound {
-		s.Node = ""
-	}
+	return s.in(Accepted, Prepared) || s.in(InProgress) && s.works() && s.lostOrAbsent()
 }
 
 func restartRules() []rule {
 	return []rule{{
 		"a lost mover is replaced as long as retries are left",
 		func(m *situation) bool {
-			stalls := m.stalled() && m.sourceWaits() && m.State.Restarts == 0
-			return m.restarts() == (stalls || m.loses() && !m.discards() && m.State.Restarts < m.Limits.Retries)
+			return m.restarts() == (m.loses() && !m.discards() && m.State.Restarts < m.Limits.Retries)
 		},
 	}, {
-		"giving up a mover is one write with the count and the reason; without a pod it also resets the progress",
+		"a restart is one write of the phase, the count and the reason, without the node and the progress of the lost mover",
 		func(m *situation) bool {
 			return implies(m.restarts(), m.changes(func(s *State) {
 				s.AcceptedAt, s.Message = m.Observed.Now, m.lostBy()
@@ -104,16 +102,21 @@ func restartRules() []rule {
 				if s.Exposer == "" {
 					s.Exposer = here
 				}
-				if s.Restarting = !m.in(Accepted) && !m.is(objects.Absent) && !m.unconfirmed(); !s.Restarting {
-					requeued(s)
+				s.Phase, s.StartedAt, s.Progress = Accepted, time.Time{}, Progress{}
+				if !s.NodeBound {
+					s.Node = ""
 				}
 			}))
 		},
 	}, {
-		"the pod of a mover lost in Accepted is deleted before the write, unless its node is lost, and the reason of the loss is kept",
+		"the pod of a lost mover is deleted before the restart, with a deadline, and the reason of the loss is kept",
 		func(m *situation) bool {
+			deadline := m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout)
+			if !m.in(Accepted) {
+				deadline = m.left(cmp.Or(m.Observed.DeletingAt, m.Observed.Now), m.Limits.TerminationGrace)
+			}
 			return implies(m.discards(), m.Step == Step{
-				Action: DeleteMover, Reason: ReasonStale, Force: m.Observed.NodeLost, After: m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout),
+				Action: DeleteMover, Reason: ReasonStale, Force: m.Observed.NodeLost, After: deadline,
 				Loss: Loss{Reason: m.Step.Loss.Reason, Message: m.lostBy()},
 			}) && implies(m.in(Accepted) && m.restarts(), m.is(objects.Absent) || m.nodeLost())
 		},
@@ -121,22 +124,7 @@ func restartRules() []rule {
 		"a transfer returns to Accepted only when the mover's pod is deleted or the grace period is over: agents of Velero cancel an Accepted transfer with a failed pod",
 		func(m *situation) bool {
 			back := m.in(Prepared, InProgress) && m.writes(Accepted)
-			return implies(back, m.is(objects.Absent) || m.unconfirmed() || m.replaces() && m.left(m.State.AcceptedAt, m.Limits.TerminationGrace) <= 0)
-		},
-	}, {
-		"a mover that was given up is deleted; once its pod is absent or the grace period is over, the next may be created",
-		func(m *situation) bool {
-			if !m.replaces() || !m.acts() || m.stopRequested() || !m.sourceWaits() {
-				return m.Step.Reason != ReasonRequeued
-			}
-			left := m.left(m.State.AcceptedAt, m.Limits.TerminationGrace)
-			switch {
-			case m.is(objects.Absent) || left <= 0:
-				return m.changes(requeued)
-			case m.is(objects.Terminating):
-				return m.waits(left)
-			}
-			return m.Step.Action == DeleteMover && m.Step.After == left
+			return implies(back, m.is(objects.Absent) || m.graceOver())
 		},
 	}, {
 		"after the last restart a lost mover fails the transfer, with the reason",
@@ -148,12 +136,12 @@ func restartRules() []rule {
 		"a stalled mover is replaced the first time, and fails the transfer afterwards",
 		func(m *situation) bool {
 			if !m.stalled() {
-				return m.Step.Reason != ReasonMoverStalled && m.Step.Loss.Reason != objects.LostStalled
+				return m.Step.Reason != ReasonMoverStalled && implies(m.Observed.Loss == Loss{}, m.Step.Loss.Reason != objects.LostStalled)
 			}
 			if m.State.Restarts > 0 {
 				return m.fails(ReasonMoverStalled, "no byte moved and no Event sent within 2h0m0s; given up after ")
 			}
-			return implies(m.sourceWaits(), m.restarts() && m.Step.Loss.Reason == objects.LostStalled)
+			return implies(m.sourceWaits(), m.discards() && m.Step.Loss.Reason == objects.LostStalled)
 		},
 	}, {
 		"only a restart and the deletion before it carry the reason of the loss",
@@ -168,7 +156,7 @@ func restartRules() []rule {
 	}, {
 		"a node-bound transfer whose node and mover are lost fails at once, and names the node",
 		func(m *situation) bool {
-			waits := m.in(Accepted) && m.acts() && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) > 0 || m.in(Prepared) && m.acts() && !m.replaces() || m.works() && m.acts() && m.in(InProgress)
+			waits := m.in(Accepted) && m.acts() && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) > 0 || m.in(Prepared) && m.acts() || m.works() && m.acts() && m.in(InProgress)
 			return implies(waits && m.stranded() && !m.stopRequested() && m.sourceWaits(), m.fails(ReasonMoverLost, "node "+m.Observed.Exposure.Node+" "))
 		},
 	}, {
@@ -185,12 +173,12 @@ func restartRules() []rule {
 		func(m *situation) bool {
 			lacks := m.lacks()
 			return implies(m.Observed.PodResumed != "" && lacks && m.acts() && !m.stopRequested(),
-				m.fails(ReasonUnconfirmed, "") && strings.HasSuffix(m.Step.State.Message, m.Observed.PodResumed) && implies(m.in(Accepted) || m.replaces(), contains(m.Step.State.Message, m.State.Message)))
+				m.fails(ReasonUnconfirmed, "") && strings.HasSuffix(m.Step.State.Message, m.Observed.PodResumed) && implies(m.in(Accepted), contains(m.Step.State.Message, m.State.Message)))
 		},
 	}, {
 		"a mover that works continues though the pod of its volume is deleted: its own result counts",
 		func(m *situation) bool {
-			works := m.in(InProgress, Canceling) && !m.replaces() && !m.stalled() && (m.alive() || m.is(objects.Succeeded, objects.Terminating))
+			works := m.in(InProgress, Canceling) && !m.stalled() && (m.alive() || m.is(objects.Succeeded, objects.Terminating))
 			return implies(works, m.Step.Reason != ReasonSourceGone)
 		},
 	}}

@@ -40,7 +40,12 @@ func (s *situation) nodeLost() bool {
 
 // unconfirmed reports whether the node of a deleting mover exceeds the grace period without confirming its end.
 func (s *situation) unconfirmed() bool {
-	return s.in(Prepared, InProgress, Canceling) && s.Observed.Exposure.Condition == objects.Terminating && !s.Observed.NodeLost && s.left(s.Observed.DeletingAt, s.Limits.TerminationGrace) <= 0
+	return s.in(Prepared, InProgress, Canceling) && s.Observed.Exposure.Condition == objects.Terminating && !s.Observed.NodeLost && s.graceOver()
+}
+
+// graceOver reports whether the mover's pod is deleting for the grace period or longer.
+func (s *situation) graceOver() bool {
+	return !s.Observed.DeletingAt.IsZero() && s.left(s.Observed.DeletingAt, s.Limits.TerminationGrace) <= 0
 }
 
 // stranded reports whether a node-bound volume is on a lost node.
@@ -56,10 +61,10 @@ func (s *situation) lostBy() string {
 	switch {
 	case s.nodeLost():
 		return "mover counts as lost: node " + s.Observed.Exposure.Node + " is not Ready or does not exist"
-	case s.unconfirmed():
-		return "mover pod is being deleted, but node " + s.Observed.Exposure.Node + " has not confirmed its end within 1m0s"
 	case s.Observed.Loss != (Loss{}):
 		return s.Observed.Loss.Message
+	case s.unconfirmed():
+		return "mover pod is being deleted, but node " + s.Observed.Exposure.Node + " has not confirmed its end within 1m0s"
 	case s.is(objects.Absent):
 		return "mover pod vanished"
 	case s.stalled():
@@ -119,10 +124,7 @@ func (s *situation) moved() bool {
 }
 
 // works reports whether a mover may still work or be canceled.
-func (s *situation) works() bool { return s.in(InProgress, Canceling) && !s.moved() && !s.replaces() }
-
-// replaces reports whether a mover was given up and its pod must be deleted before the phase becomes Accepted.
-func (s *situation) replaces() bool { return s.in(Prepared, InProgress) && s.State.Restarting }
+func (s *situation) works() bool { return s.in(InProgress, Canceling) && !s.moved() }
 
 // stale reports whether the observed mover was given up before.
 func (s *situation) stale() bool {
@@ -164,7 +166,7 @@ func (s *situation) late() bool {
 
 // ready is the counterpart of preparing for a transfer that waits for its slot.
 func (s *situation) ready() bool {
-	return s.in(Prepared) && !s.stopRequested() && s.sourceWaits() && !s.replaces()
+	return s.in(Prepared) && !s.stopRequested() && s.sourceWaits()
 }
 
 // sourceWaits reports whether the pod of the volume exists and a mover may write to the volume.

@@ -90,22 +90,19 @@ type State struct {
 	Finalizer         bool   // Velero's finalizer of the kind is set
 	UnsupportedReason string // why the transfer is never supported; empty if it is
 	Acceptor          string // node of the agent that accepted it; node-bound kinds have Node instead
-	// Restarting means that the mover was given up and the restart is counted. Its pod is deleted before the phase
-	// becomes Accepted again.
-	Restarting       bool
-	Exposer          string // node of the first Lateen agent to take part; empty before that and after cleanup
-	Node             string // node of the mover
-	NodeOS           string // operating system of that node; only kinds that report it
-	Message          string
-	CreatedAt        time.Time
-	AcceptedAt       time.Time
-	StartedAt        time.Time
-	MoverSucceededAt time.Time     // when the mover succeeded, so that only the rebind is left; zero before
-	RebindTimeout    time.Duration // of the rebind; zero means Limits.RebindTimeout
-	CompletedAt      time.Time
-	Restarts         int // lost movers that were replaced
-	Progress         Progress
-	Outcome          Outcome
+	Exposer           string // node of the first Lateen agent to take part; empty before that and after cleanup
+	Node              string // node of the mover
+	NodeOS            string // operating system of that node; only kinds that report it
+	Message           string
+	CreatedAt         time.Time
+	AcceptedAt        time.Time
+	StartedAt         time.Time
+	MoverSucceededAt  time.Time     // when the mover succeeded, so that only the rebind is left; zero before
+	RebindTimeout     time.Duration // of the rebind; zero means Limits.RebindTimeout
+	CompletedAt       time.Time
+	Restarts          int // lost movers that were replaced
+	Progress          Progress
+	Outcome           Outcome
 }
 
 // Settled reports whether the transfer is terminal and cleaned up.
@@ -139,7 +136,7 @@ type Observed struct {
 	SourceGone   bool          // the pod of the volume does not exist any more
 	PodResumed   string        // why no mover may write to the pod's volume any more; empty if one may
 	Exposure     objects.Exposure
-	Loss         Loss      // of an Accepted transfer without a pod: why the mover of this attempt was lost
+	Loss         Loss      // why the mover of this attempt was lost, if this agent deleted it or knows that it existed
 	DeletingAt   time.Time // when the mover pod was first observed deleting; zero if it is not
 	HasLeftovers bool      // exposed objects exist besides the mover
 	Diagnosis    string    // what blocks the mover, in addition to Exposure.Message

@@ -38,24 +38,6 @@ func noSource() dimension {
 	}
 }
 
-// replaced is how long ago the mover was given up, if at all, and the state of the source since.
-func replaced(sources ...choice) dimension {
-	ago := func(since time.Duration, then choice) choice {
-		return func(m *situation) {
-			if m.State.MoverSucceededAt.IsZero() { // a mover that succeeded is never given up
-				m.State.Restarting, m.State.AcceptedAt = true, now().Add(-since)
-				then(m)
-			}
-		}
-	}
-	grace, nothing := DefaultLimits().TerminationGrace, func(*situation) {}
-	all := dimension{nothing, ago(grace-tick, nothing), ago(grace, nothing)}
-	for _, deleted := range sources {
-		all = append(all, ago(grace-tick, deleted))
-	}
-	return all
-}
-
 func unsupported() dimension {
 	return oneOf(func(m *situation, why string) { m.State.UnsupportedReason = why }, "", "uploader is not supported")
 }

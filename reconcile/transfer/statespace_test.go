@@ -103,9 +103,9 @@ func phaseDimensions(phase Phase) []dimension {
 	case Accepted:
 		return []dimension{sinceAccepted(), alternatives(noSource(), diagnosis(), slot()), mayMarkPrepared(), nodeBound()}
 	case Prepared:
-		return []dimension{onNode(), progress(), noSource(), ages(func(m *situation, at time.Time) { m.State.AcceptedAt = at }), alternatives(slot(), replaced()), nodeBound()}
+		return []dimension{onNode(), progress(), noSource(), ages(func(m *situation, at time.Time) { m.State.AcceptedAt = at }), slot(), nodeBound()}
 	case InProgress:
-		return []dimension{begun, alternatives(append(progress(), earlyProgress), delivery()), alternatives(activity(), noSource(), replaced(noSource()[1:]...)), nodeBound()}
+		return []dimension{begun, alternatives(append(progress(), earlyProgress), delivery()), alternatives(activity(), noSource()), nodeBound()}
 	case Canceling:
 		return []dimension{begun, alternatives(progress(), delivery()), started(), noSource()}
 	case Completed, Failed, Canceled:
@@ -166,9 +166,9 @@ func exposures(restarts int, nodes []string) []objects.Exposure {
 	return all
 }
 
-// nodeStates are the states of the node of a mover: nothing, the node is lost, or its end is not confirmed in time. The
-// absent mover of an Accepted transfer may have been lost. An Accepted transfer without a restart may also have been
-// accepted by an agent of Velero.
+// nodeStates are the states of the node of a mover: nothing, the node is lost, or its end is not confirmed in time. This
+// agent may know why it deleted a mover that is absent or deleting. An Accepted transfer without a restart may also have
+// been accepted by an agent of Velero.
 func nodeStates(phase Phase, restarts int, exposure objects.Exposure) []choice {
 	all := reachableNodeStates(phase, exposure)
 	if phase == Accepted && restarts == 0 {
@@ -182,19 +182,34 @@ func nodeStates(phase Phase, restarts int, exposure objects.Exposure) []choice {
 func reachableNodeStates(phase Phase, exposure objects.Exposure) []choice {
 	deleting := func(ago time.Duration) choice { return func(m *situation) { m.Observed.DeletingAt = now().Add(-ago) } }
 	nodeLost := func(m *situation) { m.Observed.NodeLost = true }
-	grace := DefaultLimits().TerminationGrace
+	known := func(nodeState choice) choice {
+		return func(m *situation) {
+			nodeState(m)
+			m.Observed.Loss = Loss{Reason: objects.LostStalled, Message: "reason of this loss"}
+		}
+	}
+	nothing, grace := func(*situation) {}, DefaultLimits().TerminationGrace
+	replaceable := phase == Prepared || phase == InProgress
 	switch exposure.Condition {
 	case objects.Running, objects.Succeeded:
-		return []choice{func(*situation) {}, nodeLost}
+		return []choice{nothing, nodeLost}
 	case objects.Terminating:
-		return []choice{deleting(grace - tick), deleting(grace), nodeLost}
-	case objects.Absent:
-		if phase == Accepted {
-			return []choice{func(*situation) {}, func(m *situation) { m.Observed.Loss = Loss{Reason: objects.LostEvicted, Message: exposureMessage} }}
+		all := []choice{deleting(grace - tick), deleting(grace), nodeLost}
+		if replaceable {
+			all = append(all, known(deleting(grace)), known(nodeLost))
 		}
-	case objects.Pending, objects.Unrunnable, objects.Lost, objects.Failed:
+		return all
+	case objects.Lost:
+		if replaceable {
+			return []choice{nothing, nodeLost, deleting(grace - tick), known(deleting(grace - tick)), known(deleting(grace))}
+		}
+	case objects.Absent:
+		if replaceable || phase == Accepted {
+			return []choice{nothing, known(nothing)}
+		}
+	case objects.Pending, objects.Unrunnable, objects.Failed:
 	}
-	return []choice{func(*situation) {}}
+	return []choice{nothing}
 }
 
 // results are the possible results of a mover; only one that succeeded has a result.

@@ -61,72 +61,55 @@ func currentProgress(s State, observed Observed) Progress {
 // finish writes a terminal phase. A transfer that never started gets its completion time as start time, as with
 // Velero: clients compute the duration.
 func finish(s State, observed Observed, phase Phase, reason Reason) Step {
-	s.Phase, s.CompletedAt, s.StartedAt, s.Restarting = phase, observed.Now, cmp.Or(s.StartedAt, observed.Now), false
+	s.Phase, s.CompletedAt, s.StartedAt = phase, observed.Now, cmp.Or(s.StartedAt, observed.Now)
 	if s.OwnsSnapshot && !s.Deleting {
 		s.Finalizer = true // cleanup deletes the snapshot
 	}
 	return write(s, reason)
 }
 
-// restart replaces a lost mover. The pod of the mover is deleted before Accepted is written: an agent of Velero on
-// any node cancels an Accepted transfer with a failed pod (velero-protocol 1.4). In Accepted the pod is therefore
-// deleted first, and the restart is counted after that. In later phases the restart is counted first (see replace), and
-// always after the loss of a node, whose mover may still run: so its claim is never used again, whatever is interrupted.
+// restart replaces a lost mover. Its pod is deleted before the restart is counted: an agent of Velero on any node cancels
+// an Accepted transfer with a failed pod (velero-protocol 1.4). Only a mover that is lost with its node in Accepted is
+// counted first. It may still run, and an agent that is interrupted after the deletion would create the next mover with
+// its claim.
 func restart(s State, observed Observed, lim Limits) Step {
 	loss := Loss{Reason: observed.Exposure.Reason, Message: observed.Exposure.Message}
-	deleted := observed.Exposure.Condition == objects.Absent
-	if deleted {
-		loss = cmp.Or(observed.Loss, Vanished())
+	nodeLost := loss.Reason == objects.LostNode
+	if !nodeLost {
+		loss = cmp.Or(observed.Loss, loss, Vanished())
 	}
 	switch {
 	case observed.SourceGone:
 		return failed(s, observed, ReasonSourceGone, sourceGone)
 	case observed.PodResumed != "":
 		return failed(s, observed, ReasonUnconfirmed, joined(loss.Message, observed.PodResumed))
-	case loss.Reason == objects.LostNode && s.NodeBound: // no other node has its volume
+	case nodeLost && s.NodeBound: // no other node has its volume
 		return failed(s, observed, ReasonMoverLost, loss.Message)
 	case s.Restarts >= lim.Retries:
 		return failed(s, observed, ReasonMoverLost, fmt.Sprintf("%s; given up after %d restarts", loss.Message, s.Restarts))
-	case s.Phase.NeedsMover() && !deleted && loss.Reason != objects.LostNode:
-		step := deleteMover(observed, ReasonStale, remaining(s.PrepareDeadline(lim), observed))
-		step.Loss = loss
-		return step
+	case observed.Exposure.Condition == objects.Absent, s.Phase.NeedsMover() && nodeLost, s.Phase.HasMover() && unconfirmed(observed, lim):
+		return countRestart(s, observed, loss)
 	}
-	s.Restarts++
-	s.Exposer, s.AcceptedAt, s.Message = cmp.Or(s.Exposer, observed.ThisNode), observed.Now, loss.Message
-	s.Restarting = !deleted && !unconfirmed(observed, lim) && !s.Phase.NeedsMover()
-	if !s.Restarting {
-		s = requeue(s)
+	left := remainingUntilLost(observed, lim)
+	if s.Phase.NeedsMover() {
+		left = remaining(s.PrepareDeadline(lim), observed)
 	}
-	step := write(s, ReasonRestarted)
+	step := deleteMover(observed, ReasonStale, left)
 	step.Loss = loss
 	return step
 }
 
-// requeue returns the state to Accepted, without start time and progress.
-func requeue(s State) State {
-	s.Phase, s.StartedAt, s.Progress, s.Restarting = Accepted, time.Time{}, Progress{}, false
+// countRestart returns the transfer to Accepted, without start time and progress.
+func countRestart(s State, observed Observed, loss Loss) Step {
+	s.Restarts++
+	s.Exposer, s.AcceptedAt, s.Message = cmp.Or(s.Exposer, observed.ThisNode), observed.Now, loss.Message
+	s.Phase, s.StartedAt, s.Progress = Accepted, time.Time{}, Progress{}
 	if !s.NodeBound {
 		s.Node = ""
 	}
-	return s
-}
-
-// replace deletes the pod of a mover that was given up, and then returns the transfer to Accepted. It waits for the
-// pod no longer than the grace period. The next mover is not created before that pod is deleted.
-func replace(s State, observed Observed, lim Limits) Step {
-	left := remaining(s.AcceptedAt.Add(lim.TerminationGrace), observed)
-	switch {
-	case observed.SourceGone:
-		return failed(s, observed, ReasonSourceGone, sourceGone)
-	case observed.PodResumed != "":
-		return failed(s, observed, ReasonUnconfirmed, joined(s.Message, observed.PodResumed))
-	case observed.Exposure.Condition == objects.Absent || left <= 0:
-		return write(requeue(s), ReasonRequeued)
-	case observed.Exposure.Condition == objects.Terminating:
-		return wait(WaitMoverEnd, left)
-	}
-	return deleteMover(observed, ReasonStale, left)
+	step := write(s, ReasonRestarted)
+	step.Loss = loss
+	return step
 }
 
 // stalled restarts a mover that reports nothing new if no mover of the transfer was replaced before. A second stall

@@ -18,7 +18,7 @@ const (
 	ByUID      = "uid"      // every informer
 	BySnapshot = "snapshot" // DataUploads, by namespace/name of the VolumeSnapshot that they read
 	ByNode     = "node"     // transfers, by the nodes whose agents may own them
-	ByPod      = "pod"      // PodVolumeRestores, by namespace/name of the pod that they restore to
+	ByPod      = "pod"      // unsettled PodVolumeRestores, by namespace/name of the pod that they restore to
 )
 
 // Object is any API object that an informer can cache.

@@ -2,7 +2,6 @@ package informers
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -32,17 +31,12 @@ func newTransfers(b *group, velero *Clientset, namespace string) Transfers {
 }
 
 func (t *Transfers) index() error {
-	return errors.Join(
-		t.DataUploads.Index(BySnapshot, func(upload *velerov2alpha1.DataUpload) []string {
-			if upload.Spec.CSISnapshot == nil {
-				return nil
-			}
-			return []string{upload.Spec.SourceNamespace + "/" + upload.Spec.CSISnapshot.VolumeSnapshot}
-		}),
-		t.PodVolumeRestores.Index(ByPod, func(restore *velerov1.PodVolumeRestore) []string {
-			return []string{restore.Spec.Pod.Namespace + "/" + restore.Spec.Pod.Name}
-		}),
-	)
+	return t.DataUploads.Index(BySnapshot, func(upload *velerov2alpha1.DataUpload) []string {
+		if upload.Spec.CSISnapshot == nil {
+			return nil
+		}
+		return []string{upload.Spec.SourceNamespace + "/" + upload.Spec.CSISnapshot.VolumeSnapshot}
+	})
 }
 
 // Typed clients for the transfers of one kind in one namespace.

@@ -133,7 +133,24 @@ func (k *kindController[T]) addHandlers(caches *informers.Caches) ([]cache.DoneC
 }
 
 func (k *kindController[T]) index() error {
-	return k.resources.Index(informers.ByNode, func(object T) []string { return k.transfers.Kind.Get(object).Nodes() })
+	return errors.Join(
+		k.resources.Index(informers.ByNode, func(object T) []string { return k.transfers.Kind.Get(object).Nodes() }),
+		k.resources.Index(informers.ByPod, func(object T) []string {
+			if k.transfers.Kind.Get(object).Settled() {
+				return nil
+			}
+			return k.pods(object)
+		}),
+	)
+}
+
+// pods returns the namespace/name of the pod to whose volume a resource restores; none if it is of another kind.
+func (k *kindController[T]) pods(object T) []string {
+	source := k.transfers.Kind.Movement(object, 0).Source.PodVolume
+	if source == nil || !k.transfers.Kind.Restores {
+		return nil
+	}
+	return []string{source.Pod.Namespace + "/" + source.Pod.Name}
 }
 
 // addTermHandlers registers the handlers for the movers and claims that only a coordinator watches.
@@ -177,11 +194,10 @@ func keys[T metav1.Object](objects []T) []string {
 	return all
 }
 
-// siblings returns the unfinished restores into other volumes of the same pod. They are on the same node, or have
-// none yet.
+// siblings returns the unfinished restores to other volumes of the same pod.
 func (k *kindController[T]) siblings(object T) (found []T) {
-	for _, name := range []string{k.transfers.Kind.Get(object).Node, ""} {
-		for _, other := range k.resources.ByIndex(informers.ByNode, name) {
+	for _, pod := range k.pods(object) {
+		for _, other := range k.resources.ByIndex(informers.ByPod, pod) {
 			if k.transfers.SharePod(object, other) {
 				found = append(found, other)
 			}
@@ -192,9 +208,6 @@ func (k *kindController[T]) siblings(object T) (found []T) {
 
 // enqueueSiblings enqueues the restores that may wait for this one after it changed or was deleted.
 func (k *kindController[T]) enqueueSiblings(object T) {
-	if !k.transfers.Kind.Restores || k.transfers.Kind.Rebinds {
-		return
-	}
 	for _, other := range k.siblings(object) {
 		if k.transfers.AwaitsSibling(other) {
 			k.enqueue(informers.Key(other))

@@ -18,6 +18,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/reconcile"
 	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/transfer"
@@ -109,7 +110,7 @@ func queueOf[T transfer.Object](t *testing.T, kind transfer.Kind[T]) (l *kindCon
 func restoreTo(pod types.UID, name, node string, phase velerov1.PodVolumeRestorePhase, finalizers ...string) *velerov1.PodVolumeRestore {
 	return &velerov1.PodVolumeRestore{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name, UID: types.UID(name), Finalizers: finalizers},
-		Spec:       velerov1.PodVolumeRestoreSpec{UploaderType: "kopia", Pod: corev1.ObjectReference{UID: pod}},
+		Spec:       velerov1.PodVolumeRestoreSpec{UploaderType: "kopia", Pod: corev1.ObjectReference{Namespace: "app", Name: string(pod), UID: pod}},
 		Status:     velerov1.PodVolumeRestoreStatus{Phase: phase, Node: node},
 	}
 }
@@ -146,6 +147,11 @@ func TestAChangedRestoreEnqueuesThoseThatMayWaitForIt(t *testing.T) {
 		}
 		l.enqueueSiblings(ended)
 		require.ElementsMatch(t, []string{"velero/prepared", "velero/unplaced"}, taken.taken())
+		settled := restoreTo("pod", "settled", "n1", velerov1.PodVolumeRestorePhaseFailed)
+		require.NoError(t, all.Add(settled))
+		require.Len(t, all.ByIndex(informers.ByPod, "app/pod"), 4, "unsettled restores to this pod")
+		l.enqueueSiblings(settled)
+		require.ElementsMatch(t, []string{"velero/prepared", "velero/unplaced"}, taken.taken(), "no event showed it before it was settled")
 
 		backups, stored, taken := queueOf(t, transfer.PodVolumeBackup())
 		one := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1"}}

@@ -89,7 +89,7 @@ func (t *TransferReconciler[T]) notWritten(s *request[T], starts bool) {
 func (t *TransferReconciler[T]) expose(ctx context.Context, s *request[T]) error {
 	waits, err := t.Exposer.Ensure(ctx, s.move)
 	if terminal := (*exposer.TerminalError)(nil); errors.As(err, &terminal) {
-		return t.write(ctx, s, transfer.FailExpose(s.state, s.seen, terminal.Error()))
+		return t.write(ctx, s, transfer.FailExpose(s.state, s.observed, terminal.Error()))
 	}
 	t.reportRefusal(s, EventCreateFailed, err)
 	t.local.exposed(s.key, s.state.Restarts, waits, err)
@@ -102,7 +102,7 @@ func (t *TransferReconciler[T]) expose(ctx context.Context, s *request[T]) error
 // rebind binds the restored volume to its target claim. It saves the mover's log before it deletes the pod. The cache
 // claim of the mover stays until the clean-up. It sends no request while an event is still due.
 func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T]) error {
-	t.local.update(s.key, func(kept *entry) { kept.rebinds = cmp.Or(kept.rebinds, s.seen.Now) })
+	t.local.update(s.key, func(kept *entry) { kept.rebinds = cmp.Or(kept.rebinds, s.observed.Now) })
 	if _, known := t.moverClaim(s); !known {
 		return nil // its watch enqueues this resource
 	}
@@ -149,10 +149,10 @@ func (t *TransferReconciler[T]) abandonRebind(ctx context.Context, s *request[T]
 		return err
 	}
 	if bound {
-		return t.write(ctx, s, transfer.CompleteRebind(s.state, s.seen, message))
+		return t.write(ctx, s, transfer.CompleteRebind(s.state, s.observed, message))
 	}
 	t.keepLog(ctx, s)
-	return t.write(ctx, s, transfer.FailRebind(s.state, s.seen, joinNonEmpty(why, t.local.read(s.key).blocker, message)))
+	return t.write(ctx, s, transfer.FailRebind(s.state, s.observed, joinNonEmpty(why, t.local.read(s.key).blocker, message)))
 }
 
 // deleteMover deletes the mover pod. It saves the log of a finished mover first.
@@ -170,7 +170,7 @@ func (t *TransferReconciler[T]) deleteMover(ctx context.Context, s *request[T], 
 		t.reportRefusal(s, EventCleanUpWaits, err)
 		return err
 	}
-	t.local.markDeleted(s.key, found, !s.late)
+	t.local.markDeleted(s.key, found, !s.cachesLag)
 	return nil
 }
 
@@ -193,7 +193,7 @@ func (t *TransferReconciler[T]) cleanUp(ctx context.Context, s *request[T], forc
 		t.reportRefusal(s, EventCleanUpWaits, err)
 		return 0, err
 	}
-	t.local.markDeleted(s.key, found, !s.late)
+	t.local.markDeleted(s.key, found, !s.cachesLag)
 	switch {
 	case !snapshots:
 	case waits != "":
@@ -208,7 +208,7 @@ func (t *TransferReconciler[T]) cleanUp(ctx context.Context, s *request[T], forc
 // cleanUpWaits sends one Event if a clean-up waits longer than CleanUpWarning. Only a person can fix a CSI driver
 // that does not delete a snapshot. It returns the delay until the warning; 0 once it is due.
 func (t *TransferReconciler[T]) cleanUpWaits(ctx context.Context, s *request[T], waits string) time.Duration {
-	if left := s.state.CompletedAt.Add(t.Limits.CleanUpWarning).Sub(s.seen.Now); left > 0 {
+	if left := s.state.CompletedAt.Add(t.Limits.CleanUpWarning).Sub(s.observed.Now); left > 0 {
 		return left
 	}
 	if t.local.toReport(s.key) {

@@ -19,23 +19,23 @@ import (
 // agent first observed it. So a resource that was queued, or owned by another agent until now, is not late because of
 // its age.
 func (t *TransferReconciler[T]) eligible(ctx context.Context, s *request[T]) (err error) {
-	s.seen.WaitsSince = t.local.waitsSince(s.key, s.seen.Now)
+	s.observed.WaitsSince = t.local.waitsSince(s.key, s.observed.Now)
 	switch source := s.move.Source; {
-	case !s.seen.Exposes:
-		if s.seen.WaitingFor, err = t.standInBlocker(ctx, s); !s.seen.OwnsMover {
+	case !s.observed.Exposes:
+		if s.observed.WaitingFor, err = t.standInBlocker(ctx, s); !s.observed.OwnsMover {
 			t.local.clearWait(s.key)
 			return err
 		}
 	case t.decided(s): // no observation is needed
 		return nil
 	case source.Target != nil:
-		s.seen.WaitingFor = t.consumer(ctx, s)
-		s.needs.targetClaim = true
+		s.observed.WaitingFor = t.consumer(ctx, s)
+		s.reservations.targetClaim = true
 	case source.PodVolume != nil && s.move.Restores:
-		s.seen.WaitingFor, err = t.init(ctx, s)
+		s.observed.WaitingFor, err = t.init(ctx, s)
 	}
-	s.seen.Eligible = err == nil && s.seen.WaitingFor == ""
-	if s.seen.Eligible {
+	s.observed.Eligible = err == nil && s.observed.WaitingFor == ""
+	if s.observed.Eligible {
 		t.local.clearWait(s.key)
 	}
 	return err
@@ -64,8 +64,8 @@ func (t *TransferReconciler[T]) init(ctx context.Context, s *request[T]) (awaits
 			return "", err
 		}
 	}
-	s.seen.SourceGone = pod == nil
-	s.seen.Unbounded = pod != nil && !transfer.PodEnded(pod)
+	s.observed.SourceGone = pod == nil
+	s.observed.Unbounded = pod != nil && !transfer.PodEnded(pod)
 	return transfer.InitBlocker(pod), nil
 }
 
@@ -102,14 +102,14 @@ func (t *TransferReconciler[T]) consumer(ctx context.Context, s *request[T]) (aw
 
 // pastDeadline reports whether a new resource must end now if no agent accepts it.
 func (t *TransferReconciler[T]) pastDeadline(s *request[T]) bool {
-	return !s.seen.Now.Before(s.seen.WaitsSince.Add(t.Limits.PrepareTimeout))
+	return !s.observed.Now.Before(s.observed.WaitsSince.Add(t.Limits.PrepareTimeout))
 }
 
 // source observes the pod whose volume is moved, before a mover is created for it or started. A missing pod fails the
 // transfer, so a cache miss is confirmed with a GET. It is skipped while the mover runs: it would cost one GET per
 // progress Event.
 func (t *TransferReconciler[T]) source(ctx context.Context, s *request[T]) error {
-	lost := s.seen.Exposure.Condition == objects.Absent || s.seen.Exposure.Condition == objects.Lost
+	lost := s.observed.Exposure.Condition == objects.Absent || s.observed.Exposure.Condition == objects.Lost
 	works := s.state.Phase.IsMoving() && !lost
 	if s.move.Source.PodVolume == nil || !s.state.Phase.NeedsSource() || works {
 		return nil
@@ -124,7 +124,7 @@ func (t *TransferReconciler[T]) source(ctx context.Context, s *request[T]) error
 // confirmSource fetches the pod whose volume a second mover is about to overwrite. The first mover may have let the pod
 // start, which a late cache does not show.
 func (t *TransferReconciler[T]) confirmSource(ctx context.Context, s *request[T]) error {
-	if !s.needs.slot || !s.move.Restores || s.state.Restarts == 0 || s.move.Source.PodVolume == nil || t.localPod(s) == nil {
+	if !s.reservations.slot || !s.move.Restores || s.state.Restarts == 0 || s.move.Source.PodVolume == nil || t.localPod(s) == nil {
 		return nil
 	}
 	return t.liveSource(ctx, s)
@@ -140,9 +140,9 @@ func (t *TransferReconciler[T]) liveSource(ctx context.Context, s *request[T]) e
 
 // sourceIs records the pod whose volume is moved; nil if it does not exist.
 func (r *request[T]) sourceIs(pod *corev1.Pod) {
-	r.seen.SourceGone = pod == nil
+	r.observed.SourceGone = pod == nil
 	if r.move.Restores {
-		r.seen.PodResumed = transfer.PodResumed(pod, r.move.Source.PodVolume.Volume)
+		r.observed.PodResumed = transfer.PodResumed(pod, r.move.Source.PodVolume.Volume)
 	}
 }
 

@@ -74,6 +74,6 @@ func TestAReportOfAnEarlierMoverDoesNotCountForTheCurrentOne(t *testing.T) {
 	for after, started := range map[time.Duration]bool{0: true, -time.Second: false} {
 		s := newWorking()
 		s.reports[eventStarted] = report{at: s.object.Status.StartTimestamp.Add(after)}
-		require.Equal(t, started, s.observed(t).seen.Started)
+		require.Equal(t, started, s.observed(t).observed.Started)
 	}
 }

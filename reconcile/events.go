@@ -86,7 +86,7 @@ func (t *TransferReconciler[T]) reportObserved(ctx context.Context, s *request[T
 
 // reportForeign sends one Event for a new resource that belongs to another data mover.
 func (t *TransferReconciler[T]) reportForeign(s *request[T]) {
-	acts := s.seen.Exposes || s.seen.OwnsMover
+	acts := s.observed.Exposes || s.observed.OwnsMover
 	if !s.state.Foreign || !acts || !s.state.Phase.IsNew() || !t.local.toReport(s.key) {
 		return
 	}
@@ -97,8 +97,8 @@ func (t *TransferReconciler[T]) reportForeign(s *request[T]) {
 // reportTerminating sends one Event if the kubelet of a reachable node has not ended a deleted mover pod. Nothing is
 // forced there: the mover may still run.
 func (t *TransferReconciler[T]) reportTerminating(ctx context.Context, s *request[T]) {
-	waits := s.state.Phase.Terminal() && s.seen.Exposure.Condition == objects.Terminating && !s.seen.NodeLost
-	if !waits || s.seen.Now.Before(s.seen.DeletingAt.Add(t.Limits.CleanUpWarning)) || !t.local.toReport(s.key) {
+	waits := s.state.Phase.Terminal() && s.observed.Exposure.Condition == objects.Terminating && !s.observed.NodeLost
+	if !waits || s.observed.Now.Before(s.observed.DeletingAt.Add(t.Limits.CleanUpWarning)) || !t.local.toReport(s.key) {
 		return
 	}
 	klog.FromContext(ctx).Info("Mover pod has not terminated", "pod", klog.KObj(s.pod), "node", s.pod.Spec.NodeName)

@@ -47,7 +47,7 @@ func TestOnlyClaimsOfTheResourceAreItsLeftovers(t *testing.T) {
 		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: "claim", OwnerReferences: []metav1.OwnerReference{{UID: owner, Controller: new(true)}}}}
 		s.claims = map[string]*corev1.PersistentVolumeClaim{testKey: claim}
 		request := s.observed(t)
-		require.Equal(t, left, request.seen.HasLeftovers)
+		require.Equal(t, left, request.observed.HasLeftovers)
 		require.Equal(t, left, len(s.found(request).Claims) == 1)
 	}
 }

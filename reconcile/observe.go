@@ -22,10 +22,10 @@ const (
 // the local state, which records since when something is observed. It reads caches. It asks the API server only where a
 // missing pod, or a late cache, has consequences: see confirmMover, confirmSource, verifyCleanup, source and standInBlocker.
 func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) error {
-	s.seen = transfer.Observed{Now: t.Clock.Now(), ThisNode: t.Agent.Node, Rebinds: t.Kind.Rebinds}
+	s.observed = transfer.Observed{Now: t.Clock.Now(), ThisNode: t.Agent.Node, Rebinds: t.Kind.Rebinds}
 	s.pod = t.mover(s)
-	s.seen.Ownership = t.Agent.OwnershipOf(s.state, t.owningNode(s), objects.ReadPod(s.pod).Node)
-	if !s.seen.Acts() || s.state.Foreign {
+	s.observed.Ownership = t.Agent.OwnershipOf(s.state, t.owningNode(s), objects.ReadPod(s.pod).Node)
+	if !s.observed.Acts() || s.state.Foreign {
 		t.local.clearWait(s.key)
 		return nil
 	}
@@ -40,7 +40,7 @@ func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) erro
 		return err
 	}
 	if s.state.Cancel || s.state.Deleting {
-		s.seen.CanceledAt = t.local.canceled(s.key, s.seen.Now)
+		s.observed.CanceledAt = t.local.canceled(s.key, s.observed.Now)
 	}
 	if err := t.tolerate(s, t.source(ctx, s)); err != nil {
 		return err
@@ -51,8 +51,8 @@ func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) erro
 	case transfer.Accepted:
 		t.diagnose(ctx, s)
 	case transfer.Prepared:
-		s.needs.delayed, s.seen.SlotIn = t.startDelay(s)
-		s.needs.slot = !s.needs.delayed && s.seen.Exposure.Condition == objects.Running
+		s.reservations.delayed, s.observed.SlotIn = t.startDelay(s)
+		s.reservations.slot = !s.reservations.delayed && s.observed.Exposure.Condition == objects.Running
 		return t.tolerate(s, t.confirmSource(ctx, s))
 	case transfer.InProgress, transfer.Canceling:
 		t.watchMover(s)
@@ -75,16 +75,16 @@ func (t *TransferReconciler[T]) owningNode(s *request[T]) string {
 
 // exposure reads the state of the mover pod and of the objects created with it.
 func (t *TransferReconciler[T]) exposure(s *request[T]) {
-	s.seen.Exposure = objects.ReadPod(s.pod)
+	s.observed.Exposure = objects.ReadPod(s.pod)
 	if s.state.Phase.NeedsSource() {
-		s.seen.Loss = t.local.loss(s.key, s.state.Restarts, s.pod)
+		s.observed.Loss = t.local.loss(s.key, s.state.Restarts, s.pod)
 	}
 	if s.pod != nil && s.pod.DeletionTimestamp != nil {
-		s.seen.DeletingAt = t.local.deletingSince(s.key, s.pod.UID, s.seen.Now)
+		s.observed.DeletingAt = t.local.deletingSince(s.key, s.pod.UID, s.observed.Now)
 	}
 	known := t.local.read(s.key)
-	s.seen.Rebound, s.seen.RebindingSince = known.rebound, known.rebinds
-	s.seen.HasLeftovers = len(t.found(s).Claims) > 0 ||
+	s.observed.Rebound, s.observed.RebindingSince = known.rebound, known.rebinds
+	s.observed.HasLeftovers = len(t.found(s).Claims) > 0 ||
 		s.state.HasLeftovers() && s.move.Source.Snapshot != nil && !known.clean
 }
 
@@ -120,7 +120,7 @@ func (t *TransferReconciler[T]) moverClaim(s *request[T]) (claim *corev1.Persist
 // verifyCleanup fetches, before the finalizer is removed, what the caches lack and this agent did not delete. The
 // caches may lag behind the API server.
 func (t *TransferReconciler[T]) verifyCleanup(ctx context.Context, s *request[T]) error {
-	if !s.state.Phase.Terminal() || !s.state.HasLeftovers() || s.seen.HasLeftovers || s.seen.Exposure.Condition != objects.Absent {
+	if !s.state.Phase.Terminal() || !s.state.HasLeftovers() || s.observed.HasLeftovers || s.observed.Exposure.Condition != objects.Absent {
 		return nil
 	}
 	pod, claims := t.local.undeleted(s.key, t.Exposer.Claims(s.move))
@@ -129,7 +129,7 @@ func (t *TransferReconciler[T]) verifyCleanup(ctx context.Context, s *request[T]
 		return err
 	}
 	if left.Pod != nil || len(left.Claims) > 0 {
-		s.pod, s.claims, s.late = left.Pod, left.Claims, true
+		s.pod, s.claims, s.cachesLag = left.Pod, left.Claims, true
 		t.exposure(s)
 	}
 	return nil
@@ -164,31 +164,32 @@ func (t *TransferReconciler[T]) confirmMover(ctx context.Context, s *request[T])
 
 func (t *TransferReconciler[T]) watchMover(s *request[T]) {
 	if _, at, ok := t.Movers.Last(s.object.GetUID(), eventStarted, s.pod); ok {
-		s.seen.Started = !at.Before(s.state.StartedAt)
+		s.observed.Started = !at.Before(s.state.StartedAt)
 	}
 	if message, at, ok := t.Movers.Last(s.object.GetUID(), eventProgress, s.pod); ok {
 		if progress, err := transfer.ReadProgress(message); err == nil {
-			s.seen.Progress, s.seen.ProgressAt = progress, at
+			s.observed.Progress, s.observed.ProgressAt = progress, at
 		}
 	}
-	s.seen.ActiveAt = t.local.active(s.key, activity{s.state.StartedAt, s.seen.Started, s.seen.Progress, s.seen.ProgressAt}, s.seen.Now)
+	last := activity{s.state.StartedAt, s.observed.Started, s.observed.Progress, s.observed.ProgressAt}
+	s.observed.ActiveAt = t.local.active(s.key, last, s.observed.Now)
 }
 
 func (t *TransferReconciler[T]) readResult(s *request[T]) {
-	if s.seen.Exposure.Condition != objects.Succeeded {
+	if s.observed.Exposure.Condition != objects.Succeeded {
 		return
 	}
-	result, err := t.Kind.Result(s.seen.Exposure.Message)
+	result, err := t.Kind.Result(s.observed.Exposure.Message)
 	if err != nil {
-		s.seen.ResultError = err.Error()
+		s.observed.ResultError = err.Error()
 		return
 	}
-	s.seen.Result = &result
+	s.observed.Result = &result
 }
 
 // unprepared reports whether the prepare timeout has passed.
 func (t *TransferReconciler[T]) unprepared(s *request[T]) bool {
-	return s.state.Phase.NeedsMover() && !s.seen.Now.Before(s.state.PrepareDeadline(t.Limits))
+	return s.state.Phase.NeedsMover() && !s.observed.Now.Before(s.state.PrepareDeadline(t.Limits))
 }
 
 // tolerate returns the error of an observation, but nil after the prepare timeout: the next step is the same then. It
@@ -203,8 +204,8 @@ func (t *TransferReconciler[T]) tolerate(s *request[T], err error) error {
 
 // diagnose finds out, after the prepare timeout, what prevented the mover from starting.
 func (t *TransferReconciler[T]) diagnose(ctx context.Context, s *request[T]) {
-	if !s.seen.Exposes && !s.seen.OwnsMover || !t.unprepared(s) {
+	if !s.observed.Exposes && !s.observed.OwnsMover || !t.unprepared(s) {
 		return
 	}
-	s.seen.Diagnosis = joinNonEmpty(t.local.read(s.key).blocker, t.Exposer.Diagnose(ctx, s.move, t.found(s)))
+	s.observed.Diagnosis = joinNonEmpty(t.local.read(s.key).blocker, t.Exposer.Diagnose(ctx, s.move, t.found(s)))
 }

@@ -11,16 +11,16 @@ import (
 
 // request is one resource as one reconcile observes it.
 type request[T transfer.Object] struct {
-	key    string
-	object T
-	state  transfer.State
-	move   objects.MoverSpec
-	pod    *corev1.Pod                     // the mover pod, or nil
-	claims []*corev1.PersistentVolumeClaim // claims created for it that only the API server returned
-	within time.Duration                   // when to observe it again at the latest; 0: as the step says
-	late   bool                            // only the API server has pod and claims: no event reports their deletion
-	needs  needs
-	seen   transfer.Observed
+	key           string
+	object        T
+	state         transfer.State
+	move          objects.MoverSpec
+	pod           *corev1.Pod                     // the mover pod, or nil
+	claims        []*corev1.PersistentVolumeClaim // claims created for it that only the API server returned
+	requeueWithin time.Duration                   // when to observe it again at the latest; 0: as the step says
+	cachesLag     bool                            // only the API server has pod and claims: no event reports their deletion
+	reservations  reservations
+	observed      transfer.Observed
 }
 
 func (t *TransferReconciler[T]) newRequest(key string, object T) *request[T] {
@@ -35,8 +35,8 @@ func (t *TransferReconciler[T]) movement(object T) objects.MoverSpec {
 	return move
 }
 
-// needs is what a transfer needs beyond its own objects, as one reconcile observes it.
-type needs struct {
+// reservations is what reserve acquires for a transfer, as one reconcile observes it.
+type reservations struct {
 	targetClaim bool // the target claim, until the transfer is accepted
 	targetPod   bool // to be enqueued when its target pod changes
 	slot        bool // a slot, because its mover is ready to start

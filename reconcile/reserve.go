@@ -8,45 +8,45 @@ import (
 // It releases all else, so none can leak. It runs even after a failed observation, which has no needs.
 func (t *TransferReconciler[T]) reserve(s *request[T]) {
 	uid, enqueue := s.object.GetUID(), func() { t.Enqueue(s.key) }
-	takes, prepared := s.state.TakesSlot(), s.seen.OwnsMover && s.state.Phase.NeedsSlot()
+	takes, prepared := s.state.TakesSlot(), s.observed.OwnsMover && s.state.Phase.NeedsSlot()
 	switch {
 	case takes:
 		t.NodeSlots.ForceAcquire(s.state.Node, uid)
-	case !prepared || s.needs.delayed:
+	case !prepared || s.reservations.delayed:
 		t.NodeSlots.Release(uid)
-	case s.needs.slot:
-		s.seen.HasSlot = t.NodeSlots.Queue(s.state.Node, uid, s.state.CreatedAt, enqueue)
+	case s.reservations.slot:
+		s.observed.HasSlot = t.NodeSlots.Queue(s.state.Node, uid, s.state.CreatedAt, enqueue)
 	}
-	if takes && s.seen.OwnsMover {
+	if takes && s.observed.OwnsMover {
 		t.Movers.Watch(uid, enqueue)
 	} else {
 		t.Movers.Forget(uid)
 	}
-	rebinds := s.seen.OwnsMover && s.state.Phase.HasStarted() && !s.state.MoverSucceededAt.IsZero()
+	rebinds := s.observed.OwnsMover && s.state.Phase.HasStarted() && !s.state.MoverSucceededAt.IsZero()
 	if rebinds && s.move.Source.Target != nil && !t.Agent.IsCoordinator() {
 		t.Restored.Watch(uid, types.NamespacedName{Namespace: s.move.Namespace, Name: s.move.Name}, enqueue)
 	} else {
 		t.Restored.Forget(uid)
 	}
-	if source := s.move.Source.PodVolume; source != nil && s.needs.targetPod {
+	if source := s.move.Source.PodVolume; source != nil && s.reservations.targetPod {
 		t.local.update(s.key, func(kept *entry) { kept.followed = true })
 		t.TargetPods.Watch(uid, types.NamespacedName{Namespace: source.Pod.Namespace, Name: source.Pod.Name}, enqueue)
 	} else {
 		t.TargetPods.Forget(uid)
 	}
-	s.seen.Admitted = s.seen.Eligible && t.Admission.TryAdmit(uid, enqueue)
+	s.observed.Admitted = s.observed.Eligible && t.Admission.TryAdmit(uid, enqueue)
 	switch {
 	case !s.state.Phase.IsNew():
-		if left := t.countPrepared(s.object, s.state); s.seen.Exposes {
-			s.within = left
+		if left := t.countPrepared(s.object, s.state); s.observed.Exposes {
+			s.requeueWithin = left
 		}
-	case s.seen.Admitted && s.seen.Exposes:
-		s.seen.Admitted = t.Preparing.TryAcquire(s.state.NodeBound, uid, s.state.CreatedAt, enqueue)
+	case s.observed.Admitted && s.observed.Exposes:
+		s.observed.Admitted = t.Preparing.TryAcquire(s.state.NodeBound, uid, s.state.CreatedAt, enqueue)
 	default:
 		t.Preparing.Release(uid)
 	}
 	// An admitted restore keeps the watch until it is accepted: a retry would start a new one.
-	accepts := s.needs.targetClaim && (s.seen.WaitingFor != "" || s.seen.Admitted)
+	accepts := s.reservations.targetClaim && (s.observed.WaitingFor != "" || s.observed.Admitted)
 	if target := s.move.Source.Target; target != nil && (accepts || rebinds) {
 		t.Targets.Watch(uid, types.NamespacedName{Namespace: target.Namespace, Name: target.Claim}, enqueue)
 	} else {

@@ -14,8 +14,8 @@ func (t *TransferReconciler[T]) startDelay(s *request[T]) (delayed bool, left ti
 		return false, 0
 	}
 	busy := t.isBesideAnother(s)
-	if since := t.local.aloneSince(s.key, busy, s.seen.Now); !busy && s.state.Restarts > 0 {
-		left = max(since.Add(t.Limits.RestartDelay).Sub(s.seen.Now), 0)
+	if since := t.local.aloneSince(s.key, busy, s.observed.Now); !busy && s.state.Restarts > 0 {
+		left = max(since.Add(t.Limits.RestartDelay).Sub(s.observed.Now), 0)
 	}
 	return busy || left > 0, left
 }

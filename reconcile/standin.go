@@ -21,7 +21,7 @@ func (t *TransferReconciler[T]) standInBlocker(ctx context.Context, s *request[T
 		return "its node is unknown", nil
 	}
 	if left := t.servedFor(s); left > 0 && !t.decided(s) {
-		s.within, s.seen.OwnsMover = left, false
+		s.requeueWithin, s.observed.OwnsMover = left, false
 		return "", nil
 	}
 	reference := s.move.Source.PodVolume.Pod
@@ -35,17 +35,17 @@ func (t *TransferReconciler[T]) standInBlocker(ctx context.Context, s *request[T
 	case !known:
 		return "its node is unknown", nil
 	case pod == nil:
-		s.seen.SourceGone = reference.UID != "" // it existed when the restore was made
+		s.observed.SourceGone = reference.UID != "" // it existed when the restore was made
 		return fmt.Sprintf("pod %s does not exist", name), nil
 	case pod.Spec.NodeName == "":
-		s.seen.Unbounded = !transfer.PodEnded(pod)
+		s.observed.Unbounded = !transfer.PodEnded(pod)
 		return fmt.Sprintf("pod %s is not scheduled", name), nil
 	case t.Agent.Unavailable(pod.Spec.NodeName):
 		return "no ready node-agent on node " + pod.Spec.NodeName, nil
 	}
-	t.local.update(s.key, func(kept *entry) { kept.served, kept.servedAt = pod.Spec.NodeName, s.seen.Now })
-	s.needs.targetPod, s.seen.OwnsMover = false, false // the agent of that node owns it
-	s.within = t.servedFor(s)
+	t.local.update(s.key, func(kept *entry) { kept.served, kept.servedAt = pod.Spec.NodeName, s.observed.Now })
+	s.reservations.targetPod, s.observed.OwnsMover = false, false // the agent of that node owns it
+	s.requeueWithin = t.servedFor(s)
 	return "", nil
 }
 
@@ -57,21 +57,21 @@ func (t *TransferReconciler[T]) servedFor(s *request[T]) time.Duration {
 	if known.served == "" || t.Agent.Unavailable(known.served) {
 		return 0
 	}
-	return max(known.servedAt.Add(t.Limits.PrepareTimeout).Sub(s.seen.Now), 0)
+	return max(known.servedAt.Add(t.Limits.PrepareTimeout).Sub(s.observed.Now), 0)
 }
 
 // targetPod is the pod to be restored to as its watch shows it; nil is a pod that does not exist. It is not known while
 // there is no reason to look for it. It is fetched where the step cannot wait for the watch, and where the watch does not
 // show it: its absence fails the restore, and the first list of a watch may be older than the pod.
 func (t *TransferReconciler[T]) targetPod(ctx context.Context, s *request[T], reference corev1.ObjectReference) (pod *corev1.Pod, known bool, err error) {
-	early := s.seen.WaitsSince.Add(t.Limits.FollowTarget).Sub(s.seen.Now)
+	early := s.observed.WaitsSince.Add(t.Limits.FollowTarget).Sub(s.observed.Now)
 	switch {
 	case t.decided(s) || !canExist(reference):
 	case early > 0 && !t.local.read(s.key).followed && !t.pastDeadline(s):
-		s.within = early
+		s.requeueWithin = early
 		return nil, false, nil
 	default:
-		s.needs.targetPod = true
+		s.reservations.targetPod = true
 		pod, known = t.TargetPods.Pod(s.object.GetUID())
 		if known && isSource(pod, reference) || !known && !t.pastDeadline(s) {
 			return pod, known, nil

@@ -123,16 +123,16 @@ func (t *TransferReconciler[T]) Reconcile(ctx context.Context, key string) (time
 		return 0, err
 	}
 	t.reportObserved(ctx, s)
-	requeue, err := t.execute(ctx, s, transfer.Next(s.state, s.seen, t.Limits))
+	requeue, err := t.execute(ctx, s, transfer.Next(s.state, s.observed, t.Limits))
 	if errors.Is(err, errConflict) {
 		klog.FromContext(ctx).V(4).Info("Another client changed the object; waiting for its event")
 		return ConflictRequeue, nil
 	}
-	if s.late {
+	if s.cachesLag {
 		return ConflictRequeue, err
 	}
-	if s.within > 0 && (requeue == 0 || requeue > s.within) {
-		requeue = s.within
+	if s.requeueWithin > 0 && (requeue == 0 || requeue > s.requeueWithin) {
+		requeue = s.requeueWithin
 	}
 	return requeue, err
 }

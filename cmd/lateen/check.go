@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/cmd/lateen/check"
+	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 )
 
 // Exit codes of `lateen check`.
@@ -58,7 +59,7 @@ func newCheck() *cobra.Command {
 			case err != nil:
 				return exitWith(exitCannotCheck, err)
 			case count > 0:
-				return exitWith(exitProblems, fmt.Errorf("%s", counted(count)))
+				return exitWith(exitProblems, errors.New(view.Counted(count, "problem")))
 			}
 			return nil
 		},
@@ -122,9 +123,9 @@ func (c *checkOptions) run(command *cobra.Command) (int, error) {
 	observed, unreadable := installation.Observe(ctx, client)
 	var unreviewed error
 	observed.CopyProblems, unreviewed = installation.CopyProblems(ctx, client, documents)
-	results := check.EvaluateAll(documents, observed, node)
-	results.Velero, results.Kubernetes = velero, server
-	count, err := c.report(command.OutOrStdout(), results)
+	output := check.EvaluateAll(documents, observed, node)
+	output.Velero, output.Kubernetes = velero, server
+	count, err := c.report(command.OutOrStdout(), output)
 	return count, errors.Join(unreadable, unreviewed, err)
 }
 
@@ -168,16 +169,9 @@ func (c *checkOptions) readNode(ctx context.Context, client kubernetes.Interface
 	return node, nil
 }
 
-// report prints the results and counts their Problems.
-func (c *checkOptions) report(to io.Writer, results check.Results) (int, error) {
-	return results.Problems(), c.print(to, results.Output(), results.Write)
-}
-
-func counted(problems int) string {
-	if problems == 1 {
-		return "1 problem"
-	}
-	return fmt.Sprintf("%d problems", problems)
+// report prints the output and counts its Problems.
+func (c *checkOptions) report(to io.Writer, output check.Output) (int, error) {
+	return output.Problems(), c.print(to, output, output.Write)
 }
 
 func kinds() string {

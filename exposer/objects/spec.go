@@ -74,17 +74,17 @@ type Settings struct {
 // LoadAffinity restricts the nodes of movers. Several matching entries are alternatives. Entries for the volume's
 // storage class take precedence over entries without a class.
 type LoadAffinity struct {
-	StorageClass string // empty: for classes that no other entry names
-	Nodes        metav1.LabelSelector
+	StorageClass string               `json:"storageClass,omitempty"` // empty: for classes that no other entry names
+	Nodes        metav1.LabelSelector `json:"nodeSelector"`
 }
 
 // BackupClaim configures the volume that is created from a snapshot and read (backupPVC of the node-agent
 // ConfigMap).
 type BackupClaim struct {
-	StorageClass    string // empty: that of the source volume
-	ReadOnly        bool   // the claim asks for ReadOnlyMany only
-	SPCNoRelabeling bool   // SELinux type spc_t; applied with ReadOnly only, as in Velero
-	Annotations     map[string]string
+	StorageClass    string            `json:"storageClass,omitempty"`    // empty: that of the source volume
+	ReadOnly        bool              `json:"readOnly,omitempty"`        // the claim asks for ReadOnlyMany only
+	SPCNoRelabeling bool              `json:"spcNoRelabeling,omitempty"` // SELinux type spc_t; applied with ReadOnly only, as in Velero
+	Annotations     map[string]string `json:"annotations,omitempty"`
 	Copies
 }
 
@@ -105,6 +105,6 @@ func ownerReference(move MoverSpec) metav1.OwnerReference {
 // volume, such as the key of an encrypted volume (secretNames and configMapNames of the node-agent ConfigMap,
 // Velero #9879).
 type Copies struct {
-	SecretNames    []string
-	ConfigMapNames []string
+	SecretNames    []string `json:"secretNames,omitempty"`
+	ConfigMapNames []string `json:"configMapNames,omitempty"`
 }

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -35,12 +34,12 @@ func reported(t *testing.T, path string, cluster *check.Cluster, node *corev1.No
 	documents, err := check.ReadFile(filepath.Base(path), text, kind)
 	require.NoError(t, err)
 	var reported bytes.Buffer
-	results := check.EvaluateAll(documents, cluster, node)
-	require.NoError(t, results.Write(&reported))
-	return reported.String(), results.Problems()
+	output := check.EvaluateAll(documents, cluster, node)
+	require.NoError(t, output.Write(&reported))
+	return reported.String(), output.Problems()
 }
 
-// TestReportsOfTheCorpus requires that a report has every Problem of the parser, and that its lines fit a terminal.
+// TestReportsOfTheCorpus requires that a report has every Problem of the parser.
 func TestReportsOfTheCorpus(t *testing.T) {
 	expected, err := filepath.Glob(filepath.Join(corpus, "*.problems"))
 	require.NoError(t, err)
@@ -50,16 +49,10 @@ func TestReportsOfTheCorpus(t *testing.T) {
 		require.NoError(t, err)
 		reported, count := reported(t, strings.TrimSuffix(file, ".problems"), nil, nil)
 		require.Equal(t, strings.Count(string(want), "\n"), count, reported)
-		description := strings.Join(strings.Fields(reported), " ")
 		for line := range strings.Lines(string(want)) {
 			_, problem, _ := strings.Cut(strings.TrimSpace(line), " ")
 			_, message, _ := strings.Cut(problem, ": ")
-			require.Contains(t, description, strings.Join(strings.Fields(message), " "), file)
-		}
-		for line := range strings.Lines(reported) {
-			if fields := strings.Fields(line); len(fields) > 1 {
-				require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), 80, "%s: %s", file, line)
-			}
+			require.Contains(t, reported, message, file)
 		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 )
@@ -41,48 +43,44 @@ type Result struct {
 	Document Document
 	// the Problems that the agent reports, and settings that match nothing in the cluster
 	Problems   []configmap.Problem
-	Config     configmap.Config          // in effect, for a node-agent ConfigMap
-	CacheLimit int64                     // bytes that a mover keeps in its cache, for a backup repository ConfigMap
-	Jobs       configmap.Maintenance     // the settings of all repositories, for a maintenance ConfigMap
-	Defaults   map[configmap.Section]int // per section, the first Problem, from 1, that causes a default
+	Config     configmap.Config      // in effect, for a node-agent ConfigMap
+	CacheLimit int64                 // bytes that a mover keeps in its cache, for a backup repository ConfigMap
+	Jobs       configmap.Maintenance // the settings of all repositories, for a maintenance ConfigMap
 }
 
 // Evaluate parses a document. With a cluster, it also checks the objects that the document names.
 func Evaluate(document Document, cluster *Cluster) Result {
-	verdict := Result{
-		Document: document, Config: configmap.Defaults(), CacheLimit: configmap.DefaultCacheLimit,
-		Jobs: configmap.DefaultMaintenance(), Defaults: map[configmap.Section]int{},
+	result := Result{
+		Document: document, Config: configmap.Defaults(), CacheLimit: configmap.DefaultCacheLimit, Jobs: configmap.DefaultMaintenance(),
 	}
 	switch {
 	case document.Unset:
 	case document.Missing != nil:
-		verdict.fallBack(*document.Missing)
+		result.Problems = []configmap.Problem{*document.Missing}
 	case document.Kind == BackupRepository:
-		limit, problems := configmap.ParseRepository(document.Data)
-		verdict.CacheLimit = limit
-		verdict.fallBack(problems...)
+		result.CacheLimit, result.Problems = configmap.ParseRepository(document.Data)
 	case document.Kind == Maintenance:
-		jobs, problems := configmap.ParseMaintenance(document.Data, "")
-		verdict.Jobs = jobs
-		verdict.fallBack(problems...)
+		result.Jobs, result.Problems = configmap.ParseMaintenance(document.Data, "")
 		for _, key := range document.repositories() {
-			_, own := configmap.ParseMaintenance(document.Data, key)
-			verdict.fallBack(slices.DeleteFunc(own, func(p configmap.Problem) bool { return slices.Contains(problems, p) })...)
+			_, problems := configmap.ParseMaintenance(document.Data, key)
+			for _, problem := range problems {
+				if !slices.Contains(result.Problems, problem) {
+					result.Problems = append(result.Problems, problem)
+				}
+			}
 		}
 	default:
-		parsed, problems := configmap.Parse(document.Data, nil)
-		verdict.Config = parsed
-		verdict.fallBack(problems...)
+		result.Config, result.Problems = configmap.Parse(document.Data, nil)
 	}
 	if cluster != nil && document.Kind == NodeAgent {
-		verdict.fallBack(cluster.invalid(&verdict.Config)...)
-		verdict.Problems = slices.Concat(verdict.Problems, cluster.unmatched(verdict.Config), cluster.CopyProblems)
+		invalid := cluster.invalid(&result.Config)
+		result.Problems = slices.Concat(result.Problems, invalid, cluster.unmatched(result.Config), cluster.CopyProblems)
 	}
 	if cluster != nil && document.Kind == Maintenance {
-		problems := cluster.invalidClass(&verdict.Jobs.PriorityClassName, configmap.SectionMaintenance, globalKey+".priorityClassName")
-		verdict.Problems = append(verdict.Problems, problems...)
+		problems := cluster.invalidClass(&result.Jobs.PriorityClassName, configmap.SectionMaintenance, globalKey+".priorityClassName")
+		result.Problems = append(result.Problems, problems...)
 	}
-	return verdict
+	return result
 }
 
 // repositories returns the keys that configure one repository each.
@@ -90,22 +88,12 @@ func (d *Document) repositories() []string {
 	return slices.DeleteFunc(sortedNames(d.Data), func(key string) bool { return !configmap.IsRepositoryKey(key) })
 }
 
-// fallBack adds Problems. For each section, it records the first Problem that causes a default.
-func (r *Result) fallBack(problems ...configmap.Problem) {
-	for _, problem := range problems {
-		r.Problems = append(r.Problems, problem)
-		if _, known := r.Defaults[problem.Section]; !known && problem.Reason.Invalidates() {
-			r.Defaults[problem.Section] = len(r.Problems)
-		}
-	}
-}
-
-// wholeDefault returns the Problem, from 1, that causes the defaults everywhere; 0 if there is none.
-func (r *Result) wholeDefault() int {
-	return max(r.Defaults[configmap.SectionConfigMap], r.Defaults[configmap.SectionBackupRepository])
-}
-
 func sortedNames[T any](all map[string]T) []string { return slices.Sorted(maps.Keys(all)) }
+
+// formatSelector returns text such as "size=big,zone in (a,b)".
+func formatSelector(selector metav1.LabelSelector) string {
+	return metav1.FormatLabelSelector(&selector)
+}
 
 // globalKey is the ConfigMap key of the maintenance settings for all repositories (velero-protocol 4.5). The key of
 // one repository ends with its type.

@@ -110,7 +110,7 @@ func TestTheServerNamesTheConfigMapOfMaintenanceJobs(t *testing.T) {
 		return text.String()
 	}
 	require.Contains(t, reported(""), "repo-maintenance-job: ConfigMap backup/jobs, named by Deployment velero\n")
-	require.Contains(t, reported(""), "1 per repository")
+	require.Contains(t, reported(""), "keepLatestMaintenanceJobs: 1\n")
 	require.Contains(t, reported("jobs"), "repo-maintenance-job: ConfigMap backup/jobs\n", "it was named on the command line")
 }
 

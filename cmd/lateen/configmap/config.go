@@ -28,8 +28,8 @@ type Limits struct {
 
 // NodeRule is one element of loadConcurrency.perNodeConfig.
 type NodeRule struct {
-	Nodes  metav1.LabelSelector // empty: all nodes
-	Number int                  // of concurrent movers on each of these nodes
+	Nodes  metav1.LabelSelector `json:"nodeSelector"` // empty: all nodes
+	Number int                  `json:"number"`       // of concurrent movers on each of these nodes
 }
 
 // Matches reports whether the rule selects nodes with these labels. An invalid selector matches no node.

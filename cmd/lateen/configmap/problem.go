@@ -59,14 +59,14 @@ func Reasons() []Reason {
 	}
 }
 
-// Problem is a part of the configuration that could not be used.
+// Problem is a part of the configuration that cannot be used.
 type Problem struct {
-	Section Section
-	Path    string // such as loadConcurrency.perNodeConfig[1].number; empty for the ConfigMap itself
-	Line    int    // in the value of the ConfigMap's key, from 1; 0 if unknown
-	Column  int    // in bytes, from 1; 0 if unknown
-	Reason  Reason
-	Message string // the cause and the fix, one line
+	Section Section `json:"section"`          // such as loadConcurrency
+	Path    string  `json:"path,omitempty"`   // such as loadConcurrency.perNodeConfig[1].number; absent for the ConfigMap itself
+	Line    int     `json:"line,omitempty"`   // in the file, or in the value of the ConfigMap's key, from 1; absent if unknown
+	Column  int     `json:"column,omitempty"` // in bytes, from 1; absent if unknown, and for a manifest
+	Reason  Reason  `json:"reason"`           // a stable code: docs/configuration.md lists them
+	Message string  `json:"message"`          // the cause and the fix for people, one line
 }
 
 // String formats the Problem as one line.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -20,10 +19,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/cmd/lateen/cluster"
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/cmd/lateen/status"
 	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
-	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 )
 
 // statusTimeout is the limit for all requests together.
@@ -45,7 +42,6 @@ const (
 const (
 	outputJSON = "json"
 	outputYAML = "yaml"
-	outputWide = "wide" // text with one line per object; only of `lateen status`
 )
 
 // writeYAML writes the fields of a value as its JSON has them.
@@ -60,35 +56,26 @@ func writeYAML(to io.Writer, value any) error {
 
 // viewOptions are the flags that `lateen status`, `explain`, `check` and `version` share.
 type viewOptions struct {
-	output  string   // one of formats; empty: text for people
-	formats []string // of the command
+	output  string // json or yaml; empty: text for people
 	cluster cluster.Flags
 }
 
-// addFlags adds the flags. Further formats are those that only this command has.
-func (v *viewOptions) addFlags(command *cobra.Command, further ...string) {
+func (v *viewOptions) addFlags(command *cobra.Command) {
 	v.cluster.UserAgent = userAgent()
 	v.cluster.AddView(command.Flags())
-	v.formats = append([]string{outputJSON, outputYAML}, further...)
-	command.Flags().StringVarP(&v.output, "output", "o", "", "output format: "+configmap.OneOf(v.formats)+" (default: text)")
+	command.Flags().StringVarP(&v.output, "output", "o", "", "output format: json or yaml (default: text)")
+	formats := []string{outputJSON, outputYAML}
 	// The only errors are an unknown flag and a second registration.
-	_ = command.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(v.formats, cobra.ShellCompDirectiveNoFileComp))
+	_ = command.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// checkOutput returns an error for a format that the command does not have.
+// checkOutput returns an error for an unknown format.
 func (v *viewOptions) checkOutput() error {
-	if v.output != "" && !slices.Contains(v.formats, v.output) {
-		return fmt.Errorf("-o %q is unknown: use %s, or remove it", v.output, configmap.OneOf(v.formats))
+	switch v.output {
+	case "", outputJSON, outputYAML:
+		return nil
 	}
-	return nil
-}
-
-// text returns the form of a report for people that the flags select.
-func (v *viewOptions) text(report *view.Report) func(io.Writer) error {
-	if v.output == outputWide {
-		return report.WriteWide
-	}
-	return report.Write
+	return fmt.Errorf("-o %q is unknown: use json or yaml, or remove it", v.output)
 }
 
 func (v *viewOptions) watchOptions() status.WatchOptions {
@@ -135,10 +122,10 @@ func newStatus() *cobra.Command {
 				return err
 			}
 			report := snapshot.Report()
-			return at.print(command.OutOrStdout(), report, at.text(&report))
+			return at.print(command.OutOrStdout(), report, report.Write)
 		},
 	}
-	at.addFlags(command, outputWide)
+	at.addFlags(command)
 	command.Flags().BoolVarP(&watch, "watch", "w", false, "update the output when something changes, at most once a second")
 	return command
 }
@@ -157,7 +144,7 @@ func (v *viewOptions) watch(ctx context.Context, clients *status.Clients, to io.
 			text.WriteString("---\n")
 			err = writeYAML(&text, report)
 		default:
-			err = v.text(&report)(&text)
+			err = report.Write(&text)
 		}
 		if err != nil {
 			return fmt.Errorf("write output: %w", err)

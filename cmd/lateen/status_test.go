@@ -18,8 +18,8 @@ func TestErrorsOfTheCommandLine(t *testing.T) {
 		message   string
 	}{
 		"a status without a cluster":       {[]string{"status"}, "find the cluster"},
-		"a status in another format":       {[]string{"status", "-o", "table"}, `-o "table" is unknown: use json, yaml or wide, or remove it`},
-		"a wide explanation":               {[]string{"explain", "pvb/nightly", "-o", "wide"}, `-o "wide" is unknown: use json or yaml, or remove it`},
+		"a status in another format":       {[]string{"status", "-o", "table"}, `-o "table" is unknown: use json or yaml, or remove it`},
+		"an explanation in another format": {[]string{"explain", "pvb/nightly", "-o", "wide"}, `-o "wide" is unknown: use json or yaml, or remove it`},
 		"a version in another format":      {[]string{"version", "--client", "-o", "table"}, `-o "table" is unknown`},
 		"a version of no cluster":          {[]string{"version"}, "find the cluster"},
 		"a context that does not exist":    {[]string{"status", "--context", "elsewhere"}, `context "elsewhere" does not exist`},

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -92,14 +91,8 @@ func TestReportsMatchTheGoldenFiles(t *testing.T) {
 			encoder.SetIndent("", "  ")
 			require.NoError(t, encoder.Encode(report))
 			require.NotContains(t, plain.String(), "null", "null and an empty list would differ for programs")
-			var wide bytes.Buffer
-			require.NoError(t, report.WriteWide(&wide))
-			for _, transfer := range report.Transfers {
-				require.Regexp(t, "(?m)^.*"+regexp.QuoteMeta(transfer.Name)+" .*"+regexp.QuoteMeta(transfer.Volume)+" .*$", wide.String(), "not in one line")
-			}
 			if name == "a busy cluster" {
 				golden(t, name+".json", plain.Bytes())
-				golden(t, name+" wide.txt", wide.Bytes())
 			}
 		})
 	}

@@ -17,23 +17,18 @@ import (
 )
 
 // Write prints a report for people, in lines of 80 columns if no word is longer. It returns the write error.
-func (r *Report) Write(to io.Writer) error { return r.write(to, r.table, r.agents) }
-
-// WriteWide prints a report with one line per transfer and agent, as wide as its content. It returns the write error.
-func (r *Report) WriteWide(to io.Writer) error { return r.write(to, r.wideTable, r.wideAgents) }
-
-func (r *Report) write(to io.Writer, table func(*strings.Builder, string, []Transfer), agents func(*strings.Builder)) error {
+func (r *Report) Write(to io.Writer) error {
 	var text strings.Builder
 	text.WriteString(wrap("", r.headline()))
 	moving, waiting := r.split()
-	table(&text, "MOVING", moving)
-	table(&text, "WAITING", waiting)
+	r.table(&text, "MOVING", moving)
+	r.table(&text, "WAITING", waiting)
 	if len(r.Transfers) == 0 {
 		text.WriteString("\nNo transfers are running or waiting." + r.finished() + "\n")
 	} else if finished := r.finished(); finished != "" {
 		text.WriteString("\n" + strings.TrimSpace(finished) + "\n")
 	}
-	agents(&text)
+	r.agents(&text)
 	r.classes(&text)
 	r.maintained(&text)
 	if len(r.Unreadable) > 0 {

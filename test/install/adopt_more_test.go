@@ -35,7 +35,7 @@ func TestAnAdoptionRestrictsMoversUntilTheUndo(t *testing.T) {
 	before := s.agents()
 
 	out, _ := s.succeeds("", append([]string{"adopt", "--dry-run"}, switches...)...)
-	require.Contains(t, out, "\n+     - --mover-service-account=lateen-mover\n")
+	require.Contains(t, out, "\n+    - --mover-service-account=lateen-mover\n")
 	require.Contains(t, out, "\nServiceAccount lateen-mover is applied.\n")
 	s.requireGone(wanted...)
 	out, _ = s.succeeds("", append([]string{"adopt", "--dry-run", "-o=json"}, switches...)...)

@@ -137,7 +137,7 @@ func TestAdoptedAgentsKeepAllButTheirProgram(t *testing.T) {
 	require.Contains(t, reported, "DaemonSet node-agent: it belongs to Velero's agents; replace them with lateen adopt")
 	out, reported = s.fails("n\n", "adopt", toV1)
 	require.Contains(t, reported, "nothing changed")
-	for _, part := range []string{"/node-agent, spec.template:\n", "/node-agent-windows, spec.template:\n", "\n-     image: velero/velero:v1.18.3\n", "\n+     image: example.test/lateen:v1\n"} {
+	for _, part := range []string{"/node-agent, spec.template:\n", "/node-agent-windows, spec.template:\n", "\n-    image: velero/velero:v1.18.3\n", "\n+    image: example.test/lateen:v1\n"} {
 		require.Contains(t, out, part)
 	}
 	require.Equal(t, asJSON(t, linux), asJSON(t, s.agents()), "neither of the three has changed them")

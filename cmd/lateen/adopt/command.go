@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/pmezard/go-difflib/difflib"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
@@ -144,7 +146,7 @@ func (a *adoption) plan(ctx context.Context) ([]replacement, error) {
 	return changes, nil
 }
 
-// show prints the change of a DaemonSet as a diff.
+// show prints the change of a DaemonSet as a unified diff.
 func (a *adoption) show(change replacement) error {
 	var texts [2][]string
 	for side, object := range []*unstructured.Unstructured{change.before, change.after} {
@@ -156,11 +158,8 @@ func (a *adoption) show(change replacement) error {
 		if err != nil {
 			return fmt.Errorf("print template: %w", err)
 		}
-		texts[side] = strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+		texts[side] = slices.Collect(strings.Lines(string(text)))
 	}
 	fmt.Fprintf(a.Out, "DaemonSet %s/%s, spec.template:\n", a.Namespace, change.before.GetName())
-	for _, line := range diff(texts[0], texts[1]) {
-		fmt.Fprintln(a.Out, line)
-	}
-	return nil
+	return difflib.WriteUnifiedDiff(a.Out, difflib.UnifiedDiff{A: texts[0], B: texts[1], Context: 3})
 }

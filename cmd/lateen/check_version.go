@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -70,8 +68,8 @@ func warn(to io.Writer, velero *check.Velero, server *check.Kubernetes) {
 	}
 }
 
-// unknownFields lists the fields of Velero's definitions in the cluster that are not in Lateen's version of them. It
-// ignores missing and forbidden definitions.
+// unknownFields lists the fields of Velero's definitions in the cluster that are not in Lateen's version of them, by kind.
+// It ignores missing and forbidden definitions.
 func unknownFields(ctx context.Context, client dynamic.Interface) ([]string, error) {
 	var all []string
 	for _, object := range deploy.Definitions() {
@@ -87,42 +85,9 @@ func unknownFields(ctx context.Context, client dynamic.Interface) ([]string, err
 			return nil, fmt.Errorf("get definition %s: %w", ours.GetName(), err)
 		}
 		kind, _, _ := unstructured.NestedString(ours.Object, "spec", "names", "kind")
-		known, found := schemas(ours), schemas(theirs)
-		for _, version := range slices.Sorted(maps.Keys(known)) {
-			all = append(all, added(kind, known[version], found[version])...)
+		for _, field := range cluster.NewerFields(theirs, ours) {
+			all = append(all, kind+" "+field)
 		}
 	}
 	return all, nil
-}
-
-// schemas returns the schemas of a definition by version.
-func schemas(definition *unstructured.Unstructured) map[string]map[string]any {
-	all := map[string]map[string]any{}
-	versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
-	for _, each := range versions {
-		version, _ := each.(map[string]any)
-		name, _ := version["name"].(string)
-		all[name], _, _ = unstructured.NestedMap(version, "schema", "openAPIV3Schema")
-	}
-	return all
-}
-
-// added returns the paths below path of the properties that only theirs has.
-func added(path string, ours, theirs map[string]any) []string {
-	if item, ok := theirs["items"].(map[string]any); ok {
-		known, _ := ours["items"].(map[string]any)
-		return added(path, known, item)
-	}
-	known, _ := ours["properties"].(map[string]any)
-	found, _ := theirs["properties"].(map[string]any)
-	var paths []string
-	for _, name := range slices.Sorted(maps.Keys(found)) {
-		schema, _ := found[name].(map[string]any)
-		if own, ok := known[name].(map[string]any); ok {
-			paths = append(paths, added(path+"."+name, own, schema)...)
-		} else {
-			paths = append(paths, path+"."+name)
-		}
-	}
-	return paths
 }

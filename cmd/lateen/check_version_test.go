@@ -50,7 +50,7 @@ func TestCheckWarnsOfNewerCRDs(t *testing.T) {
 	})
 	fields, err = unknownFields(t.Context(), newer)
 	require.NoError(t, err)
-	require.Equal(t, []string{"DataUpload.spec.csiSnapshot.handle", "DataUpload.spec.metadataServices"}, fields)
+	require.Equal(t, []string{"DataUpload v2alpha1.spec.csiSnapshot.handle", "DataUpload v2alpha1.spec.metadataServices"}, fields)
 }
 
 func TestCheckWarnsOfKubernetesThatWasNotTested(t *testing.T) {

@@ -74,7 +74,7 @@ func (c *Client) write(ctx context.Context, manifest *unstructured.Unstructured)
 		if err := foreignAgents(before); err != nil {
 			return "", err
 		}
-		if unknown := newerFields(before, manifest); len(unknown) > 0 {
+		if unknown := NewerFields(before, manifest); len(unknown) > 0 {
 			return fmt.Sprintf("is of a newer Velero (it has %s), unchanged", unknown[0]), nil
 		}
 		manifest = withLabel(manifest, before.GetLabels()[api.LabelInstalled])

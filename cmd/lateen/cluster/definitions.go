@@ -3,20 +3,30 @@ package cluster
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// newerFields returns the fields of an existing CustomResourceDefinition that the manifest lacks, sorted, as
-// <version>.<path>; none of other kinds. After an apply of the manifest, the API server would prune them from objects.
-func newerFields(existing, manifest *unstructured.Unstructured) []string {
+// NewerFields returns the versions and fields of an existing CustomResourceDefinition that the manifest lacks, sorted, as
+// <version>.<path>; none of other kinds. It omits what is below them. After an apply of the manifest, the API server
+// would prune them from objects.
+func NewerFields(existing, manifest *unstructured.Unstructured) []string {
 	if manifest.GetKind() != "CustomResourceDefinition" {
 		return nil
 	}
-	known := definedFields(manifest)
-	unknown := definedFields(existing)
+	known, unknown := definedFields(manifest), definedFields(existing)
 	maps.DeleteFunc(unknown, func(field string, _ bool) bool { return known[field] })
-	return slices.Sorted(maps.Keys(unknown))
+	var newer []string
+	for _, field := range slices.Sorted(maps.Keys(unknown)) {
+		below := func(parent string) bool {
+			return strings.HasPrefix(field, parent+".") || strings.HasPrefix(field, parent+"[]")
+		}
+		if !slices.ContainsFunc(newer, below) {
+			newer = append(newer, field)
+		}
+	}
+	return newer
 }
 
 // definedFields returns the versions of a CustomResourceDefinition, and the fields of each version's schema.

@@ -86,18 +86,15 @@ func TestWaitingEndsWithTheBlocker(t *testing.T) {
 		"as long as there is an answer, time is up": {nil, "context deadline exceeded"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			client := fakeCluster()
-			if test.answer != nil {
-				client.PrependReactor("list", "daemonsets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, test.answer })
-			}
-			limit := time.Minute
-			if test.answer != refused { //nolint:errorlint // the identical value of the table
-				limit = 200 * time.Millisecond
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), limit)
-			defer cancel()
-			require.EqualError(t, readyAgents(ctx, client), test.message)
+			synctest.Test(t, func(t *testing.T) {
+				client := fakeCluster()
+				if test.answer != nil {
+					client.PrependReactor("list", "daemonsets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, test.answer })
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				require.EqualError(t, readyAgents(ctx, client), test.message)
+			})
 		})
 	}
 }

@@ -1,9 +1,6 @@
 package main
 
-import (
-	"errors"
-	"strings"
-)
+import "errors"
 
 // exitError is an error with an exit code.
 type exitError struct {
@@ -27,6 +24,3 @@ func exitCode(err error) int {
 	}
 	return 1
 }
-
-// oneLine formats an error as one line, even if it joins several.
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

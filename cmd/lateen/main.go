@@ -21,7 +21,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := newRoot().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "lateen:", oneLine(err))
+		fmt.Fprintln(os.Stderr, "lateen:", strings.TrimSpace(err.Error()))
 		os.Exit(exitCode(err)) //nolint:gocritic // nothing is left to stop
 	}
 }
@@ -31,7 +31,7 @@ func newRoot() *cobra.Command {
 		Use:           "lateen",
 		Short:         "A node-agent for Velero",
 		Version:       version,
-		SilenceUsage:  true, // an error is one line
+		SilenceUsage:  true, // an error says what to do
 		SilenceErrors: true,
 	}
 	// kubectl runs a program kubectl-lateen as `kubectl lateen`.

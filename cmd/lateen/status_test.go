@@ -21,7 +21,6 @@ func TestErrorsOfTheCommandLine(t *testing.T) {
 		"a status in another format":       {[]string{"status", "-o", "table"}, `-o "table" is unknown: use json or yaml, or remove it`},
 		"an explanation in another format": {[]string{"explain", "pvb/nightly", "-o", "wide"}, `-o "wide" is unknown: use json or yaml, or remove it`},
 		"a version in another format":      {[]string{"version", "--client", "-o", "table"}, `-o "table" is unknown`},
-		"a version of no cluster":          {[]string{"version"}, "find the cluster"},
 		"a context that does not exist":    {[]string{"status", "--context", "elsewhere"}, `context "elsewhere" does not exist`},
 		"a context as Velero names it":     {[]string{"status", "--kubecontext", "elsewhere"}, `context "elsewhere" does not exist`},
 		"an agent's argument":              {[]string{"node-agent", "serve"}, `invalid argument "serve"`},

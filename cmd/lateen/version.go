@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 
@@ -25,8 +26,8 @@ func userAgent() string { return "lateen/" + version }
 // versions is what `lateen version` prints.
 type versions struct {
 	Client string          `json:"client"`
-	Agents []agentsVersion `json:"agents"`           // a DaemonSet each; empty if there is none
-	Velero string          `json:"velero,omitempty"` // image of the server; empty if there is none
+	Agents []agentsVersion `json:"agents"`           // a DaemonSet each; empty if there is none, or the cluster was not read
+	Velero string          `json:"velero,omitempty"` // image of the server; likewise
 }
 
 // agentsVersion is a DaemonSet of agents, of Lateen or of Velero.
@@ -52,12 +53,12 @@ func newVersion() *cobra.Command {
 				return err
 			}
 			found := versions{Client: version, Agents: []agentsVersion{}}
+			var unread error
 			if !client {
-				if err := at.readVersions(command.Context(), &found); err != nil {
-					return err
-				}
+				unread = at.readVersions(command.Context(), &found)
 			}
-			return at.print(command.OutOrStdout(), found, func(to io.Writer) error { return found.write(to, client) })
+			printed := at.print(command.OutOrStdout(), found, func(to io.Writer) error { return found.write(to, client || unread != nil) })
+			return errors.Join(unread, printed)
 		},
 	}
 	at.addFlags(command)

@@ -26,6 +26,19 @@ func TestTheVersionOfTheClientNeedsNoCluster(t *testing.T) {
 	require.Equal(t, "agents: []\nclient: unknown\n", output(t, "version", "--client", "-o", "yaml"))
 }
 
+func TestTheVersionOfTheClientIsPrintedWithoutACluster(t *testing.T) {
+	for format, want := range map[string]string{"": "Client: unknown\n", "yaml": "agents: []\nclient: unknown\n"} {
+		printed, err := run(t, "", "version", "-o", format)
+		require.ErrorContains(t, err, "there is no kubeconfig; set KUBECONFIG or --kubeconfig")
+		require.Equal(t, want, printed)
+	}
+}
+
+func TestASimilarCommandIsSuggested(t *testing.T) {
+	_, err := run(t, "", "chek")
+	require.EqualError(t, err, "unknown command \"chek\" for \"lateen\"\n\nDid you mean this?\n\tcheck\n")
+}
+
 func TestEveryCommandHasTwoExamplesWithItsFlags(t *testing.T) {
 	for _, command := range newRoot().Commands() {
 		examples := strings.Split(strings.ReplaceAll(command.Example, "\\\n", ""), "\n")

@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -77,8 +78,11 @@ func (f *Flags) ViewNamespace() string {
 // Config returns the configuration of clients of the cluster.
 func (f *Flags) Config() (*rest.Config, error) {
 	config, err := f.loading(&clientcmd.ConfigOverrides{CurrentContext: f.Context}).ClientConfig()
+	if clientcmd.IsEmptyConfig(err) { // its text names KUBERNETES_MASTER, which few clusters need
+		return nil, errors.New("find the cluster: there is no kubeconfig; set KUBECONFIG or --kubeconfig, or run in a pod with a ServiceAccount")
+	}
 	if err != nil {
-		return nil, fmt.Errorf("find the cluster: %w; run in a pod with a ServiceAccount, or set --kubeconfig", err)
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
 	config.UserAgent = f.UserAgent
 	return config, nil

@@ -40,7 +40,7 @@ func ReadFile(name string, text []byte, kind Kind) ([]Document, error) {
 		documents, others = append(documents, found...), append(others, skipped...)
 	}
 	if len(documents) == 0 {
-		return nil, fmt.Errorf("read %s: found no ConfigMap, only %s; name a file with a ConfigMap", name, cmp.Or(strings.Join(others, ", "), "documents without a kind"))
+		return nil, fmt.Errorf("read %s: found no ConfigMap, only %s; name a file with a ConfigMap", name, cmp.Or(strings.Join(others, ", "), "empty documents and lists"))
 	}
 	for i := range documents {
 		documents[i].Title += " in " + name
@@ -80,58 +80,19 @@ func kindOf(keys []string) Kind {
 // the lines.
 func isManifest(text []byte) bool {
 	var whole yaml.Node // no struct: the agent's parser has to find duplicate fields
-	if err := yaml.Unmarshal(text, &whole); err == nil {
-		for i := 0; i < len(content(&whole)); i += 2 {
-			if content(&whole)[i].Value == "kind" {
+	if err := yaml.Unmarshal(text, &whole); err != nil {
+		return slices.ContainsFunc(strings.Split(string(text), "\n"), func(line string) bool {
+			return strings.HasPrefix(line, "kind:") || strings.HasPrefix(line, "apiVersion:")
+		})
+	}
+	for _, object := range whole.Content {
+		for i := 0; i < len(object.Content); i += 2 { // names and values alternate
+			if object.Content[i].Value == "kind" {
 				return true
 			}
 		}
-		return false
 	}
-	return slices.ContainsFunc(strings.Split(string(text), "\n"), func(line string) bool {
-		return strings.HasPrefix(line, "kind:") || strings.HasPrefix(line, "apiVersion:")
-	})
-}
-
-// content returns the names and values of a mapping alternately, or the items of a list.
-func content(node *yaml.Node) []*yaml.Node {
-	switch {
-	case node.Kind == yaml.DocumentNode && len(node.Content) == 1:
-		return content(node.Content[0])
-	case node.Kind == yaml.MappingNode, node.Kind == yaml.SequenceNode:
-		return node.Content
-	default:
-		return nil
-	}
-}
-
-// members returns the fields of a mapping, and no fields for a list. It rejects duplicate fields, like the API
-// server.
-func members(node *yaml.Node) (map[string]*yaml.Node, error) {
-	all := map[string]*yaml.Node{}
-	if node == nil || node.Kind == yaml.SequenceNode {
-		return all, nil
-	}
-	names := content(node)
-	for i := 0; i+1 < len(names); i += 2 {
-		name, value := names[i], names[i+1]
-		if all[name.Value] != nil {
-			return nil, fmt.Errorf("line %d: %s occurs twice, first at line %d; keep one", name.Line, name.Value, all[name.Value].Line)
-		}
-		if value.Kind == yaml.AliasNode {
-			value = value.Alias
-		}
-		all[name.Value] = value
-	}
-	return all, nil
-}
-
-// scalar returns the text of a scalar node; empty for any other node.
-func scalar(node *yaml.Node) string {
-	if node == nil || node.Kind != yaml.ScalarNode {
-		return ""
-	}
-	return node.Value
+	return false
 }
 
 // maxNesting bounds nested lists: with an alias, a file may nest without end.
@@ -139,50 +100,55 @@ const maxNesting = 3
 
 // configMaps returns the ConfigMaps of one manifest, which may be a list, and the kinds of its other objects.
 func configMaps(node *yaml.Node, kind Kind, nesting int) (found []Document, others []string, err error) {
-	object, err := members(node)
-	if err != nil {
+	var object struct {
+		Kind     string
+		Metadata struct{ Name, Namespace string }
+	}
+	if err := node.Decode(&object); err != nil {
 		return nil, nil, err
 	}
-	metadata, err := members(object["metadata"])
-	if err != nil {
-		return nil, nil, err
-	}
-	is, name := scalar(object["kind"]), scalar(metadata["name"])
 	switch {
-	case is == "ConfigMap":
-		document, err := readConfigMap(object["data"], titleOf(scalar(metadata["namespace"]), name), kind)
+	case object.Kind == "ConfigMap":
+		document, err := readConfigMap(node, titleOf(object.Metadata.Namespace, object.Metadata.Name), kind)
 		return []Document{document}, nil, err
-	case strings.HasSuffix(is, "List") && object["items"] != nil && nesting < maxNesting:
-		for _, item := range content(object["items"]) {
-			inner, skipped, err := configMaps(item, kind, nesting+1)
+	case strings.HasSuffix(object.Kind, "List") && nesting < maxNesting:
+		var list struct{ Items []yaml.Node }
+		if err := node.Decode(&list); err != nil {
+			return nil, nil, err
+		}
+		for i := range list.Items {
+			inner, skipped, err := configMaps(&list.Items[i], kind, nesting+1)
 			if err != nil {
 				return nil, nil, err
 			}
 			found, others = append(found, inner...), append(others, skipped...)
 		}
 		return found, others, nil
-	case is == "":
+	case object.Kind == "":
 		return nil, nil, nil
 	default:
-		return nil, []string{strings.TrimSpace(is + " " + name)}, nil
+		return nil, []string{strings.TrimSpace(object.Kind + " " + object.Metadata.Name)}, nil
 	}
 }
 
-func readConfigMap(data *yaml.Node, title string, kind Kind) (Document, error) {
-	document := Document{Kind: kind, Title: title, Data: map[string]string{}}
-	values, err := members(data)
-	if err != nil {
+func readConfigMap(node *yaml.Node, title string, kind Kind) (Document, error) {
+	var object struct{ Data map[string]yaml.Node } // nodes know their lines
+	if err := node.Decode(&object); err != nil {
 		return Document{}, err
 	}
+	document := Document{Kind: kind, Title: title, Data: map[string]string{}}
 	if document.Kind == "" {
-		document.Kind = kindOf(sortedNames(values))
+		document.Kind = kindOf(sortedNames(object.Data))
 	}
-	for key, value := range values {
-		if value.Kind != yaml.ScalarNode || value.ShortTag() != "!!str" {
+	for key, value := range object.Data {
+		if value.Kind == yaml.AliasNode {
+			value = *value.Alias
+		}
+		if value.ShortTag() != "!!str" {
 			return Document{}, fmt.Errorf("line %d: data.%s of %s is not a string; write the configuration as an indented block after |", value.Line, key, title)
 		}
 		document.Data[key] = value.Value
-		if value.Style == yaml.LiteralStyle && (len(values) == 1 || key == repositoryKey) {
+		if value.Style == yaml.LiteralStyle && (len(object.Data) == 1 || key == repositoryKey) {
 			document.First = value.Line + 1
 		}
 	}

@@ -66,9 +66,9 @@ func TestReadFileOfUnreadableFiles(t *testing.T) {
 		"no ConfigMap":                     {"kind: Secret\nmetadata: {name: s}\n---\nkind: Role\n", "found no ConfigMap, only Secret s, Role"},
 		"configuration that is YAML":       {"kind: ConfigMap\nmetadata: {name: m}\ndata:\n  config:\n    podLabels: {}\n", "line 5: data.config of ConfigMap m is not a string; write the configuration as an indented block after |"},
 		"a number":                         {"kind: ConfigMap\nmetadata: {name: m}\ndata: {config: 5}\n", "line 3: data.config of ConfigMap m is not a string"},
-		"a key that is given twice":        {"kind: ConfigMap\ndata:\n  a: x\n  a: y\n", "line 4: a occurs twice, first at line 3"},
+		"a key that is given twice":        {"kind: ConfigMap\ndata:\n  a: x\n  a: y\n", `line 4: mapping key "a" already defined at line 3`},
 		"a list that holds itself":         {"&a\nkind: List\nitems: [*a]\n", "found no ConfigMap, only "},
-		"a list of a list that is no list": {"kind: List\nitems: &a {b: *a}\n", "found no ConfigMap, only "},
+		"a list of a list that is no list": {"kind: List\nitems: &a {b: *a}\n", "cannot unmarshal !!map into []yaml.Node"},
 		"a second document that is wrong":  {agentMap + "---\nkind: [\n", "read f: yaml"},
 	} {
 		t.Run(name, func(t *testing.T) {

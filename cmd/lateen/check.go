@@ -78,9 +78,6 @@ func newCheck() *cobra.Command {
 
 // run prints the reports and counts the Problems. Its error names what it could not read.
 func (c *checkOptions) run(command *cobra.Command) (int, error) {
-	if err := c.checkOutput(); err != nil {
-		return 0, err
-	}
 	documents, err := c.fromFile(command.InOrStdin())
 	if err != nil {
 		return 0, err

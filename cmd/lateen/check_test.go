@@ -38,7 +38,7 @@ func TestCheckOfFiles(t *testing.T) {
 		"several problems":                     {arguments: []string{"-f", corpus("type-number-as-string.json")}, code: 1, message: "2. loadConcurrency.prepareQueueLength, line 4", fails: "2 problems"},
 		"JSON":                                 {arguments: []string{"-f", corpus("type-flag-as-number.json"), "-o", "json"}, code: 1, message: `"reason": "wrong_type"`, fails: "1 problem"},
 		"YAML":                                 {stdin: "{}", arguments: []string{"-f", "-", "-o", "yaml"}, message: "configMaps:\n- inEffect:\n    loadConcurrency:\n      globalConfig: 1\n"},
-		"another format":                       {stdin: "{}", arguments: []string{"-f", "-", "-o", "wide"}, code: 2, fails: `-o "wide" is unknown: use json or yaml`},
+		"another format":                       {stdin: "{}", arguments: []string{"-f", "-", "-o", "wide"}, code: 2, fails: `invalid argument "wide" for "-o, --output" flag: use json or yaml`},
 		"standard input":                       {stdin: "{}", arguments: []string{"-f", "-"}, message: "node-agent: standard input"},
 		"a mebibyte":                           {stdin: mebibyte, arguments: []string{"-f", "-"}, code: 1, message: "team: storage", fails: "10 problems"},
 		"settings of repositories":             {stdin: `{"cacheLimitMB": 1}`, arguments: []string{"-f", "-", "--as=backup-repository"}, message: "cacheLimitMB: 1\n"},

@@ -10,6 +10,7 @@ import (
 func completeFlags(command *cobra.Command) {
 	complete := map[string]cobra.CompletionFunc{
 		"context":   contexts,
+		"output":    cobra.FixedCompletions([]string{string(cluster.JSON), string(cluster.YAML)}, cobra.ShellCompDirectiveNoFileComp),
 		"log-level": cobra.FixedCompletions([]string{"debug", "info", "warning", "error"}, cobra.ShellCompDirectiveNoFileComp),
 	}
 	for name, with := range complete {

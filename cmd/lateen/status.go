@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,7 +15,6 @@ import (
 	"golang.org/x/term"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 	"github.com/lateen-project/lateen/cmd/lateen/status"
@@ -38,44 +36,16 @@ const (
 	statusBurst = 100
 )
 
-// Formats of -o besides text for people.
-const (
-	outputJSON = "json"
-	outputYAML = "yaml"
-)
-
-// writeYAML writes the fields of a value as its JSON has them.
-func writeYAML(to io.Writer, value any) error {
-	text, err := yaml.Marshal(value)
-	if err != nil {
-		return err
-	}
-	_, err = to.Write(text)
-	return err
-}
-
 // viewOptions are the flags that `lateen status`, `explain`, `check` and `version` share.
 type viewOptions struct {
-	output  string // json or yaml; empty: text for people
+	output  cluster.Format
 	cluster cluster.Flags
 }
 
 func (v *viewOptions) addFlags(command *cobra.Command) {
 	v.cluster.UserAgent = userAgent()
 	v.cluster.AddView(command.Flags())
-	command.Flags().StringVarP(&v.output, "output", "o", "", "output format: json or yaml (default: text)")
-	formats := []string{outputJSON, outputYAML}
-	// The only errors are an unknown flag and a second registration.
-	_ = command.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
-}
-
-// checkOutput returns an error for an unknown format.
-func (v *viewOptions) checkOutput() error {
-	switch v.output {
-	case "", outputJSON, outputYAML:
-		return nil
-	}
-	return fmt.Errorf("-o %q is unknown: use json or yaml, or remove it", v.output)
+	v.output.AddFlag(command.Flags(), "output format: json or yaml (default: text)")
 }
 
 func (v *viewOptions) watchOptions() status.WatchOptions {
@@ -86,9 +56,6 @@ func (v *viewOptions) watchOptions() status.WatchOptions {
 
 // clients returns the clients of the cluster that the flags select.
 func (v *viewOptions) clients() (*status.Clients, error) {
-	if err := v.checkOutput(); err != nil {
-		return nil, err
-	}
 	connection, err := v.cluster.Config()
 	if err != nil {
 		return nil, err
@@ -138,11 +105,11 @@ func (v *viewOptions) watch(ctx context.Context, clients *status.Clients, to io.
 		var text bytes.Buffer
 		var err error
 		switch v.output {
-		case outputJSON:
+		case cluster.JSON:
 			err = json.NewEncoder(&text).Encode(report)
-		case outputYAML:
+		case cluster.YAML:
 			text.WriteString("---\n")
-			err = writeYAML(&text, report)
+			err = v.output.Print(&text, report)
 		default:
 			err = report.Write(&text)
 		}
@@ -153,7 +120,7 @@ func (v *viewOptions) watch(ctx context.Context, clients *status.Clients, to io.
 		switch rows := terminalRows(to); { // read each time: a window may be resized
 		case rows > 0:
 			reported = redraw(reported, rows)
-		case v.output != outputJSON && v.output != outputYAML:
+		case v.output == "":
 			reported += "\n"
 		}
 		_, err = io.WriteString(to, reported)
@@ -188,22 +155,14 @@ func terminalRows(to io.Writer) int {
 	return usual
 }
 
-// print writes a value as JSON or YAML, or in its form for people.
-func (v *viewOptions) print(to io.Writer, value any, forPeople func(io.Writer) error) error {
-	var text bytes.Buffer
-	var err error
-	switch v.output {
-	case outputJSON:
-		encoder := json.NewEncoder(&text)
-		encoder.SetIndent("", "  ")
-		err = encoder.Encode(value)
-	case outputYAML:
-		err = writeYAML(&text, value)
-	default:
-		err = forPeople(&text)
+// print writes a value in the format of -o, or in its form for people.
+func (v *viewOptions) print(to io.Writer, value any, forPeople func(io.Writer) error) (err error) {
+	if v.output == "" {
+		err = forPeople(to)
+	} else {
+		err = v.output.Print(to, value)
 	}
-	_, failed := to.Write(text.Bytes())
-	if err = errors.Join(err, failed); err != nil {
+	if err != nil {
 		return fmt.Errorf("write output: %w", err)
 	}
 	return nil

@@ -18,9 +18,9 @@ func TestErrorsOfTheCommandLine(t *testing.T) {
 		message   string
 	}{
 		"a status without a cluster":       {[]string{"status"}, "find the cluster"},
-		"a status in another format":       {[]string{"status", "-o", "table"}, `-o "table" is unknown: use json or yaml, or remove it`},
-		"an explanation in another format": {[]string{"explain", "pvb/nightly", "-o", "wide"}, `-o "wide" is unknown: use json or yaml, or remove it`},
-		"a version in another format":      {[]string{"version", "--client", "-o", "table"}, `-o "table" is unknown`},
+		"a status in another format":       {[]string{"status", "-o", "table"}, `invalid argument "table" for "-o, --output" flag: use json or yaml`},
+		"an explanation in another format": {[]string{"explain", "pvb/nightly", "-o", "wide"}, `invalid argument "wide" for "-o, --output" flag: use json or yaml`},
+		"a version in another format":      {[]string{"version", "--client", "-o", "table"}, `invalid argument "table" for "-o, --output" flag: use json or yaml`},
 		"a context that does not exist":    {[]string{"status", "--context", "elsewhere"}, `context "elsewhere" does not exist`},
 		"a context as Velero names it":     {[]string{"status", "--kubecontext", "elsewhere"}, `context "elsewhere" does not exist`},
 		"an agent's argument":              {[]string{"node-agent", "serve"}, `invalid argument "serve"`},
@@ -34,7 +34,7 @@ func TestErrorsOfTheCommandLine(t *testing.T) {
 		"an unknown policy":                {adopt("--pod-policy=all"), "use restricted or privileged"},
 		"copies from nowhere":              {adopt("--copy-secrets=key"), "--copy-from is missing"},
 		"objects that are not printed":     {adopt("-o=json"), "add --dry-run"},
-		"an adoption in another format":    {adopt("-o=table", "--dry-run"), `-o "table" is unknown`},
+		"an adoption in another format":    {adopt("-o=table", "--dry-run"), `invalid argument "table" for "-o, --output" flag: use json or yaml`},
 		"an undo that restricts":           {[]string{"adopt", "--undo", "--restrict-movers"}, "remove --restrict-movers, --mover-secrets and --pod-policy"},
 		"an undo with copies":              {[]string{"adopt", "--undo", "--copy-from=apps"}, "--undo removes all RBAC rules for copies"},
 		"two intervals of maintenance":     {install("--repo-maintenance-frequency=2h", "--default-repo-maintain-frequency=1h"), "remove one"},

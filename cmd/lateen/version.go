@@ -49,9 +49,6 @@ func newVersion() *cobra.Command {
 			"  lateen version -n velero -o yaml",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			if err := at.checkOutput(); err != nil {
-				return err
-			}
 			found := versions{Client: version, Agents: []agentsVersion{}}
 			var unread error
 			if !client {

@@ -26,7 +26,7 @@ type options struct {
 	movers              deploy.Movers
 	podPolicy           string
 	undo, force, dryRun bool
-	output              string // json or yaml: print the objects; empty: print a diff
+	output              cluster.Format // of the objects; empty: a diff
 	timeout             time.Duration
 }
 

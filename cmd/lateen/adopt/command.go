@@ -56,7 +56,7 @@ func NewCommand(userAgent string) *cobra.Command {
 	cluster.AddMoverFlags(flags, &options.movers, &options.podPolicy)
 	flags.BoolVar(&options.undo, "undo", false, "restore Velero's agents")
 	flags.BoolVar(&options.dryRun, "dry-run", false, "print the changes without applying them")
-	flags.StringVarP(&options.output, "output", "o", "", "print the objects that --dry-run leaves unapplied: json or yaml (default: a diff)")
+	options.output.AddFlag(flags, "print the objects that --dry-run leaves unapplied: json or yaml (default: a diff)")
 	flags.BoolVar(&options.force, "force", false, "do not ask for confirmation")
 	flags.DurationVar(&options.timeout, "timeout", 5*time.Minute, "how long --undo waits for Velero's agents, after confirmation")
 	return command
@@ -70,12 +70,7 @@ func (o options) validateCopies() error {
 }
 
 func (o options) validateOutput() error {
-	switch {
-	case o.output == "":
-		return nil
-	case o.output != "json" && o.output != "yaml":
-		return fmt.Errorf("-o %q is unknown: use json or yaml, or remove it", o.output)
-	case o.undo || !o.dryRun:
+	if o.output != "" && (o.undo || !o.dryRun) {
 		return errors.New("-o prints the objects of an adoption instead of applying them: add --dry-run, and no --undo")
 	}
 	return nil

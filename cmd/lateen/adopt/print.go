@@ -6,7 +6,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 	"github.com/lateen-project/lateen/deploy"
 )
 
@@ -23,7 +22,7 @@ func (a *adoption) print(changes []replacement) error {
 		}
 		objects = append(objects, agents)
 	}
-	return cluster.PrintManifests(a.Out, a.output, objects)
+	return a.output.PrintManifests(a.Out, objects)
 }
 
 // manifest returns an adopted DaemonSet without what the API server sets. It names the program: an apply keeps

@@ -31,7 +31,7 @@ type options struct {
 	maintain                time.Duration
 	frequencyGiven          bool // agent.MaintenanceFrequency was set, maybe to 0
 
-	output                        string
+	output                        cluster.Format
 	apply, dryRun, crdsOnly, wait bool
 	timeout                       time.Duration
 }
@@ -49,7 +49,7 @@ func (o *options) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.crdsOnly, "crds-only", false, "install only Velero's CustomResourceDefinitions")
 	flags.BoolVar(&o.wait, "wait", false, "wait until server and agents are ready")
 	flags.DurationVar(&o.timeout, "timeout", 5*time.Minute, "how long the installation may take")
-	flags.StringVarP(&o.output, "output", "o", "", "print the objects: yaml or json")
+	o.output.AddFlag(flags, "print the objects: json or yaml")
 }
 
 func (o *options) addStorageFlags(flags *pflag.FlagSet) {
@@ -106,8 +106,6 @@ func (o *options) addServerFlags(flags *pflag.FlagSet) {
 // validate rejects contradicting flags, as `velero install` does.
 func (o *options) validate() error {
 	switch {
-	case o.output != "" && o.output != "yaml" && o.output != "json":
-		return fmt.Errorf("--output=%s is unknown: use yaml or json", o.output)
 	case o.dryRun && (o.apply || o.wait):
 		return errors.New("--dry-run changes nothing: remove --apply and --wait")
 	case o.crdsOnly:

@@ -50,7 +50,7 @@ func (o *options) run(ctx context.Context, out, warnings io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := cluster.PrintManifests(out, o.output, slices.Concat(definitions, rest)); err != nil || o.dryRun {
+	if err := o.output.PrintManifests(out, slices.Concat(definitions, rest)); err != nil || o.dryRun {
 		return err
 	}
 	return o.send(ctx, client, definitions, rest, warnings)

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"fmt"
 	"io"
 	"log/slog"
-	"strings"
 
 	"github.com/go-logr/logr"
 )
@@ -18,21 +16,13 @@ func levels() map[string]slog.Level {
 	}
 }
 
-// newLogger writes lines of key=value pairs, as Velero does, or JSON. The error names an unknown level or format.
-func newLogger(out io.Writer, level, format string) (logr.Logger, error) {
-	threshold, known := levels()[strings.ToLower(level)]
-	if !known {
-		return logr.Logger{}, fmt.Errorf("unknown --log-level %q: use trace, debug, info, warning, error, fatal or panic", level)
+// newLogger writes lines of key=value pairs, as Velero does, or JSON. Options.Complete has validated level and format.
+func newLogger(out io.Writer, level, format string) logr.Logger {
+	options := &slog.HandlerOptions{Level: levels()[level], ReplaceAttr: namedAsVelero}
+	if format == "json" {
+		return logr.FromSlogHandler(slog.NewJSONHandler(out, options))
 	}
-	options := &slog.HandlerOptions{Level: threshold, ReplaceAttr: namedAsVelero}
-	switch format {
-	case "text":
-		return logr.FromSlogHandler(slog.NewTextHandler(out, options)), nil
-	case "json":
-		return logr.FromSlogHandler(slog.NewJSONHandler(out, options)), nil
-	default:
-		return logr.Logger{}, fmt.Errorf("unknown --log-format %q: use text or json", format)
-	}
+	return logr.FromSlogHandler(slog.NewTextHandler(out, options))
 }
 
 // namedAsVelero replaces the level name with the one of Velero's logs, in lower case.

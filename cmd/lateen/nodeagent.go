@@ -41,10 +41,7 @@ func newNodeAgent() *cobra.Command {
 
 // runNodeAgent converts options to the dependencies of the agent and runs it. Package agent assembles it.
 func runNodeAgent(ctx context.Context, options config.Options) error {
-	logger, err := newLogger(os.Stderr, options.LogLevel, options.LogFormat)
-	if err != nil {
-		return err
-	}
+	logger := newLogger(os.Stderr, options.LogLevel, options.LogFormat)
 	klog.SetLogger(logger)
 	ctx = klog.NewContext(ctx, logger)
 	selected := cluster.Flags{Kubeconfig: options.Kubeconfig, Context: options.Kubecontext, UserAgent: userAgent()}

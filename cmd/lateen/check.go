@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/cmd/lateen/check"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 )
 
@@ -176,5 +176,5 @@ func kinds() string {
 	for _, kind := range check.Kinds() {
 		names = append(names, string(kind))
 	}
-	return strings.Join(names, " or ")
+	return configmap.OneOf(names)
 }

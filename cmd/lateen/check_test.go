@@ -46,7 +46,7 @@ func TestCheckOfFiles(t *testing.T) {
 		"a file, of which names are looked up": {stdin: "{}", arguments: []string{"-f", "-", "--node=n"}, code: 2, fails: "find the cluster"},
 		"no such file":                         {arguments: []string{"-f", "/nonexistent"}, code: 2, fails: "/nonexistent"},
 		"a file of something else":             {stdin: "kind: Secret", arguments: []string{"-f", "-"}, code: 2, fails: "no ConfigMap, only Secret"},
-		"a kind that is unknown":               {stdin: "{}", arguments: []string{"-f", "-", "--as=x"}, code: 2, fails: `--as "x" is unknown: use node-agent or backup-repository or repo-maintenance-job`},
+		"a kind that is unknown":               {stdin: "{}", arguments: []string{"-f", "-", "--as=x"}, code: 2, fails: `--as "x" is unknown: use node-agent, backup-repository or repo-maintenance-job`},
 		"a kind without a file":                {arguments: []string{"--as=node-agent"}, code: 2, fails: "name one with -f"},
 		"a file and a name":                    {arguments: []string{"-f", "-", "--node-agent-configmap=x"}, code: 2, fails: "remove -f"},
 		"a flag that is unknown":               {arguments: []string{"--nodes=x"}, code: 2, fails: "unknown flag"},

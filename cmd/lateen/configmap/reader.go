@@ -10,8 +10,6 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
-
-	"github.com/lateen-project/lateen/exposer/truncate"
 )
 
 // reader converts values to the types of the schema and records a Problem for each invalid one. Its methods return a
@@ -268,13 +266,6 @@ func describe(data any) string {
 	default:
 		return "null"
 	}
-}
-
-// lineBytes bounds the text that a message quotes from another error.
-const lineBytes = 256
-
-func oneLine(text string) string {
-	return truncate.End(strings.Join(strings.Fields(text), " "), lineBytes)
 }
 
 // set assigns a value if all of it is valid. Otherwise, the variable keeps its default.

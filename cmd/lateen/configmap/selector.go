@@ -2,7 +2,12 @@ package configmap
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/exposer/truncate"
 )
+
+// maxErrorBytes bounds the error that a message quotes. It contains text of the document.
+const maxErrorBytes = 256
 
 // selector reads a label selector, which counts as a whole. The API machinery validates it. An ignored field must not
 // turn it into a selector of everything.
@@ -22,7 +27,7 @@ func (r *reader) selector(v value) metav1.LabelSelector {
 		r.problem(v, Missing, "selector has only unknown fields and would match everything; use matchLabels or matchExpressions")
 	}
 	if _, err := metav1.LabelSelectorAsSelector(&selector); err != nil {
-		r.problem(v, InvalidValue, "selector is invalid: %s", oneLine(err.Error()))
+		r.problem(v, InvalidValue, "selector is invalid: %s", truncate.End(withoutPattern(err.Error()), maxErrorBytes))
 	}
 	return selector
 }

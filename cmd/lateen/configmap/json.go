@@ -10,103 +10,83 @@ import (
 	"github.com/lateen-project/lateen/exposer/truncate"
 )
 
-// value is one JSON value with its place. Decoding into structs would lose the place, unknown fields and duplicate
-// fields.
+// value is one valid JSON value with its place. Decoding into structs would lose the place, unknown fields and
+// duplicate fields.
 type value struct {
 	path  string
 	start int // offset of its first byte
-	data  any // string, json.Number, bool, nil, []value or []member
+	text  string
 }
 
 type member struct {
-	name  string
+	name  string // empty in a list
 	value value
 }
 
-// document reads the tokens of a text that is valid JSON.
-type document struct {
-	text   string
-	tokens *json.Decoder
-}
+// kind is the type of a value, as messages name it. Its content could be anything.
+type kind string
 
-// maxDepth exceeds the depth of the schema by far. It bounds the recursion on hostile input.
-const maxDepth = 16
-
-var (
-	errTooDeep = errors.New("nested too deeply for a node-agent configuration")
-	errNotUTF8 = errors.New("not UTF-8; save the text as UTF-8")
+const (
+	isObject  kind = "an object"
+	isList    kind = "a list"
+	isString  kind = "a string"
+	isNumber  kind = "a number"
+	isBoolean kind = "a boolean"
+	isNull    kind = "null"
 )
 
-// readJSON parses one JSON document at path. Its error is a *json.SyntaxError, errTooDeep or errNotUTF8. Go's decoder
-// would replace invalid UTF-8 instead.
+// kind returns the type that the first byte shows.
+func (v value) kind() kind {
+	switch v.text[0] {
+	case '{':
+		return isObject
+	case '[':
+		return isList
+	case '"':
+		return isString
+	case 't', 'f':
+		return isBoolean
+	case 'n':
+		return isNull
+	default:
+		return isNumber
+	}
+}
+
+var errNotUTF8 = errors.New("not UTF-8; save the text as UTF-8")
+
+// readJSON parses one JSON document at path. Its error is a *json.SyntaxError or errNotUTF8. Go's decoder would replace
+// invalid UTF-8 instead.
 func readJSON(path, text string) (value, error) {
 	if !utf8.ValidString(text) {
 		return value{}, errNotUTF8
 	}
-	var whole json.RawMessage // tokens do not show text after the document
+	var whole json.RawMessage
 	if err := json.Unmarshal([]byte(text), &whole); err != nil {
 		return value{}, err
 	}
-	d := document{text: text, tokens: json.NewDecoder(strings.NewReader(text))}
-	d.tokens.UseNumber()
-	return d.value(path, 0)
+	return value{path: path, start: strings.Index(text, string(whole)), text: string(whole)}, nil
 }
 
-func (d document) value(path string, depth int) (value, error) {
-	if depth > maxDepth {
-		return value{}, errTooDeep
-	}
-	start := d.start()
-	token, err := d.tokens.Token()
-	if err != nil {
-		return value{}, err
-	}
-	v := value{path: path, start: start, data: token}
-	switch token {
-	case json.Delim('{'):
-		v.data, err = d.members(path, depth)
-	case json.Delim('['):
-		v.data, err = d.items(path, depth)
-	}
-	return v, err
-}
-
-// start returns the offset of the next token. The decoder only knows the end of the last one.
-func (d document) start() int {
-	end := int(d.tokens.InputOffset())
-	rest := d.text[end:]
-	return end + len(rest) - len(strings.TrimLeft(rest, " \t\r\n:,"))
-}
-
-func (d document) members(path string, depth int) ([]member, error) {
-	members := []member{}
-	for d.tokens.More() {
-		token, err := d.tokens.Token()
-		if err != nil {
-			return nil, err
+// members returns the members of an object, or the items of a list, in their order. The text is valid, so the decoder
+// returns no error.
+func (v value) members() []member {
+	decoder := json.NewDecoder(strings.NewReader(v.text))
+	opening, _ := decoder.Token()
+	var members []member
+	for decoder.More() {
+		name, path := "", fmt.Sprintf("%s[%d]", v.path, len(members))
+		if opening == json.Delim('{') {
+			token, _ := decoder.Token()
+			name, _ = token.(string)
+			path = Join(v.path, name)
 		}
-		name, _ := token.(string) // the token before a colon is always a string
-		v, err := d.value(Join(path, name), depth+1)
-		if err != nil {
-			return nil, err
-		}
-		members = append(members, member{name: name, value: v})
+		var text json.RawMessage
+		_ = decoder.Decode(&text)
+		start := v.start + int(decoder.InputOffset()) - len(text)
+		members = append(members, member{name: name, value: value{path: path, start: start, text: string(text)}})
 	}
-	_, err := d.tokens.Token()
-	return members, err
-}
-
-func (d document) items(path string, depth int) ([]value, error) {
-	items := []value{}
-	for d.tokens.More() {
-		v, err := d.value(fmt.Sprintf("%s[%d]", path, len(items)), depth+1)
-		if err != nil {
-			return nil, err
-		}
-		items = append(items, v)
-	}
-	_, err := d.tokens.Token()
-	return items, err
+	return members
 }
 
 // Join appends the name of a member to the path of an object, as a Problem shows it.

@@ -75,13 +75,11 @@ func (r *reader) section(path string) Section {
 
 // object visits the known members. A null counts as a missing member, as in Go's decoder.
 func (r *reader) object(v value, known fields) {
-	members, ok := v.data.([]member)
-	if !ok {
-		r.wrongType(v, "an object")
+	if !r.is(v, isObject, "an object") {
 		return
 	}
 	names := slices.Sorted(maps.Keys(known))
-	given := slices.Clone(members)
+	given := v.members()
 	for i := range given {
 		given[i].name = r.field(names, given[i].name)
 	}
@@ -93,7 +91,7 @@ func (r *reader) object(v value, known fields) {
 			r.problem(m.value, UnknownField, "unknown field is ignored; %s", suggestion(m.name, names))
 		case seen[m.name] > 1:
 			r.problem(m.value, DuplicateField, "field occurs %d times; keep one", seen[m.name])
-		case m.value.data != nil:
+		case m.value.kind() != isNull:
 			read(m.value)
 		}
 	}
@@ -112,24 +110,21 @@ func (r *reader) field(known []string, name string) string {
 }
 
 func (r *reader) list(v value, each func(value)) {
-	items, ok := v.data.([]value)
-	if !ok {
-		r.wrongType(v, "a list")
+	if !r.is(v, isList, "a list") {
 		return
 	}
-	for _, item := range items {
-		each(item)
+	for _, item := range v.members() {
+		each(item.value)
 	}
 }
 
 // entries visits the members of an object with free names, such as labels. A duplicate name is a Problem, because its
 // intended value is unknown.
 func (r *reader) entries(v value, each func(name string, v value)) {
-	members, ok := v.data.([]member)
-	if !ok {
-		r.wrongType(v, "an object")
+	if !r.is(v, isObject, "an object") {
 		return
 	}
+	members := v.members()
 	seen := count(members)
 	for _, m := range members {
 		if seen[m.name] > 1 {
@@ -149,35 +144,39 @@ func count(members []member) map[string]int {
 	return seen
 }
 
-func (r *reader) string(v value) string {
-	text, ok := v.data.(string)
-	if !ok {
-		r.wrongType(v, "a quoted string")
-	}
+func (r *reader) string(v value) (text string) {
+	r.scalar(v, isString, "a quoted string", &text)
 	return text
 }
 
-func (r *reader) bool(v value) bool {
-	flag, ok := v.data.(bool)
-	if !ok {
-		r.wrongType(v, "true or false")
-	}
+func (r *reader) bool(v value) (flag bool) {
+	r.scalar(v, isBoolean, "true or false", &flag)
 	return flag
 }
 
-// number reads an integer of at least least. It fits a 32-bit int.
+// number reads an integer of at least least.
 func (r *reader) number(v value, least int) int {
-	number, ok := v.data.(json.Number)
-	if !ok {
-		r.wrongType(v, "an unquoted integer")
+	if !r.is(v, isNumber, "an unquoted integer") {
 		return 0
 	}
-	n, err := strconv.Atoi(string(number))
+	return r.integer(v, v.text, least)
+}
+
+// integer parses the text of a value. It fits a 32-bit int.
+func (r *reader) integer(v value, text string, least int) int {
+	n, err := strconv.Atoi(text)
 	if err != nil || n < least || n > math.MaxInt32 {
-		r.problem(v, InvalidValue, "%s is not an integer from %d to %d", quote(string(number)), least, math.MaxInt32)
+		r.problem(v, InvalidValue, "%s is not an integer from %d to %d", quote(text), least, math.MaxInt32)
 		return 0
 	}
 	return n
+}
+
+// scalar decodes a value of a kind.
+func (r *reader) scalar(v value, want kind, described string, into any) {
+	if r.is(v, want, described) {
+		_ = json.Unmarshal([]byte(v.text), into) // it is valid
+	}
 }
 
 // atLeast returns a reader of integers of at least least.
@@ -203,7 +202,7 @@ func (r *reader) names(v value) []string {
 
 func (r *reader) required(v value) string {
 	name := r.string(v)
-	if _, text := v.data.(string); text {
+	if v.kind() == isString {
 		r.checkName(v, name)
 	}
 	return name
@@ -246,26 +245,12 @@ func add[T any](all *map[string]T, name string, one T) {
 	(*all)[name] = one
 }
 
-func (r *reader) wrongType(v value, want string) {
-	r.problem(v, WrongType, "got %s, want %s", describe(v.data), want)
-}
-
-// describe names a value by its type, because its content could be anything.
-func describe(data any) string {
-	switch data.(type) {
-	case string:
-		return "a string"
-	case json.Number:
-		return "a number"
-	case bool:
-		return "a boolean"
-	case []value:
-		return "a list"
-	case []member:
-		return "an object"
-	default:
-		return "null"
+// is reports whether a value is of a kind. Otherwise, it records a Problem with the description of the right values.
+func (r *reader) is(v value, want kind, described string) bool {
+	if v.kind() != want {
+		r.problem(v, WrongType, "got %s, want %s", v.kind(), described)
 	}
+	return v.kind() == want
 }
 
 // set assigns a value if all of it is valid. Otherwise, the variable keeps its default.

@@ -1,7 +1,6 @@
 package configmap
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -63,8 +62,8 @@ func repositoryValue(data map[string]string) (string, *Problem) {
 
 // megabytes reads an integer from 1, with or without quotes. Velero's server passes both to movers as text.
 func (r *reader) megabytes(v value) int {
-	if text, ok := v.data.(string); ok {
-		v.data = json.Number(text)
+	if v.kind() == isString {
+		return r.integer(v, r.string(v), 1)
 	}
 	return r.number(v, 1)
 }

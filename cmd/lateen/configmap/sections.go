@@ -75,7 +75,7 @@ func (r *reader) backupPVC(v value) map[string]objects.BackupClaim {
 		r.checkName(v, source)
 		named := r.invalid == before
 		one := r.backupClaim(v)
-		if _, object := v.data.([]member); named && object {
+		if named && v.kind() == isObject {
 			add(&all, source, one)
 		}
 	})
@@ -196,11 +196,12 @@ func (r *reader) podAnnotations(v value) map[string]string { return r.notOurs(v,
 // kind (velero-protocol W36).
 func (r *reader) notOurs(v value, all map[string]string) map[string]string {
 	maps.DeleteFunc(all, func(name, _ string) bool { return reserved(name) })
-	if members, ok := v.data.([]member); ok {
-		for _, m := range members {
-			if reserved(m.name) {
-				r.problem(m.value, Ignored, "%s is reserved for the agent; remove it", quote(m.name))
-			}
+	if v.kind() != isObject {
+		return nil
+	}
+	for _, m := range v.members() {
+		if reserved(m.name) {
+			r.problem(m.value, Ignored, "%s is reserved for the agent; remove it", quote(m.name))
 		}
 	}
 	return all

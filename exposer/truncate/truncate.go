@@ -1,7 +1,10 @@
-// Package truncate shortens text without breaking a UTF-8 character.
+// Package truncate shortens text without breaking a UTF-8 character, and lists of names.
 package truncate
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // mark stands for what was left out.
 const mark = "…"
@@ -27,4 +30,12 @@ func Middle(text string, columns int) string {
 	}
 	tail := (columns - 1) / 2
 	return string(letters[:columns-1-tail]) + mark + string(letters[len(letters)-tail:])
+}
+
+// Names lists at most so many names, such as "a, b and 3 more".
+func Names(names []string, most int) string {
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }

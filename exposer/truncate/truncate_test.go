@@ -27,3 +27,10 @@ func TestMiddleKeepsBothEnds(t *testing.T) {
 		require.Equal(t, want, truncate.Middle("nödexé", columns), "%d columns", columns)
 	}
 }
+
+func TestNamesCountsThoseThatItOmits(t *testing.T) {
+	for most, want := range map[int]string{1: "a and 2 more", 2: "a, b and 1 more", 3: "a, b, c", 4: "a, b, c"} {
+		require.Equal(t, want, truncate.Names([]string{"a", "b", "c"}, most))
+	}
+	require.Empty(t, truncate.Names(nil, 1))
+}

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/lateen-project/lateen/exposer/truncate"
 )
 
 // blocker returns what keeps pods of a DaemonSet off a node, by the rules of the DaemonSet controller; "" if nothing
@@ -63,11 +65,7 @@ func formatBlockers(pod corev1.PodSpec, nodes []corev1.Node) string {
 	}
 	var messages []string
 	for _, why := range slices.Sorted(maps.Keys(by)) {
-		names := strings.Join(by[why][:min(len(by[why]), most)], ", ")
-		if more := len(by[why]) - most; more > 0 {
-			names += fmt.Sprintf(" and %d more", more)
-		}
-		messages = append(messages, fmt.Sprintf("%s (node %s)", why, names))
+		messages = append(messages, fmt.Sprintf("%s (node %s)", why, truncate.Names(by[why], most)))
 	}
 	return strings.Join(messages, "; ")
 }

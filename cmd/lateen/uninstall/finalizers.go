@@ -15,6 +15,7 @@ import (
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/exposer/truncate"
 )
 
 // finalized is a custom resource of Velero with finalizers, and the component that removes them.
@@ -101,15 +102,12 @@ func (r *removal) ready(ctx context.Context, resource, name string) (int64, erro
 func (r *removal) blocked(each finalized, held []unstructured.Unstructured, why string, cause error) error {
 	const most = 5
 	var names []string
-	for index := range held[:min(len(held), most)] {
+	for index := range held {
 		names = append(names, fmt.Sprintf("%s (%s)", held[index].GetName(), strings.Join(held[index].GetFinalizers(), ", ")))
-	}
-	if more := len(held) - most; more > 0 {
-		names = append(names, fmt.Sprintf("and %d more", more))
 	}
 	resource, name := each.workload()
 	err := fmt.Errorf("remove %d %s of namespace %s: %s: %s; start %s %s and uninstall again, or abandon their clean-up: kubectl -n %s patch %s NAME --type=merge -p '{\"metadata\":{\"finalizers\":null}}'",
-		len(held), each.Resource, r.Namespace, why, strings.Join(names, ", "), resource, name, r.Namespace, each.Resource)
+		len(held), each.Resource, r.Namespace, why, truncate.Names(names, most), resource, name, r.Namespace, each.Resource)
 	if cause != nil {
 		return fmt.Errorf("%w (%w)", err, cause)
 	}

@@ -37,13 +37,6 @@ func FormatBytes(bytes int64) string {
 // maxNames bounds how many nodes are listed by name.
 const maxNames = 5
 
-func someNames(names []string) string {
-	if len(names) > maxNames {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), len(names)-maxNames)
-	}
-	return strings.Join(names, ", ")
-}
-
 // Counted returns a number with its noun, in the plural unless it is 1.
 func Counted(count int, what string) string {
 	if count == 1 {

@@ -181,7 +181,7 @@ func (r *Report) classes(text *strings.Builder) {
 		text.WriteString("  unknown\n")
 	}
 	if len(r.AgentsWithOlderConfig) > 0 {
-		text.WriteString(wrap("  ", fmt.Sprintf("the last edit of the ConfigMap is not in force for the agents of %s: see Events ConfigNotApplied of their pods", someNames(r.AgentsWithOlderConfig))))
+		text.WriteString(wrap("  ", fmt.Sprintf("the last edit of the ConfigMap is not in force for the agents of %s: see Events ConfigNotApplied of their pods", truncate.Names(r.AgentsWithOlderConfig, maxNames))))
 	}
 	if r.ConfigProblems > 0 {
 		text.WriteString(wrap("  ", fmt.Sprintf("%s in the ConfigMaps: see lateen check -n %s", Counted(r.ConfigProblems, "problem"), r.Namespace)))
@@ -205,7 +205,7 @@ func formatClass(class PriorityClass) string {
 		description += fmt.Sprintf("; %s it, %d without", Counted(class.With, "pod")+" with", class.Without)
 	}
 	if len(class.NotInForceOn) > 0 {
-		description += fmt.Sprintf("; the agents of %s reported that they create movers without it", someNames(class.NotInForceOn))
+		description += fmt.Sprintf("; the agents of %s reported that they create movers without it", truncate.Names(class.NotInForceOn, maxNames))
 	}
 	return description
 }

@@ -43,6 +43,7 @@ type Result struct {
 	Document Document
 	// the Problems that the agent reports, and settings that match nothing in the cluster
 	Problems   []configmap.Problem
+	Parsed     int                   // the first Problems, which the text itself has
 	Config     configmap.Config      // in effect, for a node-agent ConfigMap
 	CacheLimit int64                 // bytes that a mover keeps in its cache, for a backup repository ConfigMap
 	Jobs       configmap.Maintenance // the settings of all repositories, for a maintenance ConfigMap
@@ -72,6 +73,7 @@ func Evaluate(document Document, cluster *Cluster) Result {
 	default:
 		result.Config, result.Problems = configmap.Parse(document.Data, nil)
 	}
+	result.Parsed = len(result.Problems)
 	if cluster != nil && document.Kind == NodeAgent {
 		invalid := cluster.invalid(&result.Config)
 		result.Problems = slices.Concat(result.Problems, invalid, cluster.unmatched(result.Config), cluster.CopyProblems)

@@ -11,7 +11,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/cmd/lateen/check"
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 )
 
 // checkCluster checks the existing objects that the installation names. An unusable ConfigMap fails the installation,
@@ -39,7 +38,8 @@ func (o *options) checkClasses(ctx context.Context, kube kubernetes.Interface, w
 	}
 }
 
-// checkConfigMaps evaluates the named ConfigMaps as `lateen check` does.
+// checkConfigMaps evaluates the named ConfigMaps as `lateen check` does. Ignored settings, and settings whose objects do not
+// exist in the cluster, are warnings.
 func (o *options) checkConfigMaps(ctx context.Context, kube kubernetes.Interface, warnings io.Writer) error {
 	maintenance := o.agent.MaintenanceConfigMap
 	if o.agent.NodeAgentConfigMap == "" && o.agent.BackupRepositoryConfigMap == "" && maintenance == "" {
@@ -61,30 +61,15 @@ func (o *options) checkConfigMaps(ctx context.Context, kube kubernetes.Interface
 			wrong = append(wrong, errors.New(document.Missing.String()))
 			continue
 		}
-		fatal, harmless := classify(document, cluster)
-		for _, problem := range harmless {
-			fmt.Fprintf(warnings, "Warning: %s: %s\n", document.Title, problem)
-		}
-		for _, problem := range fatal {
-			wrong = append(wrong, fmt.Errorf("%s: %s", document.Title, problem))
+		result := check.Evaluate(document, cluster)
+		for i, problem := range result.Problems {
+			message := fmt.Sprintf("%s: %s", document.Title, problem)
+			if i < result.Parsed && problem.Reason.Invalidates() {
+				wrong = append(wrong, errors.New(message))
+			} else {
+				fmt.Fprintf(warnings, "Warning: %s\n", message)
+			}
 		}
 	}
 	return errors.Join(wrong...)
-}
-
-// classify separates Problems that no agent can use from ignored settings, and from settings whose objects are missing
-// in the cluster.
-func classify(document check.Document, cluster *check.Cluster) (fatal, harmless []configmap.Problem) {
-	written := map[string]bool{}
-	for _, problem := range check.Evaluate(document, nil).Problems {
-		written[problem.String()] = true
-	}
-	for _, problem := range check.Evaluate(document, cluster).Problems {
-		if problem.Reason.Invalidates() && written[problem.String()] {
-			fatal = append(fatal, problem)
-		} else {
-			harmless = append(harmless, problem)
-		}
-	}
-	return fatal, harmless
 }

@@ -8,8 +8,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // Selectors selects the objects that one agent watches.
@@ -83,7 +84,7 @@ func (c *Caches) Mover(key string) *corev1.Pod {
 	}
 	var newest *corev1.Pod
 	for _, pods := range caches {
-		if pod, ok := pods.Get(key); ok && (newest == nil || newer(pod, newest)) {
+		if pod, ok := pods.Get(key); ok && (newest == nil || api.IsNewer(pod.ResourceVersion, newest.ResourceVersion)) {
 			newest = pod
 		}
 	}
@@ -109,11 +110,4 @@ func (c *Caches) Claim(key string) *corev1.PersistentVolumeClaim {
 	}
 	claim, _ := claims.Get(key)
 	return claim
-}
-
-// newer reports whether a is a later version of the object than b. Versions of one resource are comparable (KEP-5504);
-// one that cannot be compared is not later.
-func newer(a, b metav1.Object) bool {
-	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
-	return err == nil && order > 0
 }

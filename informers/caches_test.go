@@ -23,20 +23,6 @@ import (
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
-func TestNewer(t *testing.T) {
-	for name, test := range map[string]struct {
-		a, b  string
-		newer bool
-	}{
-		"a later version":             {a: "12", b: "9", newer: true},
-		"an earlier one":              {a: "9", b: "12"},
-		"the same":                    {a: "9", b: "9"},
-		"one that cannot be compared": {a: "x", b: "9"},
-	} {
-		require.Equal(t, test.newer, newer(pod("a", atVersion(test.a)), pod("a", atVersion(test.b))), name)
-	}
-}
-
 // TestMoverIsTheNewerOfTwoCaches adds the same pods to both caches, which update at different times.
 func TestMoverIsTheNewerOfTwoCaches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

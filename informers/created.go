@@ -4,7 +4,8 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // createdPods records the pods that this agent created until its cache has them. The API server answers a request
@@ -34,12 +35,11 @@ func (c *createdPods) get(key, version string) *corev1.Pod {
 	if pod == nil {
 		return nil
 	}
-	order, err := resourceversion.CompareResourceVersion(version, pod.ResourceVersion)
-	if err != nil || order > 0 {
-		delete(c.pods, key)
-		return nil
+	if version == pod.ResourceVersion || api.IsNewer(pod.ResourceVersion, version) {
+		return pod
 	}
-	return pod
+	delete(c.pods, key)
+	return nil
 }
 
 // drop drops a pod after an event of it.

@@ -8,6 +8,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // Admission decides which transfers of the whole cluster may be prepared next (prepareQueueLength of the node-agent
@@ -70,7 +72,7 @@ func (a *Admission) Observe(entry Entry) {
 			a.forget(a.known[a.uids[entry.Key]])
 			c = &pending{enqueue: a.preregistered[entry.UID]}
 			delete(a.preregistered, entry.UID)
-		case same(c.Entry, entry), older(entry, c.Entry):
+		case same(c.Entry, entry), api.IsNewer(c.Version, entry.Version):
 			return
 		default:
 			a.remove(c)

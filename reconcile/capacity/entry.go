@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
 // AdmissionPhase is the state of a transfer for the limit on prepared transfers in the cluster.
@@ -47,10 +46,4 @@ func (p *pending) holds() bool { return !p.reserved.IsZero() }
 func same(a, b Entry) bool {
 	a.Created = b.Created // it never changes, but may be in another time zone
 	return a == b
-}
-
-// older reports whether a has an earlier version than b of the same resource (KEP-5504).
-func older(a, b Entry) bool {
-	order, err := resourceversion.CompareResourceVersion(a.Version, b.Version)
-	return err == nil && order < 0
 }

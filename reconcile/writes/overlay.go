@@ -7,7 +7,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // Overlay holds the last version of each object: the cached one, or this process's own later write. The API server
@@ -24,7 +25,7 @@ type version[T metav1.Object] struct {
 
 // isLater reports whether it is an own write of the cached object, which the cache lacks.
 func (v version[T]) isLater(cached T) bool {
-	return v.ahead && v.object.GetUID() == cached.GetUID() && Newer(v.object, cached)
+	return v.ahead && v.object.GetUID() == cached.GetUID() && api.IsNewer(v.object.GetResourceVersion(), cached.GetResourceVersion())
 }
 
 // Record keeps a write, so that no decision uses the version before it.
@@ -98,10 +99,4 @@ func (o *Overlay[T]) Forget(key string) (last T, ok bool) {
 	known, ok := o.known[key]
 	delete(o.known, key)
 	return known.object, ok
-}
-
-// Newer reports whether a is a later version of a resource than b (KEP-5504).
-func Newer(a, b metav1.Object) bool {
-	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
-	return err == nil && order > 0
 }

@@ -47,6 +47,17 @@ func TestABackupIsAcceptedWhenAPlaceIsFree(t *testing.T) {
 	require.False(t, free(s.Preparing))
 }
 
+func TestATransferThatIsNotEligibleAnyMoreLeavesTheQueueForAPlace(t *testing.T) {
+	s := newPaced()
+	s.step(t)
+	younger := s.state().CreatedAt.Add(1)
+	s.Preparing.Release("another")
+	require.False(t, s.Preparing.TryAcquire(true, "younger", younger, func() {}), "the older one is next")
+	s.object.Spec.Cancel = true
+	s.reserve(s.observed(t))
+	require.True(t, s.Preparing.TryAcquire(true, "younger", younger, func() {}))
+}
+
 func TestARejectedAcceptanceGivesThePlaceBack(t *testing.T) {
 	refused := apierrors.NewForbidden(corev1.Resource("podvolumebackups"), "b1", errors.New("no rights"))
 	f := newFixture(t, fault{call: "patch podvolumebackups", ordinal: 1, err: refused})

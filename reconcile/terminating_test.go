@@ -35,6 +35,19 @@ func TestATerminatingMoverOnAReadyNodeIsReportedOnce(t *testing.T) {
 	require.Contains(t, events[0], "kubectl -n velero describe pod b1")
 }
 
+func TestASnapshotThatIsNotDeletedInTimeIsReportedOnce(t *testing.T) {
+	s := newDownload("")
+	request := s.newRequest(testKey, s.object)
+	request.state.CompletedAt, request.observed.Now = s.clock.Now(), s.clock.Now()
+	require.Equal(t, s.Limits.CleanUpWarning, s.cleanUpWaits(t.Context(), request, "its driver"))
+	require.Empty(t, s.sent())
+	request.observed.Now = request.observed.Now.Add(s.Limits.CleanUpWarning)
+	for range 2 {
+		require.Zero(t, s.cleanUpWaits(t.Context(), request, "its driver"), "its event ends the wait")
+	}
+	require.Equal(t, []string{"Warning CleanUpWaits Snapshot is not deleted yet: its driver"}, s.sent())
+}
+
 func TestARefusedDeletionIsReportedOnce(t *testing.T) {
 	for _, phase := range []velerov1.PodVolumeBackupPhase{velerov1.PodVolumeBackupPhaseCanceling, velerov1.PodVolumeBackupPhaseFailed} {
 		t.Run(string(phase), func(t *testing.T) {

@@ -67,7 +67,7 @@ func (t *TransferReconciler[T]) write(ctx context.Context, s *request[T], step t
 		return fmt.Errorf("write %s to %s: %w", step.Reason, s.key, err)
 	}
 	t.written.Record(s.key, written)
-	t.Observe(written)
+	t.TrackCapacity(written)
 	after := t.Kind.Get(written)
 	if !after.TakesSlot() && !after.Phase.NeedsSlot() {
 		t.NodeSlots.Release(uid)

@@ -26,9 +26,9 @@ func (t *TransferReconciler[T]) Resume(owned []T) {
 	}
 }
 
-// Observe passes a resource of any node to admission, and counts the prepared ones. It also counts the slots in use on
+// TrackCapacity passes a resource of any node to admission, and counts the prepared ones. It also counts the slots in use on
 // other nodes. A coordinator that stands in for the agent of such a node needs that count from its start.
-func (t *TransferReconciler[T]) Observe(object T) {
+func (t *TransferReconciler[T]) TrackCapacity(object T) {
 	state := t.Kind.Get(object)
 	switch uid := object.GetUID(); {
 	case t.written.IsStale(cache.MetaObjectToName(object).String(), object): // its reconcile counts it
@@ -77,8 +77,8 @@ func (t *TransferReconciler[T]) countPrepared(object T, state transfer.State) (l
 	return left
 }
 
-// Forget releases what a deleted resource holds.
-func (t *TransferReconciler[T]) Forget(uid types.UID) {
+// ReleaseCapacity releases what a deleted resource holds.
+func (t *TransferReconciler[T]) ReleaseCapacity(uid types.UID) {
 	t.NodeSlots.Release(uid)
 	t.Admission.Forget(uid)
 	t.Preparing.Release(uid)
@@ -96,5 +96,5 @@ func (t *TransferReconciler[T]) forget(key string) {
 	t.Targets.Forget(uid)
 	t.Restored.Forget(uid)
 	t.TargetPods.Forget(uid)
-	t.Forget(uid)
+	t.ReleaseCapacity(uid)
 }

@@ -134,7 +134,7 @@ func TestAQueuedDownloadIsObservedAgainBeforeItsTimeout(t *testing.T) {
 	s := newDownload("")
 	s.Admission = capacity.NewAdmission(1, 1, time.Hour, s.clock)
 	s.Admission.Observe(capacity.Entry{UID: "first", Key: "datadownload/velero/first", Version: "1", Created: s.clock.Now().Add(-time.Hour), Restore: true, Phase: capacity.Admitted})
-	s.Observe(s.object)
+	s.TrackCapacity(s.object)
 	require.Zero(t, s.step(t))
 	require.Equal(t, transfer.New, s.state().Phase, "it queues")
 	s.clock.Step(2 * s.Limits.PrepareTimeout)
@@ -159,7 +159,7 @@ func TestOnlyATransferThatIsOrCanBeAcceptedHoldsAPlaceInTheQueue(t *testing.T) {
 		s := newDownload("")
 		s.Admission = capacity.NewAdmission(1, 1, time.Hour, s.clock)
 		change(s.object)
-		s.Observe(s.object)
+		s.TrackCapacity(s.object)
 		s.Admission.Observe(capacity.Entry{UID: "next", Key: "datadownload/velero/next", Version: "1", Created: s.clock.Now().Add(time.Hour), Restore: true, Phase: capacity.Waiting})
 		holds := name == "new" || name == "accepted" || name == "prepared"
 		require.Equal(t, !holds, s.Admission.TryAdmit("next", func() {}), name)

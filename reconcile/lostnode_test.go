@@ -71,16 +71,16 @@ func TestAMoverIsForceDeletedOnlyOnceItsNodeIsLost(t *testing.T) {
 func TestACoordinatorCountsTheMoversOfANodeBeforeItStandsIn(t *testing.T) {
 	s := newFixture(t, fault{})
 	s.standsIn(t, velerov1.PodVolumeBackupPhasePrepared) // a mover that waits for its slot
-	s.Observe(s.object.DeepCopy())
+	s.TrackCapacity(s.object.DeepCopy())
 	works := s.object.DeepCopy()
 	works.Name, works.UID, works.Status.Phase = "works", "works-uid", velerov1.PodVolumeBackupPhaseInProgress
-	s.Observe(works)
+	s.TrackCapacity(works)
 	require.Zero(t, s.NodeSlots.Own().InUse())
 	s.Agent.Fleet = coordinatorFleet{absent: testNode}
 	s.steps(t, 3)
 	require.Equal(t, velerov1.PodVolumeBackupPhasePrepared, s.object.Status.Phase, "two movers where one may work")
 	works.Status.Phase = velerov1.PodVolumeBackupPhaseCompleted
-	s.Observe(works)
+	s.TrackCapacity(works)
 	s.steps(t, 1)
 	require.Equal(t, velerov1.PodVolumeBackupPhaseInProgress, s.object.Status.Phase)
 }

@@ -83,9 +83,9 @@ func TestWhatIsPreparedHoldsAPlaceOfItsNodeUntilItStarts(t *testing.T) {
 			state := s.state()
 			state.Phase, state.Exposer, state.AcceptedAt = test.phase, test.node, s.clock.Now()
 			s.Kind.Set(s.object, state)
-			s.Observe(s.object)
+			s.TrackCapacity(s.object)
 			require.Equal(t, !test.held, free(s.Preparing))
-			s.Forget(s.object.UID)
+			s.ReleaseCapacity(s.object.UID)
 			require.True(t, free(s.Preparing), "it is deleted")
 		})
 	}
@@ -109,7 +109,7 @@ func TestAMoverThatDoesNotRunGivesItsPlaceToTheNext(t *testing.T) {
 	}
 	s.step(t)
 	require.Equal(t, 1, next)
-	s.Observe(s.object)
+	s.TrackCapacity(s.object)
 	require.True(t, s.Preparing.TryAcquire(true, "next", s.clock.Now(), func() {}), "an event of it changes nothing")
 	require.Equal(t, transfer.Accepted, s.state().Phase, "it can still start")
 }

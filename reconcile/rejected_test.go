@@ -50,7 +50,7 @@ func TestALateEventOfATransferThatThisAgentStartedKeepsItsSlot(t *testing.T) {
 		s.kubelet(t)
 	}
 	require.Equal(t, velerov1.PodVolumeBackupPhaseInProgress, s.object.Status.Phase)
-	s.Observe(late)
+	s.TrackCapacity(late)
 	require.Equal(t, 1, s.NodeSlots.Own().InUse(), "another one could start beside it")
 }
 

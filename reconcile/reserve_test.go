@@ -49,7 +49,7 @@ func TestObservingReservesNothing(t *testing.T) {
 	t.Run("admission", func(t *testing.T) {
 		s := newDownload("")
 		s.Admission = capacity.NewAdmission(1, 1, s.Limits.PrepareTimeout, s.clock)
-		s.Observe(s.object)
+		s.TrackCapacity(s.object)
 		request := s.observed(t)
 		require.True(t, request.observed.Eligible)
 		require.False(t, request.observed.Admitted)
@@ -94,7 +94,7 @@ func TestAnEventOfAPreparedTransferKeepsItsPlaceInTheQueueForASlot(t *testing.T)
 	s := newWorking()
 	s.object.Status.Phase = velerov1.PodVolumeBackupPhasePrepared
 	require.True(t, s.NodeSlots.Queue(testNode, s.object.UID, s.clock.Now(), func() {}))
-	s.Observe(s.object)
+	s.TrackCapacity(s.object)
 	require.False(t, s.NodeSlots.Queue(testNode, "younger", s.clock.Now().Add(1), func() {}))
 }
 

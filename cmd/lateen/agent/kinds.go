@@ -164,10 +164,10 @@ func (k *kindController[T]) addTermHandlers(caches *informers.Caches, term *info
 // note passes a resource to admission. A handler also receives deleted objects, so note checks the cache.
 func (k *kindController[T]) note(object T) {
 	if current, ok := k.resources.Get(informers.Key(object)); ok && current.GetUID() == object.GetUID() {
-		k.transfers.Observe(current)
+		k.transfers.TrackCapacity(current)
 		return
 	}
-	k.transfers.Forget(object.GetUID())
+	k.transfers.ReleaseCapacity(object.GetUID())
 }
 
 func (k *kindController[T]) resume() []string {

@@ -1,6 +1,7 @@
 package leader
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -8,7 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
 )
 
@@ -65,6 +68,33 @@ func TestARestartedContainerReacquiresItsLeaseAtOnce(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The role of an agent allows it to list and watch this Lease alone.
+func TestTheLeaseIsWatchedByItsName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		c, err := NewCoordinator(Options{Client: client, Namespace: "velero", Name: testLease, Identity: "me", Clock: clock.RealClock{}})
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		done := c.watch(ctx)
+		letPass(time.Second)
+		stop()
+		<-done
+		var verbs []string
+		for _, action := range client.Actions() {
+			verbs = append(verbs, action.GetVerb())
+			var only fields.Selector
+			switch action := action.(type) {
+			case clienttesting.ListActionImpl:
+				only = action.ListRestrictions.Fields
+			case clienttesting.WatchActionImpl:
+				only = action.WatchRestrictions.Fields
+			}
+			require.Equal(t, "metadata.name="+testLease, only.String(), "%v", action)
+		}
+		require.Equal(t, []string{"list", "watch"}, verbs)
+	})
 }
 
 // letPass advances the time in a bubble and runs everything that is due before its end.

@@ -4,7 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -19,6 +22,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
+	"github.com/lateen-project/lateen/test/tree"
 )
 
 const (
@@ -96,7 +100,7 @@ func (d *demo) backUp(name string, size int, seed uint64, during func(mover *cor
 	history := must(d.Record(d.ctx))
 	source := must(d.SourcePod(d.ctx, name, nodeName, testenv.EmptyDir("data")))
 	source = must(d.WaitPod(d.ctx, d.Apps, source.Name, testenv.Ready))
-	bytes := must(fill(must(d.Nodes[0].VolumeDir(d.ctx, source, "data")), size, seed))
+	bytes := must(tree.Fill(must(d.Nodes[0].VolumeDir(d.ctx, source, "data")), size, seed))
 	created := must(d.PodVolumeBackup(d.ctx, must(d.Backup(d.ctx, name)), source, "data"))
 	mover = must(d.WaitPod(d.ctx, d.Namespace, created.Name, testenv.Running))
 	d.step("mover pod %s runs on %s: priorityClassName %q, priority %d", mover.Name, mover.Spec.NodeName, mover.Spec.PriorityClassName, *mover.Spec.Priority)
@@ -130,7 +134,7 @@ func (d *demo) inClass() {
 	ended, mover := d.backUp("act-1", d.sizes[0], 1, func(*corev1.Pod) {})
 	want(mover.Spec.PriorityClassName == lowClass && *mover.Spec.Priority == lowValue, "the mover has class %q", mover.Spec.PriorityClassName)
 	source := must(d.WaitPod(d.ctx, d.Apps, "act-1", testenv.Ready))
-	d.first, d.files = ended, must(read(must(d.Nodes[0].VolumeDir(d.ctx, source, "data"))))
+	d.first, d.files = ended, must(tree.Read(must(d.Nodes[0].VolumeDir(d.ctx, source, "data")), ofMovers))
 	d.metrics(
 		`lateen_transfers_finished_total{kind="podvolumebackup",phase="Completed",reason="completed"} 1`,
 		`lateen_priority_class_info{configured="demo-low",consumer="data-mover",effective="demo-low"} 1`,
@@ -211,6 +215,9 @@ func (d *demo) agentKilled() {
 	})
 }
 
+// ofMovers is what movers that are played keep of a file besides type, mode and bytes: nothing.
+func ofMovers(fs.FileInfo) string { return "" }
+
 // restored is sabotaged by a volume that is changed after it was restored.
 func (d *demo) restored() {
 	restore := must(d.Restore(d.ctx, "act-1"))
@@ -221,9 +228,9 @@ func (d *demo) restored() {
 	must(d.WaitPod(d.ctx, d.Apps, target.Name, testenv.Ready)) // its init container has seen the mark of the restore
 	volume := must(d.Nodes[0].VolumeDir(d.ctx, target, "data"))
 	if d.sabotage == "restore" {
-		check(spoil(volume))
+		check(os.WriteFile(filepath.Join(volume, "empty"), []byte("x"), 0o600))
 	}
-	after := must(read(volume))
+	after := must(tree.Read(volume, ofMovers))
 	want(maps.Equal(d.files, after), "the restored volume differs from the one that was backed up")
 	d.step("all %d files of pod %s are as they were", len(after), target.Name)
 }

@@ -32,22 +32,22 @@ func (s *served) plant(t *testing.T, name string, volumes ...corev1.Volume) plan
 	require.NoError(t, err)
 	app := planted{pod: name, volumes: map[string]map[string]string{}}
 	for _, volume := range volumes {
-		tree := s.volume(t, pod, volume.Name)
+		filled := s.volume(t, pod, volume.Name)
 		s.seed++
-		tree.grow(t, s.seed)
-		app.volumes[volume.Name] = tree.read(t)
+		filled.grow(t, s.seed)
+		app.volumes[volume.Name] = filled.read(t)
 	}
 	return app
 }
 
 // volume is the directory of a pod's volume.
-func (s *served) volume(t *testing.T, pod *corev1.Pod, name string) tree {
+func (s *served) volume(t *testing.T, pod *corev1.Pod, name string) directory {
 	t.Helper()
 	dir, err := s.Nodes[0].VolumeDir(s.ctx, pod, name)
 	require.NoError(t, err)
 	dir, err = filepath.EvalSymlinks(dir) // a walk does not follow one that it begins with
 	require.NoError(t, err)
-	return tree(dir)
+	return directory(dir)
 }
 
 // same waits for restored pods to be Ready, and compares their volumes.

@@ -1,4 +1,5 @@
-package main
+// Package tree fills directories with what volumes have, and reads them to compare them.
+package tree
 
 import (
 	"crypto/sha256"
@@ -9,8 +10,9 @@ import (
 	"path/filepath"
 )
 
-// fill writes files of all sizes, empty ones, directories and links into a directory, and one of size bytes. It returns their bytes.
-func fill(dir string, size int, seed uint64) (total int64, err error) {
+// Fill writes files of all sizes, an empty one, one of size bytes, directories and a link into a directory. It returns the bytes
+// of all files.
+func Fill(dir string, size int, seed uint64) (total int64, err error) {
 	const files, largest = 200, 16
 	random, bytes := rand.New(rand.NewPCG(seed, seed)), rand.NewChaCha8([32]byte{byte(seed)}) //nolint:gosec // the same bytes in each run
 	write := func(name string, size int, mode fs.FileMode) {
@@ -36,8 +38,9 @@ func fill(dir string, size int, seed uint64) (total int64, err error) {
 	return total, err
 }
 
-// read returns what a volume has, by name: type, mode, and the hash of the bytes or the target of a link.
-func read(dir string) (map[string]string, error) {
+// Read returns what a directory has, by name: type, mode, more details if there are any, and the hash of the bytes or the
+// target of a link.
+func Read(dir string, details func(fs.FileInfo) string) (map[string]string, error) {
 	found := map[string]string{}
 	dir, err := filepath.EvalSymlinks(dir) // a walk does not follow one that it begins with
 	if err != nil {
@@ -60,11 +63,8 @@ func read(dir string) (map[string]string, error) {
 		case info.Mode()&fs.ModeSymlink != 0:
 			content, err = os.Readlink(path)
 		}
-		found[path[len(dir):]] = info.Mode().String() + " " + content
+		found[path[len(dir):]] = info.Mode().String() + " " + details(info) + content
 		return err
 	})
 	return found, err
 }
-
-// spoil changes one file of a volume.
-func spoil(dir string) error { return os.WriteFile(filepath.Join(dir, "empty"), []byte("x"), 0o600) }

@@ -34,29 +34,6 @@ func TestUninstallLeavesNothing(t *testing.T) {
 	require.Equal(t, before, a.prints(), "the application is none of its business")
 }
 
-// Velero's own agents have a transfer in flight when Lateen's replace them, and the other way round. Neither is disturbed.
-func TestAdoptAndItsUndoLeaveTransfersInFlightAlone(t *testing.T) {
-	uninstalled(t)
-	require.NoError(t, installWith("velero", "--image=velero/velero:v1.18.3", "--use-node-agent"))
-	t.Cleanup(func() { velero(t, "uninstall", "--force", "--wait") })
-	agentsRun(t, "velero/velero")
-
-	h := holdUpload(t, newUploadApp(t, "adopted"), "adopted")
-	run(t, "lateen", "adopt", "--force", "--lateen-image=lateen:cluster")
-	t.Cleanup(func() { // for Velero's uninstall; the test may have done it
-		_ = command(context.WithoutCancel(t.Context()), "lateen", "adopt", "--undo", "--force").Run()
-	})
-	agentsRun(t, "lateen:cluster")
-	h.undisturbed(t)
-	h.ends(t)
-
-	h = hold(t, newClaimApp(t, "returned"), "returned")
-	run(t, "lateen", "adopt", "--undo", "--force")
-	agentsRun(t, "velero/velero")
-	h.undisturbed(t)
-	h.ends(t)
-}
-
 // The commands of docs/adopt.md lead from Velero's agents to a backup with Lateen's, and back.
 func TestThreeCommandsLeadToABackup(t *testing.T) {
 	uninstalled(t)

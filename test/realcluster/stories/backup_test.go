@@ -7,38 +7,28 @@ import (
 )
 
 func TestAFileSystemBackupOfAnEmptyDirAndAClaimComesBack(t *testing.T) {
-	lap := watch(t)
 	a := newApp(t, "shop")
 	before := a.prints()
-	lap.lap("application")
 	a.backup("shop-files", "--default-volumes-to-fs-backup")
-	lap.lap("backup")
 	require.Equal(t, []string{"Completed", "Completed"}, phases(t, "podvolumebackups", "velero.io/backup-name=shop-files"))
 	a.lose()
-	lap.lap("namespace deleted")
 	a.restore("shop-files")
 	a.ready()
-	lap.lap("restore")
 	require.Equal(t, []string{"Completed", "Completed"}, phases(t, "podvolumerestores", "velero.io/restore-name=shop-files"))
 	require.Equal(t, before, a.prints())
 	noMoverLeft(t)
 }
 
 func TestTheDataOfASnapshotIsMovedThereAndBack(t *testing.T) {
-	lap := watch(t)
 	a := newApp(t, "bank")
 	a.paths = []string{"/claim"} // an emptyDir has no snapshot
 	before := a.prints()
-	lap.lap("application")
 	a.backup("bank-data", "--snapshot-move-data")
-	lap.lap("backup")
 	require.Equal(t, []string{"Completed"}, phases(t, "datauploads", "velero.io/backup-name=bank-data"))
 	a.lose()
-	lap.lap("namespace deleted")
 	require.Empty(t, get(t, "{.items[*].metadata.name}", "volumesnapshotcontents"), "a snapshot whose data is moved does not stay")
 	a.restore("bank-data")
 	a.ready()
-	lap.lap("restore")
 	require.Equal(t, []string{"Completed"}, phases(t, "datadownloads", "velero.io/restore-name=bank-data"))
 	require.Equal(t, before, a.prints())
 	noMoverLeft(t)

@@ -33,20 +33,15 @@ spec:
 `
 
 func TestTheDataOfABlockVolumeIsMovedThereAndBack(t *testing.T) {
-	lap := watch(t)
 	a := &app{t: t, namespace: "raw"}
 	a.deploy(blockManifest)
 	a.sh(`dd if=/dev/urandom of="$1" bs=1M count=32 conv=fsync`, "/dev/claim")
 	before := a.sh(`sha256sum <"$1"`, "/dev/claim")
-	lap.lap("application")
 	a.backup("raw-data", "--snapshot-move-data")
-	lap.lap("backup")
 	require.Equal(t, []string{"Completed"}, phases(t, "datauploads", "velero.io/backup-name=raw-data"))
 	a.lose()
-	lap.lap("namespace deleted")
 	a.restore("raw-data")
 	a.ready()
-	lap.lap("restore")
 	require.Equal(t, []string{"Completed"}, phases(t, "datadownloads", "velero.io/restore-name=raw-data"))
 	require.Equal(t, before, a.sh(`sha256sum <"$1"`, "/dev/claim"))
 	noMoverLeft(t)

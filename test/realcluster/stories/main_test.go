@@ -128,22 +128,6 @@ func wait(t *testing.T, condition string, args ...string) {
 	kubectl(t, append([]string{"wait", "--timeout=" + patience.String(), "--for=" + condition}, args...)...)
 }
 
-// took logs how long a part of a test took, since the part before.
-type stopwatch struct {
-	t    *testing.T
-	last time.Time
-}
-
-func watch(t *testing.T) *stopwatch {
-	t.Helper()
-	return &stopwatch{t: t, last: time.Now()}
-}
-
-func (s *stopwatch) lap(what string) {
-	s.t.Logf("%-40s %5.1f s", what, time.Since(s.last).Seconds())
-	s.last = time.Now()
-}
-
 // quoted is a JSON string.
 func quoted(t *testing.T, text string) string {
 	t.Helper()

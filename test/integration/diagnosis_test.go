@@ -82,7 +82,9 @@ func TestAnUploadThatIsNotPreparedInTimeSaysWhatWasInTheWayOnKubernetes(t *testi
 			}
 			finished.Store(true) // a driver tries again until it can
 			v.settles(testenv.DataUpload, upload, testenv.Failed)
-			v.noSnapshots()
+			v.nothingLeft()
+			require.NoError(t, testenv.WaitGone(v.soon(), v.Snapshots.SnapshotV1().VolumeSnapshots(v.Apps), metav1.ListOptions{}))
+			require.Empty(t, v.Driver.Handles(), "snapshots of the driver")
 			r.countsEnd("kind", "dataupload", "phase", "Failed", "reason", "prepare_timeout")
 		})
 	}

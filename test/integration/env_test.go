@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/rand"
 
-	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
@@ -148,25 +147,10 @@ func (e *env) reaches(kind testenv.Kind, name string, phase testenv.Phase) *test
 // in waits until the PodVolumeBackup is in a phase.
 func (e *env) in(name string, phase testenv.Phase) { e.reaches(testenv.PodVolumeBackup, name, phase) }
 
-// ends waits for the end of a PodVolumeBackup and for what has to be true after any end: it is clean, and
-// no mover is left.
+// ends is settles for a PodVolumeBackup.
 func (e *env) ends(name string, phase testenv.Phase) *testenv.Transfer {
-	backup := e.clean(name, phase)
-	require.NoError(e, e.WaitPodGone(e.soon(), e.Namespace, name))
-	return backup
-}
-
-// clean waits for the end of a PodVolumeBackup and looks at the resource alone.
-func (e *env) clean(name string, phase testenv.Phase) *testenv.Transfer {
-	backup, err := e.Transfers(testenv.PodVolumeBackup).Wait(e.soon(), name, testenv.Settled)
-	require.NoError(e, err)
-	require.Equal(e, phase, backup.Status.Phase, backup.Status.Message)
-	require.NotNil(e, backup.Status.CompletionTimestamp)
-	require.NotContains(e, backup.Labels, api.LabelExposing)
+	backup := e.settles(testenv.PodVolumeBackup, name, phase)
 	require.Equal(e, string(e.backup.UID), backup.Labels[velerov1.BackupUIDLabel], "labels of Velero's server are lost")
-	if phase == testenv.Completed {
-		e.movedAll(backup)
-	}
 	return backup
 }
 

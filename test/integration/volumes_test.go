@@ -79,27 +79,22 @@ func (e *env) download(target *corev1.PersistentVolumeClaim) string {
 	return created.Name
 }
 
-// progresses waits for one step after the other, each of which may take its time, until nobody has anything left to do.
-func (e *env) progresses(kind testenv.Kind, name string) (settled *testenv.Transfer) {
+// settles waits for one step of a transfer after the other, each of which may take its time, until agents have nothing left to
+// do for it and its mover is deleted.
+func (e *env) settles(kind testenv.Kind, name string, phase testenv.Phase) (ended *testenv.Transfer) {
 	after := func(phases ...testenv.Phase) func(*testenv.Transfer) bool {
 		return func(seen *testenv.Transfer) bool { return !slices.Contains(phases, seen.Status.Phase) }
 	}
 	moved := func(seen *testenv.Transfer) bool {
 		return testenv.Ended(seen) || seen.Annotations[api.AnnotationMoved] != ""
 	}
-	for _, come := range []func(*testenv.Transfer) bool{
+	for _, step := range []func(*testenv.Transfer) bool{
 		after(""), after("", testenv.Accepted), after("", testenv.Accepted, testenv.Prepared), moved, testenv.Ended, testenv.Settled,
 	} {
 		var err error
-		settled, err = e.Transfers(kind).Wait(e.soon(), name, come)
+		ended, err = e.Transfers(kind).Wait(e.soon(), name, step)
 		require.NoError(e, err)
 	}
-	return settled
-}
-
-// settles waits for the end of a transfer of data, and until nothing is left of what was made for it.
-func (e *env) settles(kind testenv.Kind, name string, phase testenv.Phase) *testenv.Transfer {
-	ended := e.progresses(kind, name)
 	require.Equal(e, phase, ended.Status.Phase, ended.Status.Message)
 	if phase == testenv.Completed {
 		e.movedAll(ended)
@@ -119,20 +114,6 @@ func (e *env) uploaded(name, handle string, phase testenv.Phase) *testenv.Transf
 	require.Equal(e, 1, e.Driver.Deletions(handle), "of the snapshot by the driver")
 	require.NotContains(e, e.Driver.Handles(), handle)
 	return ended
-}
-
-// noSnapshots wants nothing of snapshots to be left in the namespaces of the environment.
-func (e *env) noSnapshots() {
-	for _, namespace := range []string{e.Namespace, e.Apps} {
-		left, err := e.Snapshots.SnapshotV1().VolumeSnapshots(namespace).List(e.soon(), metav1.ListOptions{})
-		require.NoError(e, err)
-		require.Empty(e, left.Items)
-	}
-	contents, err := e.Snapshots.SnapshotV1().VolumeSnapshotContents().List(e.soon(), metav1.ListOptions{})
-	require.NoError(e, err)
-	for _, content := range contents.Items {
-		require.NotEqual(e, e.Driver.Name(), content.Spec.Driver, "content %s is left", content.Name)
-	}
 }
 
 // movedAll wants a transfer that is Completed to have moved its own data: its mover was given the volume of the pod, or of

@@ -1,8 +1,6 @@
 package integration
 
 import (
-	"slices"
-
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -51,32 +49,9 @@ func (e *env) workload(kind testenv.Kind) *workload {
 	return around
 }
 
-// moves waits until the transfer is past its preparation, a step at a time.
-func (w *workload) moves(name string) {
-	before := []testenv.Phase{""}
-	for _, phase := range []testenv.Phase{testenv.Accepted, testenv.Prepared, testenv.InProgress} {
-		_, err := w.Transfers(w.kind).Wait(w.soon(), name, func(seen *testenv.Transfer) bool {
-			return !slices.Contains(before, seen.Status.Phase)
-		})
-		require.NoError(w, err, "not %s", phase)
-		before = append(before, phase)
-	}
-}
-
 // ends waits for the end of the transfer and for what has to be true of any: nothing is left.
 func (w *workload) ends(name string, phase testenv.Phase) *testenv.Transfer {
-	w.moves(name)
-	_, err := w.Transfers(w.kind).Wait(w.soon(), name, testenv.Ended)
-	require.NoError(w, err)
-	w.nothingLeft() // a step at a time; below it has to be so
-	ended, err := w.Transfers(w.kind).Wait(w.soon(), name, testenv.Settled)
-	require.NoError(w, err)
-	require.Equal(w, phase, ended.Status.Phase, ended.Status.Message)
-	if phase == testenv.Completed {
-		w.movedAll(ended)
-	}
-	require.NotNil(w, ended.Status.CompletionTimestamp)
-	require.NotContains(w, ended.Labels, api.LabelExposing)
+	ended := w.settles(w.kind, name, phase)
 	w.nothingLeft()
 	w.after(ended)
 	return ended

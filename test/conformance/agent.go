@@ -103,20 +103,8 @@ type run struct {
 	expected func() // has its end be no fault
 }
 
-// place is what a process of an agent finds.
-type place struct {
-	Dir        string // for its log and scratch files
-	Kubeconfig string
-	APIServer  string // host:port, on loopback
-	Namespace  string
-	Node       string
-	PodUID     string // of the node-agent's pod there
-	PodsDir    string // the kubelet's, which is mounted at /host_pods
-	Args       []string
-}
-
 // start starts the agent.
-func (a *Agent) start(at place) (*run, error) {
+func (a *Agent) start(at fixture.Place) (*run, error) {
 	r := &run{log: filepath.Join(at.Dir, "agent.log")}
 	log, err := os.OpenFile(r.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -129,23 +117,8 @@ func (a *Agent) start(at place) (*run, error) {
 		r.process, err = process.Start(command)
 		return r, err
 	}
-	command := exec.Command("bwrap", a.sandbox(at)...)
-	command.Stdout, command.Stderr, command.Env = log, log, []string{}
-	r.process, err = process.StartApart(command, at.APIServer)
+	r.process, err = fixture.StartSandboxed(a.binary, at, log)
 	return r, err
-}
-
-// sandbox returns the arguments of bubblewrap for the files and the environment of the agent's container.
-func (a *Agent) sandbox(at place) []string {
-	args := []string{
-		"--die-with-parent", "--unshare-pid", "--proc", "/proc", "--tmpfs", "/tmp", "--dir", "/scratch", "--dir", "/plugins",
-		"--dev-bind", "/dev/null", "/dev/null", "--dev-bind", "/dev/urandom", "/dev/urandom",
-		"--ro-bind", a.binary, "/agent", "--ro-bind", at.Kubeconfig, "/kubeconfig", "--ro-bind", at.PodsDir, "/host_pods",
-		"--clearenv", "--setenv", "NODE_NAME", at.Node, "--setenv", "POD_UID", at.PodUID, "--setenv", "VELERO_NAMESPACE", at.Namespace,
-		"--setenv", "VELERO_SCRATCH_DIR", "/scratch", "--setenv", "HOME", "/tmp", "--", "/agent",
-	}
-	args = append(args, at.Args...)
-	return append(args, "--kubeconfig=/kubeconfig", "--namespace="+at.Namespace)
 }
 
 // end kills the agent as the machine would: bubblewrap passes no other signal on.

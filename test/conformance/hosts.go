@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -37,7 +38,7 @@ type host struct {
 }
 
 // start starts an agent there. Until that is done nobody gets to know which one runs, not even at its own requests.
-func (h *host) start(agent *Agent, at place, expected func()) (*run, error) {
+func (h *host) start(agent *Agent, at fixture.Place, expected func()) (*run, error) {
 	h.lock.Lock()
 	defer h.lock.Unlock()
 	started, err := agent.start(at)
@@ -183,7 +184,7 @@ func (c *caseRun) startOn(ctx context.Context, agent *Agent, on *host) error {
 			return err
 		}
 	}
-	at := place{
+	at := fixture.Place{
 		Dir: on.dir, Kubeconfig: filepath.Join(on.dir, "kubeconfig"), APIServer: hostPort(config),
 		Namespace: c.Namespace, Node: on.Name(), PodUID: on.podUID, PodsDir: on.PodsDir(), Args: agent.arguments(c.testCase),
 	}

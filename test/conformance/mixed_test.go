@@ -3,7 +3,6 @@ package conformance
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -35,7 +34,7 @@ type mixed struct {
 	backup *velerov1.Backup
 	class  string
 	nodes  map[string]string // by agent
-	agents map[string]*run
+	agents map[string]*fixture.Program
 }
 
 // unready is for how long snapshots are not: long enough for both agents to have seen what they are to expose.
@@ -44,7 +43,7 @@ const unready = 10 * time.Second
 func newMixed(ctx context.Context, t *testing.T, moversOn string) *mixed {
 	t.Helper()
 	base := "node-" + rand.String(8)
-	m := &mixed{T: t, nodes: map[string]string{}, agents: map[string]*run{}}
+	m := &mixed{T: t, nodes: map[string]string{}, agents: map[string]*fixture.Program{}}
 	options := fixture.Options{Takes: takes}
 	options.NodeLabels = map[string]string{"fleet": base}
 	for _, name := range []string{"velero", "lateen"} {
@@ -61,8 +60,10 @@ func newMixed(ctx context.Context, t *testing.T, moversOn string) *mixed {
 	m.backup, err = m.Backup(ctx, "nightly")
 	require.NoError(t, err)
 	m.exchange(ctx)
-	m.start(ctx, "velero", m.Nodes[0].PodsDir())
-	m.start(ctx, "lateen", m.Nodes[0].PodsDir())
+	m.agents["velero"], err = m.VeleroProgram(ctx, m.Nodes[0], "node-agent", "server", "--node-agent-configmap="+fixture.ConfigMap)
+	require.NoError(t, err)
+	m.agents["lateen"], err = m.Program(ctx, m.Nodes[1], "--cancel-grace=1s")
+	require.NoError(t, err)
 	m.leads(ctx)
 	return m
 }
@@ -94,23 +95,6 @@ func (m *mixed) exchange(ctx context.Context) {
 	}
 }
 
-// start starts an agent on its node.
-func (m *mixed) start(ctx context.Context, name, pods string) {
-	played, err := AgentNamed(name)
-	require.NoError(m, err)
-	config, err := plane.ServiceAccount(ctx, m.Namespace, played.Account)
-	require.NoError(m, err)
-	dir := m.TempDir()
-	at := place{
-		Dir: dir, Kubeconfig: filepath.Join(dir, "kubeconfig"), APIServer: strings.TrimPrefix(config.Host, "https://"),
-		Namespace: m.Namespace, Node: m.nodes[name], PodsDir: pods, Args: played.arguments(&Case{}),
-	}
-	require.NoError(m, plane.WriteKubeconfig(config, at.Kubeconfig, m.Namespace))
-	m.agents[name], err = played.start(at)
-	require.NoError(m, err)
-	m.Cleanup(m.agents[name].end)
-}
-
 // leads waits until Lateen's agent coordinates.
 func (m *mixed) leads(ctx context.Context) {
 	_, err := testenv.Wait(ctx, m.Kube.CoordinationV1().Leases(m.Namespace), testenv.Named(deploy.CoordinatorLease), func(lease *coordinationv1.Lease) bool {
@@ -126,7 +110,7 @@ func (m *mixed) acceptedBy(ctx context.Context, agent, claim string) (upload str
 	require.NoError(m, err)
 	source, err := m.WaitClaim(ctx, m.Apps, claim, testenv.Bound)
 	require.NoError(m, err)
-	require.NoError(m, m.agents[other].process.Signal(syscall.SIGSTOP))
+	require.NoError(m, m.agents[other].Signal(syscall.SIGSTOP))
 	snapshot, err := m.Snapshot(ctx, m.backup, source, m.class)
 	require.NoError(m, err)
 	created, err := m.DataUpload(ctx, m.backup, source, velerov2alpha1.CSISnapshotSpec{
@@ -136,7 +120,7 @@ func (m *mixed) acceptedBy(ctx context.Context, agent, claim string) (upload str
 	accepted, err := m.Transfers(testenv.DataUpload).Wait(ctx, created.Name, testenv.In(testenv.Accepted))
 	require.NoError(m, err)
 	require.Equal(m, m.nodes[agent], accepted.Status.AcceptedByNode)
-	require.NoError(m, m.agents[other].process.Signal(syscall.SIGCONT))
+	require.NoError(m, m.agents[other].Signal(syscall.SIGCONT))
 	return created.Name
 }
 
@@ -155,7 +139,7 @@ func TestAnUploadIsExposedByTheAgentThatAcceptedItAndByNoOther(t *testing.T) {
 			}
 			for agent, name := range uploads {
 				ended, err := m.Transfers(testenv.DataUpload).Wait(ctx, name, testenv.Settled)
-				require.NoError(t, err, "%s; velero: %s; lateen: %s", agent, m.agents["velero"].tail(), m.agents["lateen"].tail())
+				require.NoError(t, err, "%s; velero: %s; lateen: %s", agent, m.agents["velero"].Tail(), m.agents["lateen"].Tail())
 				require.Equal(t, testenv.Completed, ended.Status.Phase, ended.Status.Message)
 				require.Equal(t, m.nodes[moversOn], ended.Status.Node)
 				require.NoError(t, m.WaitPodGone(ctx, m.Namespace, name))

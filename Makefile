@@ -245,8 +245,9 @@ velero-checkout: ## Run the tests of test/e2e with server, movers and definition
 	@cd "$(FROM)" && go build -v -o $(BIN)/checkout/velero ./cmd/velero 2>&1 | $(progress)
 	cd test && LATEEN_BIN=$(BIN)/checkout $(TEST) -timeout 30m -parallel 4 ./e2e -history=25
 
-bench: ## Print the figures: throughput, API calls, memory (ONLY=pace|uploads|maintenance|memory; RECORD=1 keeps them in docs)
-	$(call with,lateen controlplane snapshot-controller)
+bench: ## Compare with Velero's agent: throughput, API calls, memory (ONLY=pace|uploads|maintenance|memory; RECORD=1 keeps them in docs)
+	$(call need,bwrap=bubblewrap)
+	$(call with,lateen controlplane snapshot-controller velero)
 	@cd test && go build -o $(BIN)/bench ./bench
 	@bin/bench --only=$(ONLY) $(if $(RECORD),--record=docs/performance.md)
 

@@ -51,7 +51,7 @@ type fleet struct {
 
 // newFleet makes one without agents.
 func newFleet(ctx context.Context, plane *cluster.Cluster, dir string) (*fleet, error) {
-	options := fixture.Options{Takes: moverTakes, Config: config, Nodes: []node.Options{{Name: "worker"}}}
+	options := fixture.Options{Takes: moverTakes, Config: fmt.Sprintf(`{"loadConcurrency": {"globalConfig": %d}}`, slots), Nodes: []node.Options{{Name: "worker"}}}
 	options.NodeLabels = map[string]string{"scale": "works"}
 	f := &fleet{}
 	f.ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))

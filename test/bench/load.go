@@ -21,6 +21,8 @@ type load struct {
 	kind             testenv.Kind
 	transfers, nodes int
 	takes            time.Duration // by each mover
+	// mostWrites and mostReads are the bounds of Lateen's calls per transfer.
+	mostWrites, mostReads float64
 	// prepare runs after the agents have started, which then have nothing left to do for themselves.
 	prepare func(ctx context.Context, on *installation, transfers int) (create func(i int) error, err error)
 }
@@ -34,43 +36,39 @@ type seen struct {
 }
 
 // do has agents do a load on an installation of their own.
-func (e *env) do(ctx context.Context, name string, l load) (result *seen, err error) {
-	installed, err := e.install(ctx, name, l.nodes, fixture.Options{Takes: l.takes})
+func (e *env) do(ctx context.Context, a nodeAgent, name string, l load) (result *seen, err error) {
+	installed, err := e.install(ctx, a, name, l.nodes, fixture.Options{Takes: l.takes})
 	defer func() { err = errors.Join(err, installed.Close()) }()
 	if err != nil {
 		return nil, err
 	}
-	var agents []*fixture.Program
+	var programs []*fixture.Program
 	for _, on := range installed.Nodes {
-		agent, err := installed.Program(ctx, on)
+		program, err := a.start(installed.Env, ctx, on, a.works...)
 		if err != nil {
 			return nil, err
 		}
-		agents = append(agents, agent)
-	}
-	if err := coordinated(ctx, installed.Env); err != nil {
-		return nil, err
+		programs = append(programs, program)
 	}
 	create, err := l.prepare(ctx, installed, l.transfers)
 	if err != nil {
 		return nil, err
 	}
-	if result, err = installed.observe(ctx, l, agents, create); err != nil {
-		return nil, fmt.Errorf("%w; the log of agent %s ends with:\n%s", err, installed.Nodes[0].Name(), agents[0].Tail())
+	if result, err = installed.observe(ctx, l, programs, create); err != nil {
+		return nil, fmt.Errorf("%w; the log of agent %s ends with:\n%s", err, installed.Nodes[0].Name(), programs[0].Tail())
 	}
 	return result, nil
 }
 
-// observe creates the transfers, and returns what was seen until the agents had removed the finalizers of all, which is the
-// last thing that they do.
-func (i *installation) observe(ctx context.Context, l load, agents []*fixture.Program, create func(i int) error) (*seen, error) {
-	ctx, stop := fixture.While(ctx, agents...)
+// observe creates the transfers, and returns what was seen until the agents had nothing left to do for any.
+func (i *installation) observe(ctx context.Context, l load, programs []*fixture.Program, create func(i int) error) (*seen, error) {
+	ctx, stop := fixture.While(ctx, programs...)
 	defer stop()
 	history, err := i.Record(ctx)
 	if err != nil {
 		return nil, err
 	}
-	before, err := cpuOf(agents)
+	before, err := cpuOf(programs)
 	if err != nil {
 		return nil, err
 	}
@@ -88,21 +86,21 @@ func (i *installation) observe(ctx context.Context, l load, agents []*fixture.Pr
 		return len(terminal) == l.transfers
 	})
 	for name := range terminal {
-		_, settled := i.Transfers(l.kind).Wait(ctx, name, testenv.Settled)
-		err = errors.Join(err, settled)
+		_, over := i.Transfers(l.kind).Wait(ctx, name, i.agent.over)
+		err = errors.Join(err, over, i.WaitPodGone(ctx, i.Namespace, name))
 	}
 	if err != nil {
 		return nil, err
 	}
-	after, err := cpuOf(agents)
+	after, err := cpuOf(programs)
 	if err != nil {
 		return nil, err
 	}
 	result.cpu = after - before
-	if result.resident, err = residentOf(agents[0]); err != nil {
+	if result.resident, err = residentOf(programs[0]); err != nil {
 		return nil, err
 	}
-	records, err := i.Plane.Audit(ctx, cluster.Query{User: i.User(), Since: begun})
+	records, err := i.Plane.Audit(ctx, cluster.Query{User: i.user(), Since: begun})
 	result.calls = figures.CountCalls(records)
 	return result, err
 }

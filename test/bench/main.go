@@ -1,5 +1,6 @@
-// Command bench prints figures of Lateen's agent at work on a real control plane, with movers that move nothing:
-// throughput, API calls and memory. It judges none of them: figures depend on the machine.
+// Command bench prints figures of Lateen's agent and of Velero's at the same work, one after the other on one real control
+// plane, with movers that move nothing: throughput, API calls and memory. It fails when Lateen's agent makes more calls than
+// its bounds allow, and never because of time or memory, which depend on the machine.
 package main
 
 import (
@@ -11,6 +12,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 
@@ -25,16 +27,13 @@ import (
 )
 
 const (
-	// deadline is what a run may take. All scenarios together take about four minutes on two cores.
+	// deadline is what a run may take.
 	deadline = 20 * time.Minute
-	// startDelay is what a node takes to start a pod: what Velero's own agent was measured with.
+	// startDelay is what a node takes to start a pod.
 	startDelay = 500 * time.Millisecond
 	// slots is the number of movers that run at once on a node.
 	slots = 4
 )
-
-// config is the ConfigMap of the agents.
-var config = fmt.Sprintf(`{"loadConcurrency": {"globalConfig": %d}}`, slots)
 
 func main() {
 	only := flag.String("only", "", "play one scenario: pace, uploads, maintenance or memory")
@@ -68,26 +67,13 @@ func run(ctx context.Context, only, into string) (err error) {
 		return err
 	}
 	played := false
-	for _, scenario := range []struct {
-		name string
-		play func(context.Context, *sheet) error
-	}{{"pace", e.pace}, {"uploads", e.uploads}, {"maintenance", e.maintenance}, {"memory", e.memory}} {
-		if only != "" && only != scenario.name {
+	for _, s := range scenarios {
+		if only != "" && only != s.name {
 			continue
 		}
 		played = true
-		figures, err := newSheet(scenario.name)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(os.Stderr, "scenario %s begins: %d processors, load %s\n", scenario.name, runtime.NumCPU(), figures.load)
-		if err := errors.Join(scenario.play(ctx, figures), figures.print(os.Stdout)); err != nil {
-			return fmt.Errorf("play scenario %s: %w", scenario.name, err)
-		}
-		if into != "" {
-			if err := figures.record(into); err != nil {
-				return err
-			}
+		if err := e.compare(ctx, s, into); err != nil {
+			return fmt.Errorf("play scenario %s: %w", s.name, err)
 		}
 	}
 	if !played {
@@ -96,7 +82,32 @@ func run(ctx context.Context, only, into string) (err error) {
 	return nil
 }
 
-// env is one control plane, on which every scenario has an installation of its own.
+// compare has each agent do the work of a scenario, and prints what was measured.
+func (e *env) compare(ctx context.Context, s scenario, into string) error {
+	result, err := newTable(s.name)
+	if err != nil {
+		return err
+	}
+	for _, a := range measured {
+		fmt.Fprintf(os.Stderr, "scenario %s begins with %s: %d processors, load %s\n", s.name, a.name, runtime.NumCPU(), result.load)
+		figures, err := s.play(ctx, e, a, s.name+"-"+strings.ToLower(a.name))
+		if err != nil {
+			return fmt.Errorf("%s: %w", a.name, err)
+		}
+		result.figures = append(result.figures, figures)
+	}
+	if err := result.print(os.Stdout); err != nil {
+		return err
+	}
+	if into != "" {
+		if err := result.record(into); err != nil {
+			return err
+		}
+	}
+	return result.withinBounds()
+}
+
+// env is one control plane, on which every agent has an installation of its own for each scenario.
 type env struct {
 	plane *cluster.Cluster
 	dir   string // for files
@@ -105,16 +116,60 @@ type env struct {
 // installation is one of Velero with its nodes.
 type installation struct {
 	*fixture.Env
+	agent nodeAgent
+}
+
+// user is the name by which the API server knows its agent.
+func (i *installation) user() string {
+	return "system:serviceaccount:" + i.Namespace + ":" + i.agent.account
+}
+
+// nodeAgent is a node-agent that is measured.
+type nodeAgent struct {
+	name, account string
+	// start starts a program of it on a node, and waits until it works: the agent, or what maintains repositories.
+	start           func(*fixture.Env, context.Context, *node.Node, ...string) (*fixture.Program, error)
+	works, maintain []string // its arguments
+	// over reports whether it has nothing left to do for a transfer, besides removing the mover.
+	over func(*testenv.Transfer) bool
+}
+
+// measured are the agents, in the order of the columns.
+var measured = []nodeAgent{
+	{
+		name: "Lateen", account: deploy.ServiceAccountName, start: startLateen, over: testenv.Settled,
+		maintain: []string{fmt.Sprintf("--repo-maintenance-concurrency=%d", jobsAtOnce), "--repo-maintenance-job-configmap=" + maintenanceConfigMap},
+	},
+	{
+		name: "Velero", account: "velero", start: (*fixture.Env).VeleroProgram,
+		over:  testenv.Ended, // its finalizer stays until the transfer is deleted
+		works: []string{"node-agent", "server", "--node-agent-configmap=" + fixture.ConfigMap},
+		maintain: []string{
+			"server", "--plugin-dir=/plugins", "--profiler-address=127.0.0.1:0", "--repo-maintenance-job-configmap=" + maintenanceConfigMap,
+			"--disable-controllers=" + strings.Join(node.IdleControllers(), ","),
+		},
+	},
+}
+
+// startLateen starts Lateen's agent. The first one of an installation coordinates.
+func startLateen(e *fixture.Env, ctx context.Context, on *node.Node, flags ...string) (*fixture.Program, error) { //nolint:revive // a method's order
+	started, err := e.Program(ctx, on, flags...)
+	if err != nil {
+		return nil, err
+	}
+	return started, coordinated(ctx, e)
 }
 
 // install makes one, in a namespace of that name. Close ends it, also after an error.
-func (e *env) install(ctx context.Context, name string, nodes int, options fixture.Options) (*installation, error) {
-	options.Namespace, options.NodeLabels, options.Config = name, map[string]string{"bench": name}, config
+func (e *env) install(ctx context.Context, a nodeAgent, name string, nodes int, options fixture.Options) (*installation, error) {
+	options.Namespace, options.NodeLabels = name, map[string]string{"bench": name}
+	// The nodes of other installations stay registered, and Velero's agent would have movers scheduled there.
+	options.Config = fmt.Sprintf(`{"loadConcurrency": {"globalConfig": %d}, "loadAffinity": [{"nodeSelector": {"matchLabels": {"bench": %q}}}]}`, slots, name)
 	for i := range nodes {
 		options.Nodes = append(options.Nodes, node.Options{Name: fmt.Sprintf("%s-%d", name, i), StartDelay: startDelay})
 	}
 	created, err := fixture.New(ctx, e.plane, filepath.Join(e.dir, name), options)
-	return &installation{created}, err
+	return &installation{created, a}, err
 }
 
 // coordinated returns when an agent coordinates.

@@ -17,30 +17,34 @@ const finished = 10_000
 
 // memory is what the agent needs when it is ready, in a namespace without backups and in one where thousands are
 // over and not yet expired.
-func (e *env) memory(ctx context.Context, show *sheet) (err error) {
-	installed, err := e.install(ctx, show.scenario, 1, fixture.Options{})
+func memory(ctx context.Context, e *env, a nodeAgent, name string) (all []figure, err error) {
+	installed, err := e.install(ctx, a, name, 1, fixture.Options{})
 	defer func() { err = errors.Join(err, installed.Close()) }()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := installed.weigh(ctx, show, "no backups"); err != nil {
-		return err
+	empty, err := installed.weigh(ctx)
+	if err != nil {
+		return nil, err
 	}
 	if err := installed.history(ctx); err != nil {
-		return err
+		return nil, err
 	}
-	return installed.weigh(ctx, show, fmt.Sprintf("%d finished backups", finished))
+	full, err := installed.weigh(ctx)
+	return []figure{
+		{name: "resident memory, no backups", value: empty, unit: "MiB"},
+		{name: fmt.Sprintf("resident memory, %d finished backups", finished), value: full, unit: "MiB"},
+	}, err
 }
 
-// weigh starts an agent, and adds what it needs.
-func (i *installation) weigh(ctx context.Context, show *sheet, with string) error {
-	agent, err := i.Program(ctx, i.Nodes[0])
+// weigh starts an agent, and returns what it needs.
+func (i *installation) weigh(ctx context.Context) (float64, error) {
+	program, err := i.agent.start(i.Env, ctx, i.Nodes[0], i.agent.works...)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	resident, err := residentOf(agent)
-	show.against(with+": resident", resident, "MiB", expected{})
-	return errors.Join(err, agent.Kill())
+	resident, err := residentOf(program)
+	return resident, errors.Join(err, program.Kill())
 }
 
 // history creates backups of its node that are over, with all that Velero leaves in one.

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -15,7 +16,7 @@ const clockTick = time.Second / 100
 
 // residentOf is the resident memory of an agent in MiB.
 func residentOf(agent *fixture.Program) (float64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", agent.PID()))
+	text, err := read(agent, "status")
 	if err != nil {
 		return 0, fmt.Errorf("read memory of an agent: %w", err)
 	}
@@ -30,7 +31,7 @@ func residentOf(agent *fixture.Program) (float64, error) {
 // cpuOf is the processor time that agents have used together, to 10 ms.
 func cpuOf(agents []*fixture.Program) (sum time.Duration, err error) {
 	for _, agent := range agents {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", agent.PID()))
+		text, err := read(agent, "stat")
 		if err != nil {
 			return 0, fmt.Errorf("read processor time of an agent: %w", err)
 		}
@@ -46,4 +47,20 @@ func cpuOf(agents []*fixture.Program) (sum time.Duration, err error) {
 		}
 	}
 	return sum, nil
+}
+
+// read returns a file of the agent's directory in /proc. A sandbox has processes of its own, of which the agent is the only
+// descendant without children.
+func read(agent *fixture.Program, name string) ([]byte, error) {
+	pid := strconv.Itoa(agent.PID())
+	for {
+		children, err := os.ReadFile(filepath.Join("/proc", pid, "task", pid, "children"))
+		if err != nil {
+			return nil, err
+		}
+		if len(children) == 0 {
+			return os.ReadFile(filepath.Join("/proc", pid, name))
+		}
+		pid = strings.Fields(string(children))[0]
+	}
 }

@@ -1,11 +1,8 @@
 package figures
 
 import (
-	"cmp"
 	"encoding/json"
-	"maps"
 	"net/http"
-	"slices"
 
 	"github.com/lateen-project/lateen/test/cluster"
 )
@@ -19,25 +16,12 @@ type Calls struct {
 	Reads    int // get and list
 	Watches  int // begun
 	Conflict int // of all these, answered with 409: another client changed the object first
-
-	// By counts all of them by verb and resource, such as "create pods".
-	By []Count
-	// MostAlike is the read that was made most often, by its whole URI: who polls asks the same again.
-	MostAlike Count
-}
-
-// Count is how often something happened.
-type Count struct {
-	What  string
-	Times int
 }
 
 // CountCalls sorts the requests of one user.
 func CountCalls(records cluster.Records) Calls {
 	var calls Calls
-	by, reads := map[string]int{}, map[string]int{}
 	for _, record := range records {
-		by[named(record)]++
 		if record.Code == http.StatusConflict {
 			calls.Conflict++
 		}
@@ -54,26 +38,9 @@ func CountCalls(records cluster.Records) Calls {
 			calls.Writes++
 		default:
 			calls.Reads++
-			reads[record.RequestURI]++
 		}
 	}
-	calls.By = ranked(by)
-	if alike := ranked(reads); len(alike) > 0 {
-		calls.MostAlike = alike[0]
-	}
 	return calls
-}
-
-// named is what a request did to which resource.
-func named(record cluster.Record) string {
-	name := record.Verb + " " + cmp.Or(record.Resource, record.RequestURI)
-	if record.Subresource != "" {
-		name += "/" + record.Subresource
-	}
-	if onlyProgress(record) {
-		name += " (progress)"
-	}
-	return name
 }
 
 // onlyProgress reports whether a patch changes status.progress alone.
@@ -86,14 +53,4 @@ func onlyProgress(record cluster.Record) bool {
 	}
 	_, progress := body.Status["progress"]
 	return progress && len(body.Status) == 1
-}
-
-// ranked are the counts, the highest first.
-func ranked(counts map[string]int) []Count {
-	var all []Count
-	for _, what := range slices.Sorted(maps.Keys(counts)) {
-		all = append(all, Count{What: what, Times: counts[what]})
-	}
-	slices.SortStableFunc(all, func(a, b Count) int { return cmp.Compare(b.Times, a.Times) })
-	return all
 }

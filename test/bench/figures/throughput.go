@@ -13,7 +13,6 @@ type Throughput struct {
 	Completed  int
 	Makespan   time.Duration // from the first creation to the last end, as a watch saw them
 	MostAtOnce int           // InProgress at the same instant
-	First      time.Duration // from the first creation to the first InProgress
 }
 
 // Measure reads the transitions, which are in the order of the API server.
@@ -21,19 +20,15 @@ func Measure(transitions []testenv.Transition) Throughput {
 	var all Throughput
 	running := map[string]bool{}
 	for _, t := range transitions {
-		since := t.At.Sub(transitions[0].At)
 		if t.To != testenv.InProgress {
 			delete(running, t.Name)
 		} else {
 			running[t.Name] = true
-			if all.MostAtOnce == 0 {
-				all.First = since
-			}
 		}
 		all.MostAtOnce = max(all.MostAtOnce, len(running))
 		if t.To == testenv.Completed {
 			all.Completed++
-			all.Makespan = since
+			all.Makespan = t.At.Sub(transitions[0].At)
 		}
 	}
 	return all

@@ -10,9 +10,6 @@ import (
 // Transport returns a RoundTripper that counts the requests of a client. The hooks of client-go exist once per
 // process, so they could not tell the agents of a test apart.
 func (m *Metrics) Transport(next http.RoundTripper, clk clock.PassiveClock) http.RoundTripper {
-	if m == nil {
-		return next
-	}
 	return &transport{metrics: m, next: next, clock: clk}
 }
 

@@ -3,10 +3,6 @@ package metrics_test
 import (
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
-
-	"github.com/lateen-project/lateen/metrics"
 )
 
 func TestSeriesOfTheCoordinatorStartAtZero(t *testing.T) {
@@ -26,12 +22,6 @@ func TestSeriesOfTheCoordinatorStartAtZero(t *testing.T) {
 	`, "lateen_coordinator", "lateen_orphans_removed_total")
 	c.SetCoordinator(false)
 	requireSeries(t, registry, `lateen_coordinator{node="node-1"} 0`, "lateen_coordinator")
-
-	var none *metrics.Metrics
-	require.NotPanics(t, func() {
-		none.Coordination("pods").SetCoordinator(true)
-		none.Coordination("pods").OrphanRemoved("pods")
-	})
 }
 
 func TestSeriesOfARepositoryStartAtZero(t *testing.T) {

@@ -8,10 +8,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// Metrics holds the metrics of one agent; each agent has its own registry. A nil *Metrics counts nothing.
+// Metrics holds the metrics of one agent; each agent has its own registry.
 type Metrics struct {
-	registry prometheus.Registerer
-	node     string
+	factory factory
+	node    string
 
 	classFallbacks  *prometheus.CounterVec
 	classInfo       *prometheus.GaugeVec
@@ -38,33 +38,27 @@ func phaseBuckets() []float64 {
 
 // New registers all metrics of the agent of a node.
 func New(registry prometheus.Registerer, version, node string) *Metrics {
-	m := &Metrics{
-		registry:        registry,
+	f := newFactory(registry)
+	f.gauge("lateen_build_info", "Version of Lateen and of Go; always 1.", "version", "goversion").WithLabelValues(version, runtime.Version()).Set(1)
+	f.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return &Metrics{
+		factory:         f,
 		node:            node,
-		classFallbacks:  counter("lateen_priority_class_fallbacks_total", "Times that a configured priority class was not used, by consumer and reason.", "consumer", "reason"),
-		classInfo:       gauge("lateen_priority_class_info", "The configured priority class and the one in force, by consumer; always 1.", "consumer", "configured", "effective"),
-		configFallbacks: counter("lateen_config_fallbacks_total", "Reported configuration problems, by section and reason.", "section", "reason"),
-		configProblems:  gauge("lateen_config_problems", "Current configuration problems, by section and reason.", "section", "reason"),
-		configHash:      gauge("lateen_config_hash", "Hash of the effective configuration, without what differs between nodes."),
-		configRejected:  gauge("lateen_config_rejected", "1 if an edit of the node-agent ConfigMap was rejected and the previous configuration is in force, otherwise 0."),
-		finished:        counter("lateen_transfers_finished_total", "Transfers that reached a terminal phase, by kind, phase and reason.", "kind", "phase", "reason"),
-		bytesMoved:      counter("lateen_bytes_moved_total", "Bytes of completed transfers, by kind.", "kind"),
-		moverRestarts:   counter("lateen_mover_restarts_total", "Lost movers that were replaced, by kind and reason.", "kind", "reason"),
-		phaseDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "lateen_transfer_phase_duration_seconds", Help: "Duration of transfer phases, by kind and phase.", Buckets: phaseBuckets(),
-		}, []string{"kind", "phase"}),
-		velero:   newVeleroMetrics(node),
-		requests: counter("rest_client_requests_total", "Requests to the API server, by method and status code.", "method", "code"),
-		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "rest_client_request_duration_seconds", Help: "Latency of requests to the API server, by verb.", Buckets: prometheus.ExponentialBuckets(.001, 4, 8),
-		}, []string{"verb"}), // as in Kubernetes, where the counter has "method"
-		queues: newQueues(),
+		classFallbacks:  f.counter("lateen_priority_class_fallbacks_total", "Times that a configured priority class was not used, by consumer and reason.", "consumer", "reason"),
+		classInfo:       f.gauge("lateen_priority_class_info", "The configured priority class and the one in force, by consumer; always 1.", "consumer", "configured", "effective"),
+		configFallbacks: f.counter("lateen_config_fallbacks_total", "Reported configuration problems, by section and reason.", "section", "reason"),
+		configProblems:  f.gauge("lateen_config_problems", "Current configuration problems, by section and reason.", "section", "reason"),
+		configHash:      f.gauge("lateen_config_hash", "Hash of the effective configuration, without what differs between nodes."),
+		configRejected:  f.gauge("lateen_config_rejected", "1 if an edit of the node-agent ConfigMap was rejected and the previous configuration is in force, otherwise 0."),
+		finished:        f.counter("lateen_transfers_finished_total", "Transfers that reached a terminal phase, by kind, phase and reason.", "kind", "phase", "reason"),
+		bytesMoved:      f.counter("lateen_bytes_moved_total", "Bytes of completed transfers, by kind.", "kind"),
+		moverRestarts:   f.counter("lateen_mover_restarts_total", "Lost movers that were replaced, by kind and reason.", "kind", "reason"),
+		phaseDuration:   f.histogram("lateen_transfer_phase_duration_seconds", "Duration of transfer phases, by kind and phase.", phaseBuckets(), "kind", "phase"),
+
+		velero:   newVeleroMetrics(f, node),
+		requests: f.counter("rest_client_requests_total", "Requests to the API server, by method and status code.", "method", "code"),
+		latency: f.histogram("rest_client_request_duration_seconds", "Latency of requests to the API server, by verb.",
+			prometheus.ExponentialBuckets(.001, 4, 8), "verb"), // as in Kubernetes, where the counter has "method"
+		queues: newQueues(f),
 	}
-	build := gauge("lateen_build_info", "Version of Lateen and of Go; always 1.", "version", "goversion")
-	build.WithLabelValues(version, runtime.Version()).Set(1)
-	registry.MustRegister(build, m.classFallbacks, m.classInfo, m.configFallbacks, m.configProblems, m.configHash, m.configRejected, m.finished, m.bytesMoved, m.moverRestarts, m.phaseDuration, m.requests, m.latency,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	registry.MustRegister(m.velero.collectors()...)
-	registry.MustRegister(m.queues.collectors()...)
-	return m
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
-	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/metrics"
 )
@@ -195,24 +194,4 @@ func TestLint(t *testing.T) {
 func TestBuildInfo(t *testing.T) {
 	_, registry := newMetrics()
 	require.Regexp(t, `^\[lateen_build_info{goversion="go.*",version="v0.1.0"} 1]$`, series(registry, "lateen_build_info"))
-}
-
-func TestNoMetricsCountNothing(t *testing.T) {
-	var m *metrics.Metrics
-	m.Init(start())
-	m.PriorityClass("data-mover", "a", "a")
-	m.PriorityClassFallback("data-mover", "not_found")
-	m.ConfigFallback("podLabels", "invalid_value")
-	m.Finished("podvolumebackup", "Completed", "completed")
-	m.BytesMoved("podvolumebackup", 1)
-	m.ObservePhase("podvolumebackup", "New", time.Second)
-	m.MoverRestarted("podvolumebackup", "evicted")
-	m.Slots(func() int { return 1 }, func() int { return 0 })
-	m.Queue(0)
-	m.ConfigHash(7)
-	m.Transfers(func() []metrics.Count { return nil })
-	m.BackupStarted()
-	m.BackupCompleted("operation", "backup", "name", time.Second)
-	require.Nil(t, m.Workqueues())
-	require.Equal(t, http.DefaultTransport, m.Transport(http.DefaultTransport, clocktesting.NewFakePassiveClock(time.Time{})))
 }

@@ -20,9 +20,6 @@ type End struct{ Phase, Reason string }
 
 // Init creates the series at 0.
 func (m *Metrics) Init(start InitialLabels) {
-	if m == nil {
-		return
-	}
 	for _, consumer := range start.Consumers {
 		for _, reason := range start.ClassReasons {
 			m.classFallbacks.WithLabelValues(consumer, reason)
@@ -48,32 +45,22 @@ func (m *Metrics) Init(start InitialLabels) {
 
 // PriorityClass exports the configured and the effective class of a consumer.
 func (m *Metrics) PriorityClass(consumer, configured, effective string) {
-	if m == nil {
-		return
-	}
 	m.classInfo.DeletePartialMatch(prometheus.Labels{"consumer": consumer})
 	m.classInfo.WithLabelValues(consumer, configured, effective).Set(1)
 }
 
 // PriorityClassFallback counts a configured class that was not used.
 func (m *Metrics) PriorityClassFallback(consumer, reason string) {
-	if m != nil {
-		m.classFallbacks.WithLabelValues(consumer, reason).Inc()
-	}
+	m.classFallbacks.WithLabelValues(consumer, reason).Inc()
 }
 
 // ConfigFallback counts a problem in the configuration.
 func (m *Metrics) ConfigFallback(section, reason string) {
-	if m != nil {
-		m.configFallbacks.WithLabelValues(section, reason).Inc()
-	}
+	m.configFallbacks.WithLabelValues(section, reason).Inc()
 }
 
 // ConfigProblems exports the number of problems in a section of the last read configuration, by reason.
 func (m *Metrics) ConfigProblems(section string, counts map[string]int) {
-	if m == nil {
-		return
-	}
 	for reason, count := range counts {
 		m.configProblems.WithLabelValues(section, reason).Set(float64(count))
 	}
@@ -81,70 +68,44 @@ func (m *Metrics) ConfigProblems(section string, counts map[string]int) {
 
 // ConfigHash exports the hash of the effective configuration. There is no series before the first call.
 func (m *Metrics) ConfigHash(hash uint64) {
-	if m != nil {
-		m.configHash.WithLabelValues().Set(float64(hash))
-	}
+	m.configHash.WithLabelValues().Set(float64(hash))
 }
 
 // ConfigRejected exports whether the node-agent ConfigMap was edited to a configuration that cannot be used.
 func (m *Metrics) ConfigRejected(rejected bool) {
-	switch {
-	case m == nil:
-	case rejected:
-		m.configRejected.WithLabelValues().Set(1)
-	default:
-		m.configRejected.WithLabelValues().Set(0)
-	}
+	m.configRejected.WithLabelValues().Set(boolean(rejected))
 }
 
 // Finished counts a transfer that reached a terminal phase.
 func (m *Metrics) Finished(kind, phase, reason string) {
-	if m != nil {
-		m.finished.WithLabelValues(kind, phase, reason).Inc()
-	}
+	m.finished.WithLabelValues(kind, phase, reason).Inc()
 }
 
 // BytesMoved counts the bytes of a completed transfer. The mover reports them, so a negative number is ignored: a
 // counter would panic.
 func (m *Metrics) BytesMoved(kind string, bytes int64) {
-	if m != nil && bytes > 0 {
+	if bytes > 0 {
 		m.bytesMoved.WithLabelValues(kind).Add(float64(bytes))
 	}
 }
 
 // ObservePhase records how long a transfer was in the phase that it left, in seconds.
 func (m *Metrics) ObservePhase(kind, phase string, took time.Duration) {
-	if m != nil {
-		m.phaseDuration.WithLabelValues(kind, phase).Observe(took.Seconds())
-	}
+	m.phaseDuration.WithLabelValues(kind, phase).Observe(took.Seconds())
 }
 
 // MoverRestarted counts a lost mover that is replaced.
 func (m *Metrics) MoverRestarted(kind, reason string) {
-	if m != nil {
-		m.moverRestarts.WithLabelValues(kind, reason).Inc()
-	}
+	m.moverRestarts.WithLabelValues(kind, reason).Inc()
 }
 
 // Slots exports the limit of movers on this node and the slots in use; it calls both functions at each scrape.
 func (m *Metrics) Slots(limit, inUse func() int) {
-	if m == nil {
-		return
-	}
-	m.registry.MustRegister(
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lateen_slots_limit", Help: "Limit of movers running on this node at once."}, func() float64 { return float64(limit()) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lateen_slots_in_use", Help: "Movers running on this node."}, func() float64 { return float64(inUse()) }),
-	)
+	m.factory.NewGaugeFunc(prometheus.GaugeOpts{Name: "lateen_slots_limit", Help: "Limit of movers running on this node at once."}, func() float64 { return float64(limit()) })
+	m.factory.NewGaugeFunc(prometheus.GaugeOpts{Name: "lateen_slots_in_use", Help: "Movers running on this node."}, func() float64 { return float64(inUse()) })
 }
 
 // Queue exports how many transfers of the whole cluster may be prepared at once; 0 is no limit.
 func (m *Metrics) Queue(limit int) {
-	if m == nil {
-		return
-	}
-	queue := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "lateen_prepare_queue_limit", Help: "Limit of Accepted and Prepared transfers in the cluster, 0 for no limit.",
-	})
-	queue.Set(float64(limit))
-	m.registry.MustRegister(queue)
+	m.factory.gauge("lateen_prepare_queue_limit", "Limit of Accepted and Prepared transfers in the cluster, 0 for no limit.").WithLabelValues().Set(float64(limit))
 }

@@ -35,11 +35,8 @@ type transfers struct {
 
 // Transfers exports the counts that observe returns; it calls observe at each scrape.
 func (m *Metrics) Transfers(observe func() []Count) {
-	if m == nil {
-		return
-	}
 	labels := []string{"kind", "phase"}
-	m.registry.MustRegister(&transfers{
+	m.factory.MustRegister(&transfers{
 		observe:     observe,
 		node:        m.node,
 		count:       prometheus.NewDesc("lateen_transfers", "Transfers that this agent owns, by kind and phase.", labels, nil),
@@ -65,13 +62,16 @@ func (t *transfers) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (t *transfers) Collect(out chan<- prometheus.Metric) {
+	send := func(gauge *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(gauge, prometheus.GaugeValue, value, labels...) //nolint:promlinter // it cannot read a Desc; a test lints what is gathered
+	}
 	unattended := map[string]int{t.node: 0} // so that a series always exists
 	foreign, untaken, silence := map[string]int{}, map[string]float64{}, map[string]float64{}
 	for _, count := range t.observe() {
-		out <- prometheus.MustNewConstMetric(t.count, prometheus.GaugeValue, float64(count.Transfers), count.Kind, count.Phase) //nolint:promlinter // it cannot read a Desc; a test lints what is gathered
+		send(t.count, float64(count.Transfers), count.Kind, count.Phase)
 		if !count.Terminal {
-			out <- prometheus.MustNewConstMetric(t.oldestAge, prometheus.GaugeValue, count.OldestAge, count.Kind, count.Phase)     //nolint:promlinter // likewise
-			out <- prometheus.MustNewConstMetric(t.maxPhaseAge, prometheus.GaugeValue, count.MaxPhaseAge, count.Kind, count.Phase) //nolint:promlinter // likewise
+			send(t.oldestAge, count.OldestAge, count.Kind, count.Phase)
+			send(t.maxPhaseAge, count.MaxPhaseAge, count.Kind, count.Phase)
 			foreign[count.Kind] += count.Foreign
 			silence[count.Kind] = max(silence[count.Kind], count.Silence)
 		}
@@ -83,11 +83,11 @@ func (t *transfers) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	for node, transfers := range unattended {
-		out <- prometheus.MustNewConstMetric(t.unattended, prometheus.GaugeValue, float64(transfers), node) //nolint:promlinter // likewise
+		send(t.unattended, float64(transfers), node)
 	}
 	for kind, transfers := range foreign {
-		out <- prometheus.MustNewConstMetric(t.foreign, prometheus.GaugeValue, float64(transfers), kind) //nolint:promlinter // likewise
-		out <- prometheus.MustNewConstMetric(t.silence, prometheus.GaugeValue, silence[kind], kind)      //nolint:promlinter // likewise
-		out <- prometheus.MustNewConstMetric(t.untaken, prometheus.GaugeValue, untaken[kind], kind)      //nolint:promlinter // likewise
+		send(t.foreign, float64(transfers), kind)
+		send(t.silence, silence[kind], kind)
+		send(t.untaken, untaken[kind], kind)
 	}
 }

@@ -19,17 +19,14 @@ type veleroMetrics struct {
 	moved              map[string]*prometheus.CounterVec // DataUploads and DataDownloads, by kind and terminal phase
 }
 
-func newVeleroMetrics(node string) veleroMetrics {
+func newVeleroMetrics(f factory, node string) veleroMetrics {
 	series := []string{"node", "operation", "backupName", "pod_volume_backup"}
 	v := veleroMetrics{
 		kept:     &backupNames{},
-		enqueued: counter("podVolume_pod_volume_backup_enqueue_count", "PodVolumeBackups whose mover started.", "node"),
-		dequeued: counter("podVolume_pod_volume_backup_dequeue_count", "PodVolumeBackups that completed.", "node"),
-		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{ //nolint:promlinter // the name is Velero's
-			Name: "podVolume_pod_volume_operation_latency_seconds", Help: "Time from start to completion of a PodVolumeBackup.",
-			Buckets: veleroBuckets(),
-		}, series),
-		latest: gauge("podVolume_pod_volume_operation_latency_seconds_gauge", "Time from start to completion of a PodVolumeBackup.", series...),
+		enqueued: f.counter("podVolume_pod_volume_backup_enqueue_count", "PodVolumeBackups whose mover started.", "node"),
+		dequeued: f.counter("podVolume_pod_volume_backup_dequeue_count", "PodVolumeBackups that completed.", "node"),
+		latency:  f.histogram("podVolume_pod_volume_operation_latency_seconds", "Time from start to completion of a PodVolumeBackup.", veleroBuckets(), series...),
+		latest:   f.gauge("podVolume_pod_volume_operation_latency_seconds_gauge", "Time from start to completion of a PodVolumeBackup.", series...),
 	}
 	v.moved = map[string]*prometheus.CounterVec{}
 	for _, kind := range api.Kinds() {
@@ -37,7 +34,7 @@ func newVeleroMetrics(node string) veleroMetrics {
 			continue
 		}
 		for phase, result := range map[string]string{"Completed": "success", "Failed": "failure", "Canceled": "cancel"} {
-			count := counter("podVolume_"+kind.Metric+"_"+result+"_total", kind.GVK.Kind+"s that reached phase "+phase+".", "node")
+			count := f.counter("podVolume_"+kind.Metric+"_"+result+"_total", kind.GVK.Kind+"s that reached phase "+phase+".", "node")
 			count.WithLabelValues(node)
 			v.moved[kind.Name+" "+phase] = count
 		}
@@ -53,19 +50,9 @@ func veleroBuckets() []float64 {
 	return []float64{60, 300, 600, 900, 1800, hour, 2 * hour, 3 * hour, 4 * hour}
 }
 
-func (v veleroMetrics) collectors() []prometheus.Collector {
-	all := []prometheus.Collector{v.enqueued, v.dequeued, v.latency, v.latest}
-	for _, count := range v.moved {
-		all = append(all, count)
-	}
-	return all
-}
-
 // BackupStarted counts a PodVolumeBackup whose mover was started.
 func (m *Metrics) BackupStarted() {
-	if m != nil {
-		m.velero.enqueued.WithLabelValues(m.node).Inc()
-	}
+	m.velero.enqueued.WithLabelValues(m.node).Inc()
 }
 
 // keptBackups is the number of PodVolumeBackups whose series an agent keeps.
@@ -74,9 +61,6 @@ const keptBackups = 500
 // BackupCompleted counts a completed PodVolumeBackup. Its series have the backup's name, as in Velero. Unlike
 // Velero's, they do not stay for ever (W51): only those of the last backups do.
 func (m *Metrics) BackupCompleted(operation, backup, name string, took time.Duration) {
-	if m == nil {
-		return
-	}
 	m.velero.keep(name)
 	m.velero.dequeued.WithLabelValues(m.node).Inc()
 	m.velero.latency.WithLabelValues(m.node, operation, backup, name).Observe(took.Seconds())
@@ -105,9 +89,6 @@ func (v veleroMetrics) keep(name string) {
 
 // DataMoved counts a terminal DataUpload or DataDownload as Velero does.
 func (m *Metrics) DataMoved(kind, phase string) {
-	if m == nil {
-		return
-	}
 	if count := m.velero.moved[kind+" "+phase]; count != nil {
 		count.WithLabelValues(m.node).Inc()
 	}

@@ -13,31 +13,21 @@ type queues struct {
 	latency, work              *prometheus.HistogramVec
 }
 
-func newQueues() *queues {
+func newQueues(f factory) *queues {
 	buckets := prometheus.ExponentialBuckets(1e-5, 10, 8)
-	histogram := func(name, help string) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"name"})
-	}
 	return &queues{
-		depth:      gauge("workqueue_depth", "Keys waiting for a worker.", "name"),
-		unfinished: gauge("workqueue_unfinished_work_seconds", "Total duration of unfinished reconciles.", "name"),
-		longest:    gauge("workqueue_longest_running_processor_seconds", "Duration of the longest unfinished reconcile.", "name"),
-		adds:       counter("workqueue_adds_total", "Keys added.", "name"),
-		retries:    counter("workqueue_retries_total", "Keys requeued after an error.", "name"),
-		latency:    histogram("workqueue_queue_duration_seconds", "Time that keys wait for a worker."),
-		work:       histogram("workqueue_work_duration_seconds", "Duration of reconciles."),
+		depth:      f.gauge("workqueue_depth", "Keys waiting for a worker.", "name"),
+		unfinished: f.gauge("workqueue_unfinished_work_seconds", "Total duration of unfinished reconciles.", "name"),
+		longest:    f.gauge("workqueue_longest_running_processor_seconds", "Duration of the longest unfinished reconcile.", "name"),
+		adds:       f.counter("workqueue_adds_total", "Keys added.", "name"),
+		retries:    f.counter("workqueue_retries_total", "Keys requeued after an error.", "name"),
+		latency:    f.histogram("workqueue_queue_duration_seconds", "Time that keys wait for a worker.", buckets, "name"),
+		work:       f.histogram("workqueue_work_duration_seconds", "Duration of reconciles.", buckets, "name"),
 	}
 }
 
-func (q *queues) collectors() []prometheus.Collector {
-	return []prometheus.Collector{q.depth, q.unfinished, q.longest, q.adds, q.retries, q.latency, q.work}
-}
-
-// Workqueues returns the provider of workqueue metrics; nil for nil Metrics.
+// Workqueues returns the provider of workqueue metrics.
 func (m *Metrics) Workqueues() workqueue.MetricsProvider {
-	if m == nil {
-		return nil
-	}
 	return m.queues
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
@@ -82,7 +84,7 @@ func newSingle[T transfer.Object](kind transfer.Kind[T], object T) *single[T] {
 				Paths: exposer.HostPaths{Client: s.kube, PodsDir: "/pods"}, Source: s.Pod,
 			},
 			NodeSlots: capacity.NewNodeSlots(testNode, 1, 1), Admission: capacity.NewAdmission(0, 1, time.Minute, s.clock), Preparing: capacity.Unpaced(), Recorder: s.events, Clock: s.clock,
-			MoverLog: func(context.Context, string, []byte) {},
+			MoverLog: func(context.Context, string, []byte) {}, Metrics: metrics.New(prometheus.NewRegistry(), "test", testNode),
 		},
 		Cached:   func(string) (T, bool) { return kind.Copy(s.object), true },
 		Client:   s,

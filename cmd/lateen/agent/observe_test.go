@@ -20,7 +20,7 @@ func TestEveryKindHasAQueue(t *testing.T) {
 	require.NoError(t, err)
 	caches, err := informers.NewCaches(fake.NewClientset(), velero, informers.Selectors{Namespace: "velero", Node: "n1"})
 	require.NoError(t, err)
-	p := &assembly{Options: Options{Clock: clock.RealClock{}}, clients: &clients{velero: velero}, caches: caches}
+	p := &assembly{Options: Options{Clock: clock.RealClock{}, Metrics: metrics.New(prometheus.NewRegistry(), "v1", "n1")}, clients: &clients{velero: velero}, caches: caches}
 	var queues, table []string
 	kinds := p.kinds(reconcile.Dependencies{})
 	for _, queue := range kinds.all {

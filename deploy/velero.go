@@ -1,15 +1,20 @@
 package deploy
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 
 	v1crds "github.com/vmware-tanzu/velero/config/crd/v1/crds"
 	v2alpha1crds "github.com/vmware-tanzu/velero/config/crd/v2alpha1/crds"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 const (
@@ -126,4 +131,155 @@ func snapshotLocation(v Velero) *velerov1.VolumeSnapshotLocation {
 		ObjectMeta: veleroMeta(v.Namespace, "default"),
 		Spec:       velerov1.VolumeSnapshotLocationSpec{Provider: v.Provider, Config: v.SnapshotConfig},
 	}
+}
+
+// Server returns the objects of Velero's server in the order of their creation, without Definitions.
+func Server(v Velero) []runtime.Object {
+	all := []runtime.Object{namespace(v.Namespace)}
+	if v.Account == "" {
+		all = append(all, adminBinding(v.Namespace), account(v))
+	}
+	if v.Credentials != nil {
+		all = append(all, secret(v))
+	}
+	if !v.NoLocation {
+		all = append(all, storageLocation(v))
+	}
+	if !v.NoSnapshots {
+		all = append(all, snapshotLocation(v))
+	}
+	return append(all, deployment(v))
+}
+
+// deployment returns the Deployment of Velero's server. Movers inherit from it, because it has the credentials.
+func deployment(v Velero) *appsv1.Deployment {
+	selector := map[string]string{"deploy": VeleroDeployment}
+	labels := with(v.Labels, map[string]string{"component": "velero", "deploy": VeleroDeployment})
+	scraped := map[string]string{"prometheus.io/scrape": "true", "prometheus.io/port": "8085", "prometheus.io/path": "/metrics"}
+	return &appsv1.Deployment{
+		TypeMeta:   metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "Deployment"},
+		ObjectMeta: veleroMeta(v.Namespace, VeleroDeployment),
+		Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: selector},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: with(scraped, v.Annotations)},
+				Spec:       serverPod(v),
+			},
+		},
+	}
+}
+
+func serverPod(v Velero) corev1.PodSpec {
+	pod := corev1.PodSpec{
+		ServiceAccountName: cmp.Or(v.Account, veleroAccount),
+		PriorityClassName:  v.PriorityClass,
+		RestartPolicy:      corev1.RestartPolicyAlways,
+		OS:                 &corev1.PodOS{Name: corev1.Linux},
+		Affinity:           notWindows(),
+		InitContainers:     plugins(v),
+		Containers:         []corev1.Container{server(v)},
+		Volumes:            []corev1.Volume{emptyDir("plugins"), emptyDir("scratch")},
+	}
+	if v.Credentials != nil {
+		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: credentials, VolumeSource: corev1.VolumeSource{
+			Secret: &corev1.SecretVolumeSource{SecretName: credentials, DefaultMode: new(int32(0o444))},
+		}})
+	}
+	return pod
+}
+
+func server(v Velero) corev1.Container {
+	container := corev1.Container{
+		Name:            VeleroDeployment,
+		Image:           v.Image,
+		ImagePullPolicy: pullPolicy(v.Image),
+		Command:         []string{"/velero"},
+		Args:            append([]string{"server"}, v.Args...),
+		Ports:           []corev1.ContainerPort{{Name: "metrics", ContainerPort: MetricsPort}},
+		Resources:       v.Resources,
+		VolumeMounts:    []corev1.VolumeMount{{Name: "plugins", MountPath: "/plugins"}, {Name: "scratch", MountPath: "/scratch"}},
+		Env: []corev1.EnvVar{
+			{Name: "VELERO_SCRATCH_DIR", Value: "/scratch"},
+			{Name: "VELERO_NAMESPACE", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}},
+			{Name: "LD_LIBRARY_PATH", Value: "/plugins"},
+		},
+	}
+	if v.Credentials != nil {
+		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: credentials, MountPath: "/credentials"})
+		for _, name := range []string{
+			"GOOGLE_APPLICATION_CREDENTIALS", "AWS_SHARED_CREDENTIALS_FILE",
+			"AZURE_CREDENTIALS_FILE", "ALIBABA_CLOUD_CREDENTIALS_FILE",
+		} {
+			container.Env = append(container.Env, corev1.EnvVar{Name: name, Value: "/credentials/cloud"})
+		}
+	}
+	return container
+}
+
+// plugins returns init containers that copy each plugin into the server's plugin volume.
+func plugins(v Velero) []corev1.Container {
+	var all []corev1.Container
+	taken := map[string]bool{}
+	for _, image := range v.Plugins {
+		name := pluginName(image)
+		for n := 2; taken[name]; n++ {
+			suffix := fmt.Sprintf("-%d", n)
+			name = shorten(pluginName(image), validation.DNS1123LabelMaxLength-len(suffix)) + suffix
+		}
+		taken[name] = true
+		all = append(all, corev1.Container{
+			Name: name, Image: image, ImagePullPolicy: pullPolicy(v.Image),
+			VolumeMounts: []corev1.VolumeMount{{Name: "plugins", MountPath: "/target"}},
+		})
+	}
+	return all
+}
+
+// pluginName returns the image name without registry, tag and digest, as a container name.
+func pluginName(image string) string {
+	name, _ := splitTag(image)
+	if parts := strings.SplitN(name, "/", 2); len(parts) == 2 && (parts[0] == "" || strings.Contains(parts[1], "/")) {
+		name = parts[1]
+	}
+	return shorten(strings.NewReplacer("/", "-", "_", "-", ".", "-").Replace(name), validation.DNS1123LabelMaxLength)
+}
+
+// shorten cuts a name, which is ASCII, so that it stays a valid name.
+func shorten(name string, most int) string {
+	return strings.Trim(name[:min(len(name), most)], "-")
+}
+
+// pullPolicy returns Always for an image reference that may change its content.
+func pullPolicy(image string) corev1.PullPolicy {
+	if _, tag := splitTag(image); tag == "" || tag == "latest" {
+		return corev1.PullAlways
+	}
+	return corev1.PullIfNotPresent
+}
+
+// splitTag splits an image into its name and its digest, or its tag without a digest.
+func splitTag(image string) (name, tag string) {
+	if name, digest, ok := strings.Cut(image, "@"); ok {
+		name, _ = splitTag(name)
+		return name, digest
+	}
+	if colon := strings.LastIndex(image, ":"); colon > strings.LastIndex(image, "/") {
+		return image[:colon], image[colon+1:]
+	}
+	return image, ""
+}
+
+// notWindows keeps a Linux image off Windows nodes. It allows nodes without the label.
+func notWindows() *corev1.Affinity {
+	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{
+				Key: corev1.LabelOSStable, Operator: corev1.NodeSelectorOpNotIn, Values: []string{string(corev1.Windows)},
+			}},
+		}}},
+	}}
+}
+
+func emptyDir(name string) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
 }

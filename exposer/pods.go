@@ -3,15 +3,21 @@ package exposer
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"path/filepath"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"github.com/lateen-project/lateen/exposer/access"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
@@ -113,4 +119,295 @@ func (e *Exposer) DeleteMover(ctx context.Context, found Existing) error {
 		return fmt.Errorf("delete mover pod %s: %w", found.Pod.Name, err)
 	}
 	return nil
+}
+
+// ensureClaim creates a claim, or adopts the existing one if it belongs to the same custom resource. It deletes one of
+// an earlier attempt, and then waits for the event of its deletion.
+func (e *Exposer) ensureClaim(ctx context.Context, want *corev1.PersistentVolumeClaim) (claim *corev1.PersistentVolumeClaim, waits string, err error) {
+	claims := e.Client.CoreV1().PersistentVolumeClaims(want.Namespace)
+	claim, err = claims.Create(ctx, want, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		return claim, "", wrapCreate("create claim "+want.Name, err)
+	}
+	claim, err = claims.Get(ctx, want.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, "", fmt.Errorf("get claim %s: %w", want.Name, err)
+	}
+	patch, err := adoption("claim", claim, want)
+	if err != nil {
+		return nil, "", err
+	}
+	if objects.Attempt(claim) < objects.Attempt(want) && claim.DeletionTimestamp == nil {
+		if err := e.removeClaim(ctx, claim); err != nil {
+			return nil, "", err
+		}
+		claim.DeletionTimestamp = &metav1.Time{} // the time is irrelevant
+	}
+	waits = fmt.Sprintf("claim %s/%s is being deleted", claim.Namespace, claim.Name)
+	switch {
+	case claim.DeletionTimestamp == nil:
+	case patch != nil: // of Velero's agent: no cache selects it, so no event reports its end
+		return nil, "", errors.New(waits)
+	default:
+		return nil, waits, nil
+	}
+	if patch != nil {
+		if _, err := claims.Patch(ctx, want.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			return nil, "", fmt.Errorf("label claim %s: %w", want.Name, err)
+		}
+	}
+	return claim, "", nil
+}
+
+// removeClaim deletes a claim that was created for a mover, together with its volume. Its class may retain volumes,
+// and nothing else would delete this one. A volume labelled lateen.dev/kept stays.
+func (e *Exposer) removeClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	if claim.Spec.VolumeName != "" {
+		if err := e.releaseVolume(ctx, claim); err != nil {
+			return err
+		}
+	}
+	err := e.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Delete(ctx, claim.Name, uidPrecondition(claim))
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete claim %s: %w", claim.Name, err)
+	}
+	return nil
+}
+
+func (e *Exposer) releaseVolume(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	volumes := e.Client.CoreV1().PersistentVolumes()
+	volume, err := volumes.Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("get volume %s: %w", claim.Spec.VolumeName, err)
+	case !objects.Disposable(volume, claim):
+		return nil
+	}
+	patch := []byte(`{"metadata":{"resourceVersion":"` + volume.ResourceVersion + `"},"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
+	if _, err := volumes.Patch(ctx, volume.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("patch reclaim policy of volume %s: %w", volume.Name, err)
+	}
+	return nil
+}
+
+// FindLeftovers GETs the mover pod and the given PVCs; snapshots are not checked. It is for caches without these
+// objects: the caches may lag behind.
+func (e *Exposer) FindLeftovers(ctx context.Context, move objects.MoverSpec, pod bool, claims []string) (left Existing, err error) {
+	if pod {
+		left.Pod, err = get(ctx, e.Client.CoreV1().Pods(move.Namespace), move.Name)
+		if err != nil {
+			return Existing{}, fmt.Errorf("get mover pod %s: %w", move.Name, err)
+		}
+		if left.Pod != nil && !objects.OwnedBy(left.Pod, move.UID) {
+			left.Pod = nil
+		}
+	}
+	for _, name := range claims {
+		claim, err := get(ctx, e.Client.CoreV1().PersistentVolumeClaims(move.Namespace), name)
+		if err != nil {
+			return Existing{}, fmt.Errorf("get claim %s: %w", name, err)
+		}
+		if claim != nil && objects.OwnedBy(claim, move.UID) {
+			left.Claims = append(left.Claims, claim)
+		}
+	}
+	return left, nil
+}
+
+// TargetClaim GETs the target claim of a restore; nil if it does not exist.
+func (e *Exposer) TargetClaim(ctx context.Context, target types.NamespacedName) (*corev1.PersistentVolumeClaim, error) {
+	claim, err := get(ctx, e.Client.CoreV1().PersistentVolumeClaims(target.Namespace), target.Name)
+	if err != nil {
+		return nil, fmt.Errorf("get claim %s: %w", target, err)
+	}
+	return claim, nil
+}
+
+// Claims returns the names of the claims that the current configuration creates for a mover.
+func (e *Exposer) Claims(move objects.MoverSpec) []string {
+	move.Restores = move.Restores && e.current().Cache != nil // otherwise no cache claim exists
+	return objects.ClaimNames(move)
+}
+
+// copier creates one copy for a claim.
+type copier func(ctx context.Context, claim *corev1.PersistentVolumeClaim) error
+
+// copies reads the objects that must be copied for a mover.
+func (e *Exposer) copies(ctx context.Context, move objects.MoverSpec, facts objects.VolumeInfo) ([]copier, error) {
+	from, names := objects.CopiesOf(move, facts, e.current())
+	core := e.Client.CoreV1()
+	var all []copier
+	for _, name := range names.SecretNames {
+		secrets := copying[*corev1.Secret]{e, "secrets", core.Secrets(move.Namespace), objects.SameSecret}
+		source, err := secrets.read(ctx, core.Secrets(from), from, name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, func(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+			return ensureCopy(ctx, secrets, objects.CopySecret(source, move.Namespace), claim)
+		})
+	}
+	for _, name := range names.ConfigMapNames {
+		configMaps := copying[*corev1.ConfigMap]{e, "configmaps", core.ConfigMaps(move.Namespace), objects.SameConfigMap}
+		source, err := configMaps.read(ctx, core.ConfigMaps(from), from, name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, func(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+			return ensureCopy(ctx, configMaps, objects.CopyConfigMap(source, move.Namespace), claim)
+		})
+	}
+	return all, nil
+}
+
+// copying copies the objects of one resource.
+type copying[T metav1.Object] struct {
+	exposer  *Exposer
+	resource string // plural name
+	to       client[T]
+	same     func(a, b T) bool
+}
+
+// read reads the original. Only a missing permission causes a 403 on a read, and no retry cures that.
+func (c copying[T]) read(ctx context.Context, at client[T], namespace, name string) (T, error) {
+	source, err := at.Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsForbidden(err):
+		return source, c.forbidden("get", namespace, name, err)
+	case err != nil:
+		return source, terminalIfGone(fmt.Errorf("get %s %s/%s for its copy: %w", c.resource, namespace, name, err))
+	}
+	return source, nil
+}
+
+// forbidden returns a TerminalError that says how to grant the missing permission.
+func (c copying[T]) forbidden(verb, namespace, name string, err error) error {
+	return &TerminalError{fmt.Errorf("%s %s %s/%s: the agent is not allowed to; see %q in docs/configuration.md of Lateen, or remove the name from the node-agent ConfigMap: %w",
+		verb, c.resource, namespace, name, access.CopyRightsTitle, err)}
+}
+
+// refused distinguishes a missing permission from an admission rejection with the same code 403, such as an
+// exceeded quota. The rejection may pass; the missing permission is terminal.
+func (c copying[T]) refused(ctx context.Context, verb string, want T, err error) error {
+	if apierrors.IsForbidden(err) {
+		allowed, unknown := access.Allowed(ctx, c.exposer.Client, &authorizationv1.ResourceAttributes{
+			Verb: verb, Resource: c.resource, Namespace: want.GetNamespace(), Name: want.GetName(),
+		})
+		if unknown == nil && !allowed {
+			return c.forbidden(verb, want.GetNamespace(), want.GetName(), err)
+		}
+	}
+	return wrapCreate(fmt.Sprintf("%s %s %s/%s", verb, c.resource, want.GetNamespace(), want.GetName()), err)
+}
+
+// ensureCopy creates the copy, or adds the claim to the owners of the existing one.
+func ensureCopy[S any, T object[S]](ctx context.Context, c copying[T], want T, claim *corev1.PersistentVolumeClaim) error {
+	want.SetOwnerReferences([]metav1.OwnerReference{objects.OwnedByClaim(claim)})
+	verb := "create"
+	have, err := c.to.Create(ctx, want, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		verb = "get"
+		have, err = c.to.Get(ctx, want.GetName(), metav1.GetOptions{})
+	}
+	if err != nil {
+		return c.refused(ctx, verb, want, err)
+	}
+	patch, err := objects.ShareCopy(c.resource, have, c.same(have, want), want)
+	if err != nil || patch == nil {
+		return err
+	}
+	data, err := json.Marshal(patch)
+	if err != nil {
+		return fmt.Errorf("encode patch: %w", err)
+	}
+	_, err = c.to.Patch(ctx, want.GetName(), types.MergePatchType, data, metav1.PatchOptions{})
+	return c.refused(ctx, "patch", want, err)
+}
+
+// HostPaths finds the directory in which the kubelet keeps a pod volume. With Mounted it searches the kubelet's
+// directory, as Velero does. Without it, it derives the path from the API and needs no host path.
+type HostPaths struct {
+	Client  kubernetes.Interface
+	PodsDir string        // the kubelet's pods directory on the host
+	Mounted string        // the mount point of PodsDir in the agent; empty if it is not mounted
+	OS      corev1.OSName // of this node; empty is linux
+}
+
+func (h HostPaths) system() corev1.OSName { return cmp.Or(h.OS, corev1.Linux) }
+
+// location is a volume on the host of its pod.
+type location struct {
+	Path  string
+	Block bool // Path is a device
+}
+
+// locate finds a volume of a pod. It returns a TerminalError if the volume, its claim or its persistent volume does
+// not exist.
+func (h HostPaths) locate(ctx context.Context, pod *corev1.Pod, name string) (location, error) {
+	volume, err := objects.FindVolume(pod, name)
+	if err != nil {
+		return location{}, &TerminalError{err}
+	}
+	found := objects.PodVolume{Pod: pod, Volume: volume}
+	if claim := objects.ClaimName(pod, volume); claim != "" {
+		if found.Bound, err = h.boundPV(ctx, pod.Namespace, claim); err != nil {
+			return location{}, err
+		}
+	}
+	path, err := h.path(found)
+	if err != nil {
+		return location{}, err
+	}
+	return location{Path: path, Block: found.Block()}, nil
+}
+
+func (h HostPaths) path(volume objects.PodVolume) (string, error) {
+	if h.Mounted != "" {
+		return h.glob(volume)
+	}
+	dir, err := volume.HostDir()
+	if err != nil {
+		return "", &TerminalError{err}
+	}
+	return filepath.Join(h.PodsDir, dir), nil
+}
+
+// glob finds the one matching directory of the volume and returns its path on the host.
+func (h HostPaths) glob(volume objects.PodVolume) (string, error) {
+	glob, err := volume.Glob()
+	if err != nil {
+		return "", &TerminalError{err}
+	}
+	pattern := filepath.Join(h.Mounted, glob)
+	matches, err := filepath.Glob(pattern)
+	if err != nil {
+		return "", &TerminalError{fmt.Errorf("search %s: %w", pattern, err)}
+	}
+	if len(matches) != 1 {
+		return "", fmt.Errorf("search %s: got %d matches %v, want 1; check that the kubelet's pods directory is mounted at %s with mountPropagation HostToContainer",
+			pattern, len(matches), matches, h.Mounted)
+	}
+	below, err := filepath.Rel(h.Mounted, matches[0]) // on Windows, matches have other separators than the flag
+	if err != nil {
+		return "", &TerminalError{fmt.Errorf("find %s below %s: %w", matches[0], h.Mounted, err)}
+	}
+	return filepath.Join(h.PodsDir, below), nil
+}
+
+// boundPV reads the claim and its persistent volume: two requests, once per transfer.
+func (h HostPaths) boundPV(ctx context.Context, namespace, name string) (*corev1.PersistentVolume, error) {
+	claim, err := h.Client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, terminalIfGone(fmt.Errorf("get claim %s/%s: %w", namespace, name, err))
+	}
+	if claim.Spec.VolumeName == "" {
+		return nil, fmt.Errorf("claim %s/%s is not bound", namespace, name)
+	}
+	volume, err := h.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+	if err != nil {
+		return nil, terminalIfGone(fmt.Errorf("get persistent volume %s: %w", claim.Spec.VolumeName, err))
+	}
+	return volume, nil
 }

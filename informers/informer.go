@@ -1,15 +1,24 @@
+// Package informers turns events into keys and keeps typed caches. It never writes to the API and never decides
+// anything.
 package informers
 
 import (
 	"context"
 	"fmt"
+	"strings"
+	"sync"
 	"sync/atomic"
 
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -211,4 +220,96 @@ func EnqueueOwner[T Object](kind string, enqueue func(key string)) func(T) {
 // Key returns the queue key of an object: namespace/name.
 func Key(object metav1.Object) string {
 	return cache.MetaObjectToName(object).String()
+}
+
+// group holds informers that run together.
+type group struct {
+	all []informer
+	err error // why one could not be created; no more are created then
+}
+
+// informer is an Informer of any type.
+type informer interface {
+	run(ctx context.Context)
+	synced() cache.DoneChecker
+	lacks() string
+}
+
+// add creates an informer in a group.
+func add[T Object, L runtime.Object](g *group, name string, source Source[L], example T, scope Scope, trim func(T)) *Informer[T] {
+	if g.err != nil {
+		return nil
+	}
+	created, err := New(name, source, example, scope, trim)
+	if err != nil {
+		g.err = err
+		return nil
+	}
+	g.all = append(g.all, created)
+	return created
+}
+
+// noTrim keeps the whole object.
+func noTrim[T Object](T) {}
+
+// Run watches until the context ends. It returns when every informer has stopped.
+func (g *group) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	for _, one := range g.all {
+		running.Go(func() { one.run(ctx) })
+	}
+	running.Wait()
+}
+
+// Synced returns checkers that are done when the caches hold what the API server had at the start.
+func (g *group) Synced() []cache.DoneChecker {
+	checkers := make([]cache.DoneChecker, 0, len(g.all))
+	for _, one := range g.all {
+		checkers = append(checkers, one.synced())
+	}
+	return checkers
+}
+
+// Lacking describes the caches that are not synced, with the errors of their last requests; empty if all are synced.
+func (g *group) Lacking() string {
+	var lacks []string
+	for _, one := range g.all {
+		if lack := one.lacks(); lack != "" {
+			lacks = append(lacks, lack)
+		}
+	}
+	return strings.Join(lacks, "; ")
+}
+
+// Clientset returns typed clients for Velero's kinds without a generated clientset.
+type Clientset struct {
+	v1, v2 rest.Interface
+	codecs runtime.ParameterCodec
+}
+
+// NewClientset returns a Clientset; it sends no request.
+func NewClientset(config *rest.Config) (*Clientset, error) {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, metav1.SchemeGroupVersion)
+	if err := velerov1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("register velero.io/v1: %w", err)
+	}
+	if err := velerov2alpha1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("register velero.io/v2alpha1: %w", err)
+	}
+	config = rest.CopyConfig(config)
+	config.APIPath = "/apis"
+	config.ContentType = runtime.ContentTypeJSON // custom resources have no protobuf
+	config.AcceptContentTypes = runtime.ContentTypeJSON
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	velero := &Clientset{codecs: runtime.NewParameterCodec(scheme)}
+	for version, client := range map[schema.GroupVersion]*rest.Interface{velerov1.SchemeGroupVersion: &velero.v1, velerov2alpha1.SchemeGroupVersion: &velero.v2} {
+		config.GroupVersion = &version
+		created, err := rest.RESTClientFor(config)
+		if err != nil {
+			return nil, fmt.Errorf("create client for %s: %w", version, err)
+		}
+		*client = created
+	}
+	return velero, nil
 }

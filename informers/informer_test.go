@@ -1,7 +1,10 @@
 package informers
 
 import (
+	"context"
+	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -11,6 +14,9 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2/ktesting"
 )
 
 // recorder records the objects with which a handler was called, as name@what.
@@ -109,3 +115,147 @@ func TestEnqueueOwnerEnqueuesTheControllerOfThatKind(t *testing.T) {
 		})
 	}
 }
+
+// feed is an API server for pods: it streams the existing ones and later changes.
+type feed struct {
+	lock    sync.Mutex
+	version int
+	pods    map[string]*corev1.Pod // by key
+	watches []*watch.RaceFreeFakeWatcher
+}
+
+func newFeed(pods ...*corev1.Pod) *feed {
+	f := &feed{pods: map[string]*corev1.Pod{}}
+	for _, pod := range pods {
+		f.set(pod)
+	}
+	return f
+}
+
+// set creates or updates a pod with a new version.
+func (f *feed) set(pod *corev1.Pod) {
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	f.version++
+	pod = pod.DeepCopy()
+	pod.ResourceVersion = strconv.Itoa(f.version)
+	kind := watch.Added
+	if f.pods[Key(pod)] != nil {
+		kind = watch.Modified
+	}
+	f.pods[Key(pod)] = pod
+	f.send(kind, pod)
+}
+
+func (f *feed) remove(pod *corev1.Pod) {
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	f.version++
+	deleted := f.pods[Key(pod)].DeepCopy()
+	deleted.ResourceVersion = strconv.Itoa(f.version)
+	delete(f.pods, Key(pod))
+	f.send(watch.Deleted, deleted)
+}
+
+// lose removes a pod without an event: the watch ends before.
+func (f *feed) lose(pod *corev1.Pod) {
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	f.version++
+	delete(f.pods, Key(pod))
+	for _, w := range f.watches {
+		w.Error(&metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonExpired, Code: http.StatusGone})
+		w.Stop()
+	}
+}
+
+func (f *feed) send(kind watch.EventType, pod *corev1.Pod) {
+	for _, w := range f.watches {
+		w.Action(kind, pod.DeepCopy())
+	}
+}
+
+// List is not called: Watch sends the existing pods.
+func (f *feed) List(context.Context, metav1.ListOptions) (*corev1.PodList, error) {
+	panic("the informer lists pods")
+}
+
+// Watch starts with the existing pods and a bookmark if requested.
+func (f *feed) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	w := watch.NewRaceFreeFake()
+	context.AfterFunc(ctx, w.Stop)
+	f.watches = append(slices.DeleteFunc(f.watches, (*watch.RaceFreeFakeWatcher).IsStopped), w)
+	if opts.SendInitialEvents != nil && *opts.SendInitialEvents {
+		for _, pod := range f.pods {
+			w.Add(pod.DeepCopy())
+		}
+		w.Action(watch.Bookmark, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			ResourceVersion: strconv.Itoa(f.version),
+			Annotations:     map[string]string{metav1.InitialEventsAnnotationKey: "true"},
+		}})
+	}
+	return w, nil
+}
+
+func pod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
+	created := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name}}
+	for _, change := range changes {
+		change(created)
+	}
+	return created
+}
+
+func labelled(value string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Labels = map[string]string{"is": value} }
+}
+
+func atVersion(version string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.ResourceVersion = version }
+}
+
+// moverIs returns the label of the mover velero/a.
+func moverIs(caches *Caches) string {
+	if found := caches.Mover("velero/a"); found != nil {
+		return found.Labels["is"]
+	}
+	return "absent"
+}
+
+// podInformer returns an informer on a feed.
+func podInformer(t *testing.T, f *feed) *Informer[*corev1.Pod] {
+	t.Helper()
+	informer, err := New("pods", f, &corev1.Pod{}, Scope{}, trimPod)
+	require.NoError(t, err)
+	return informer
+}
+
+// running runs informers until the test ends, and waits until they have synced.
+func running(t *testing.T, informers ...*Informer[*corev1.Pod]) {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, stop := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	for _, informer := range informers {
+		all.Go(func() { informer.run(ctx) })
+	}
+	t.Cleanup(func() {
+		stop()
+		all.Wait()
+	})
+	for _, informer := range informers {
+		done(t, informer.synced())
+	}
+}
+
+func done(t *testing.T, checker cache.DoneChecker) {
+	t.Helper()
+	select {
+	case <-checker.Done():
+	case <-time.After(time.Minute):
+		require.Fail(t, "not done", checker.Name())
+	}
+}
+
+var _ Source[*corev1.PodList] = &feed{}

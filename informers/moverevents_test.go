@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -273,4 +274,134 @@ func TestAllWatchesEndWithTheirContext(t *testing.T) {
 		s.watch("late")
 		require.Len(t, s.requests, 2, "none is opened after that")
 	})
+}
+
+func TestEventsOfALostMoverDoNotCountForTheNext(t *testing.T) {
+	mover := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.Unix(100, 0)}, Spec: corev1.PodSpec{NodeName: "n2"}}
+	for name, test := range map[string]struct {
+		host    string
+		created int64 // when the lost mover first sent it
+	}{
+		"from a node that is reachable again":                    {"n1", 50},
+		"that is its first":                                      {"n1", 150},
+		"on the node of the next one, where it ended late":       {"n2", 50},
+		"before it knew its node, by a template that was edited": {"", 50},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newEventsFixture(t)
+				s.watch("uid")
+				late := sentFrom(event(progress, "of the lost one", 200), "lost", test.host, test.created)
+				s.open[0].Add(late)
+				synctest.Wait()
+				_, _, ok := s.Last("uid", progress, mover)
+				require.False(t, ok, "the next one has not reported anything")
+				s.open[0].Add(sentFrom(event(progress, "of the next one", 120), "next", "n2", 120))
+				s.open[0].Modify(late)
+				synctest.Wait()
+				message, at, ok := s.Last("uid", progress, mover)
+				require.True(t, ok)
+				require.Equal(t, "of the next one", message)
+				require.Equal(t, int64(120), at.Unix())
+			})
+		})
+	}
+}
+
+// sentFrom turns an Event into one with that name, from a node, first sent in that second.
+func sentFrom(event *corev1.Event, name, host string, created int64) *corev1.Event {
+	event.Name, event.Source.Host, event.CreationTimestamp = name, host, metav1.Unix(created, 0)
+	return event
+}
+
+// TestAWatchOfAMoverThatStartsDoesNotReadExistingEvents: without a resourceVersion the API server reads all Events of the
+// namespace from etcd.
+func TestAWatchOfAMoverThatStartsDoesNotReadExistingEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newEventsFixture(t)
+		s.watchNext("uid")
+		s.watchNext("uid")
+		require.Equal(t, []metav1.ListOptions{{Limit: 1}}, s.lists)
+		require.Equal(t, []metav1.ListOptions{{FieldSelector: "involvedObject.uid=uid", ResourceVersion: "100"}}, s.requests)
+		s.send(0, started, "started", 10)
+		s.requireLast(t, started, "started", 10)
+	})
+}
+
+func TestABurstOfMoversNeedsOneRequestForTheVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newEventsFixture(t)
+		s.watchNext("a")
+		s.watchNext("b")
+		pass(versionAge - 1)
+		s.watchNext("c")
+		require.Equal(t, []string{"100", "100", "100"}, s.versions())
+		pass(versionAge)
+		s.watchNext("d")
+		require.Equal(t, "200", s.versions()[3], "the API server does not replay what is older")
+		require.Len(t, s.lists, 2)
+	})
+}
+
+func TestEventsTellTheVersionOfTheNextWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newEventsFixture(t)
+		s.watch("resumed") // returns existing Events first, which are old
+		s.watchNext("a")
+		pass(versionAge / 2)
+		sent, old := event(progress, "one", 10), event(progress, "old", 5)
+		sent.ResourceVersion, old.ResourceVersion = "150", "7"
+		s.open[1].Add(sent)
+		synctest.Wait() // both watches count what they enqueue in one number
+		s.open[0].Add(old)
+		synctest.Wait()
+		pass(versionAge / 2)
+		s.watchNext("b")
+		require.Equal(t, []string{"", "100", "150"}, s.versions())
+		require.Len(t, s.lists, 1)
+		s.open[1].Stop()
+		pass(minBackoff)
+		require.Equal(t, "150", s.versions()[3], "it continues where it ended")
+	})
+}
+
+func TestAWatchWithAnExpiredVersionStartsWithTheExistingEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newEventsFixture(t)
+		s.watchNext("uid")
+		expired := apierrors.NewResourceExpired("compacted").Status()
+		s.open[0].Error(&expired)
+		synctest.Wait()
+		require.Equal(t, []string{"100", ""}, s.versions())
+		s.send(1, progress, "missed", 10)
+		s.requireLast(t, progress, "missed", 10)
+	})
+}
+
+func TestARefusedVersionStartsWithTheExistingEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newEventsFixture(t)
+		s.unlisted = errors.New("the API server is unreachable")
+		s.watchNext("uid")
+		require.Equal(t, []string{""}, s.versions())
+		s.silent = true
+		began := time.Now()
+		s.watchNext("other")
+		require.Equal(t, 5*time.Second, time.Since(began), "a mover waits for it")
+		require.Equal(t, []string{"", ""}, s.versions())
+	})
+}
+
+// watchNext opens the watch of a mover that is about to start.
+func (e *eventsFixture) watchNext(uid types.UID) {
+	e.WatchNext(e.ctx, uid, func() { e.enqueued++ })
+	synctest.Wait()
+}
+
+// versions returns the resourceVersions of the requested watches.
+func (e *eventsFixture) versions() (all []string) {
+	for _, request := range e.requests {
+		all = append(all, request.ResourceVersion)
+	}
+	return all
 }

@@ -4,9 +4,15 @@ import (
 	"context"
 	"sync"
 
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/gentype"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
@@ -86,3 +92,169 @@ func (s *singles[S, T]) get(subject S) (object T, known bool) {
 
 // Wait returns when every watch is closed, after the context has ended.
 func (s *singles[S, T]) Wait() { s.watches.Wait() }
+
+// WatchConfigMap watches one ConfigMap until the context ends. It calls changed with the current ConfigMap, or nil if
+// there is none: once the watch has synced, and after each change. The calls never overlap. It returns an error if the
+// watch cannot start, or if RBAC does not allow it: another attempt would be denied too.
+func WatchConfigMap(ctx context.Context, client kubernetes.Interface, name types.NamespacedName, changed func(*corev1.ConfigMap)) error {
+	one := Scope{Fields: fields.OneTermEqualSelector(metav1.ObjectNameField, name.Name).String()}
+	watched, err := New("configuration", client.CoreV1().ConfigMaps(name.Namespace), &corev1.ConfigMap{}, one, noTrim[*corev1.ConfigMap])
+	if err != nil {
+		return err
+	}
+	watching, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	watched.denied = stop
+	due := make(chan struct{}, 1) // holds one call, which reads the newest version
+	enqueue := func() {
+		select {
+		case due <- struct{}{}:
+		default:
+		}
+	}
+	if _, err := watched.AddHandler(func(*corev1.ConfigMap) { enqueue() }); err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	go func() { watched.run(watching); close(ended) }()
+	defer func() { stop(nil); <-ended }()
+	synced := watched.synced().Done()
+	for {
+		select {
+		case <-synced: // a ConfigMap that does not exist sends no event
+			synced = nil
+			enqueue()
+		case <-due:
+			current, _ := watched.Get(name.String())
+			changed(current)
+		case <-watching.Done():
+			if ctx.Err() != nil {
+				return nil
+			}
+			return context.Cause(watching)
+		}
+	}
+}
+
+// CoordinatorCaches holds the informers of an agent that coordinates:
+//
+//	Movers    Velero's namespace: the movers of all transfers, wherever they run
+//	Claims    Velero's namespace: the volumes of these movers
+//	Agents    Velero's namespace, by label: the pods of node-agents
+//	Classes   StorageClasses: cluster-scoped, few, and each moved snapshot needs one
+type CoordinatorCaches struct {
+	group
+	Movers  *Informer[*corev1.Pod]
+	Claims  *Informer[*corev1.PersistentVolumeClaim]
+	Agents  *Informer[*corev1.Pod]
+	Classes *Informer[*storagev1.StorageClass]
+}
+
+// NewCoordinatorCaches returns the informers of one term; Run starts them.
+func NewCoordinatorCaches(kube kubernetes.Interface, want Selectors) (*CoordinatorCaches, error) {
+	b := group{}
+	pods := kube.CoreV1().Pods(want.Namespace)
+	term := &CoordinatorCaches{
+		Movers:  add(&b, "all mover pods", pods, &corev1.Pod{}, Scope{Labels: want.OwnedLabels}, trimPod),
+		Claims:  add(&b, "all claims of movers", kube.CoreV1().PersistentVolumeClaims(want.Namespace), &corev1.PersistentVolumeClaim{}, Scope{Labels: want.OwnedLabels}, noTrim[*corev1.PersistentVolumeClaim]),
+		Agents:  add(&b, "pods of node-agents", pods, &corev1.Pod{}, Scope{Labels: want.AgentLabels}, trimAgent),
+		Classes: add(&b, "storageclasses", kube.StorageV1().StorageClasses(), &storagev1.StorageClass{}, Scope{}, noTrim[*storagev1.StorageClass]),
+	}
+	term.group = b
+	return term, b.err
+}
+
+// SetCoordinator sets the caches of the current term; nil ends it.
+func (c *Caches) SetCoordinator(term *CoordinatorCaches) { c.coordinator.Store(term) }
+
+// Coordinator returns the informers of the current term; nil if this agent does not coordinate.
+func (c *Caches) Coordinator() *CoordinatorCaches { return c.coordinator.Load() }
+
+// StorageClass returns the cached class of that name; nil if there is none, or if this agent does not coordinate.
+func (c *Caches) StorageClass(name string) *storagev1.StorageClass {
+	term := c.Coordinator()
+	if term == nil {
+		return nil
+	}
+	class, _ := term.Classes.Get(name)
+	return class
+}
+
+// Nodes watches single Nodes. A coordinator needs the Ready condition of only a few, and every Node updates its
+// status each few minutes.
+type Nodes struct {
+	*singles[string, *corev1.Node]
+}
+
+// NewNodes watches Nodes until the context ends.
+func NewNodes(ctx context.Context, client kubernetes.Interface) *Nodes {
+	return &Nodes{newSingles[string](ctx, func(_ string, one Scope) (*Informer[*corev1.Node], error) {
+		return New("node", client.CoreV1().Nodes(), &corev1.Node{}, one, trimNode)
+	})}
+}
+
+// Watch opens the watch of a Node, once. It calls enqueue from another goroutine when it is known whether the Node
+// exists, and at each of its changes.
+func (n *Nodes) Watch(name string, enqueue func()) {
+	n.singles.Watch(name, types.NamespacedName{Name: name}, enqueue)
+}
+
+// Node returns the Node of that name, or nil if it does not exist; known is false until the watch has synced.
+func (n *Nodes) Node(name string) (node *corev1.Node, known bool) { return n.get(name) }
+
+// RepositoryCaches holds the informers of an agent that coordinates, for the maintenance of repositories:
+//
+//	Repositories   Velero's namespace
+//	Locations      Velero's namespace
+//	Jobs           Velero's namespace, by label: all maintenance jobs, those of Velero's server too
+//	TerminalPods   the pods of these jobs that have terminated
+type RepositoryCaches struct {
+	group
+	Repositories *Informer[*velerov1.BackupRepository]
+	Locations    *Informer[*velerov1.BackupStorageLocation]
+	Jobs         *Informer[*batchv1.Job]
+	TerminalPods *Informer[*corev1.Pod]
+}
+
+// terminalPods selects pods in a terminal phase. A pod in phase Unknown may still run.
+const terminalPods = "status.phase!=Pending,status.phase!=Running,status.phase!=Unknown"
+
+// NewRepositoryCaches returns the informers of one term; Run starts them. jobLabel is the label key of maintenance
+// jobs, with any value.
+func NewRepositoryCaches(kube kubernetes.Interface, velero *Clientset, namespace, jobLabel string) (*RepositoryCaches, error) {
+	b := group{}
+	created := &RepositoryCaches{
+		Repositories: add(&b, "backuprepositories", velero.BackupRepositories(namespace), &velerov1.BackupRepository{}, Scope{}, noTrim[*velerov1.BackupRepository]),
+		Locations:    add(&b, "backupstoragelocations", velero.BackupStorageLocations(namespace), &velerov1.BackupStorageLocation{}, Scope{}, noTrim[*velerov1.BackupStorageLocation]),
+		Jobs:         add(&b, "maintenance jobs", kube.BatchV1().Jobs(namespace), &batchv1.Job{}, Scope{Labels: jobLabel}, noTrim[*batchv1.Job]),
+		TerminalPods: add(&b, "terminated pods of maintenance jobs", kube.CoreV1().Pods(namespace), &corev1.Pod{}, Scope{Labels: jobLabel, Fields: terminalPods}, trimToOwner),
+	}
+	created.group = b
+	return created, b.err
+}
+
+// Typed clients for the resources of one kind in one namespace.
+type (
+	// BackupRepositories is a client for BackupRepositories.
+	BackupRepositories = gentype.ClientWithList[*velerov1.BackupRepository, *velerov1.BackupRepositoryList]
+	// BackupStorageLocations is a client for BackupStorageLocations.
+	BackupStorageLocations = gentype.ClientWithList[*velerov1.BackupStorageLocation, *velerov1.BackupStorageLocationList]
+)
+
+// BackupRepositories returns the client for one namespace.
+func (c *Clientset) BackupRepositories(namespace string) *BackupRepositories {
+	return gentype.NewClientWithList(
+		"backuprepositories", c.v1, c.codecs, namespace,
+		func() *velerov1.BackupRepository { return &velerov1.BackupRepository{} },
+		func() *velerov1.BackupRepositoryList { return &velerov1.BackupRepositoryList{} },
+	)
+}
+
+// BackupStorageLocations returns the client for one namespace.
+func (c *Clientset) BackupStorageLocations(namespace string) *BackupStorageLocations {
+	return gentype.NewClientWithList(
+		"backupstoragelocations", c.v1, c.codecs, namespace,
+		func() *velerov1.BackupStorageLocation { return &velerov1.BackupStorageLocation{} },
+		func() *velerov1.BackupStorageLocationList { return &velerov1.BackupStorageLocationList{} },
+	)
+}

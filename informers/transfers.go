@@ -6,8 +6,12 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/gentype"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/exposer/api"
 )
@@ -148,4 +152,117 @@ func trimDownload(download *velerov2alpha1.DataDownload) {
 func cleanedUp[P ~string](object metav1.Object, phase P, kind api.Kind) bool {
 	return slices.Contains([]P{"Completed", "Failed", "Canceled"}, phase) &&
 		!slices.Contains(object.GetFinalizers(), kind.Finalizer) && object.GetAnnotations()[api.AnnotationExposer] == ""
+}
+
+// Targets watches the target claims of restores: one watch on one claim for each restore that waits for it. An agent
+// does not cache all claims of a cluster.
+type Targets struct {
+	*singles[types.UID, *corev1.PersistentVolumeClaim]
+}
+
+// NewTargets watches claims until the context ends.
+func NewTargets(ctx context.Context, client kubernetes.Interface) *Targets {
+	return &Targets{newSingles[types.UID](ctx, func(namespace string, one Scope) (*Informer[*corev1.PersistentVolumeClaim], error) {
+		return New("target claim", client.CoreV1().PersistentVolumeClaims(namespace), &corev1.PersistentVolumeClaim{}, one, noTrim[*corev1.PersistentVolumeClaim])
+	})}
+}
+
+// Claim returns the target claim of a resource, or nil if it does not exist; known is false until the watch has
+// synced.
+func (t *Targets) Claim(uid types.UID) (claim *corev1.PersistentVolumeClaim, known bool) {
+	return t.get(uid)
+}
+
+// ClassChanged enqueues the resources whose target claim has that storage class.
+func (t *Targets) ClassChanged(name string) {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	for _, followed := range t.followed {
+		if claim, ok := followed.objects.Get(followed.key); ok && ptr.Deref(claim.Spec.StorageClassName, "") == name {
+			followed.enqueue()
+		}
+	}
+}
+
+// TargetPods watches the target pods of restores that no agent owns: one watch on one pod for each restore.
+type TargetPods struct {
+	*singles[types.UID, *corev1.Pod]
+}
+
+// NewTargetPods watches pods until the context ends.
+func NewTargetPods(ctx context.Context, client kubernetes.Interface) *TargetPods {
+	return &TargetPods{newSingles[types.UID](ctx, func(namespace string, one Scope) (*Informer[*corev1.Pod], error) {
+		return New("target pod", client.CoreV1().Pods(namespace), &corev1.Pod{}, one, trimPod)
+	})}
+}
+
+// Pod returns the target pod of a resource, or nil if it does not exist; known is false until the watch has synced.
+func (t *TargetPods) Pod(uid types.UID) (pod *corev1.Pod, known bool) { return t.get(uid) }
+
+func minimalMeta(meta metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Name: meta.Name, Namespace: meta.Namespace, UID: meta.UID, ResourceVersion: meta.ResourceVersion,
+		CreationTimestamp: meta.CreationTimestamp, DeletionTimestamp: meta.DeletionTimestamp,
+	}
+}
+
+// trimPod keeps what the scheduling of a mover and the reading of its state need. Patches of pods are never computed
+// from the cache.
+func trimPod(pod *corev1.Pod) {
+	spec := pod.Spec
+	pod.Spec = corev1.PodSpec{
+		NodeName:          spec.NodeName,
+		Containers:        memoryLimits(pod),
+		Volumes:           spec.Volumes,
+		Tolerations:       spec.Tolerations,
+		PriorityClassName: spec.PriorityClassName,
+		Priority:          spec.Priority,
+		OS:                spec.OS,
+	}
+	status := pod.Status
+	pod.Status = corev1.PodStatus{
+		Phase: status.Phase, Reason: status.Reason, Message: status.Message,
+		Conditions: status.Conditions, ContainerStatuses: status.ContainerStatuses,
+		InitContainerStatuses: status.InitContainerStatuses,
+	}
+}
+
+// trimAgent also keeps the commands of an agent's containers, which show whether it is Velero's.
+func trimAgent(pod *corev1.Pod) {
+	var containers []corev1.Container
+	for _, container := range pod.Spec.Containers {
+		containers = append(containers, corev1.Container{Name: container.Name, Command: container.Command, Args: container.Args})
+	}
+	trimPod(pod)
+	pod.Spec.Containers = containers
+}
+
+// trimToOwner keeps the metadata of a pod, with its labels and owners.
+func trimToOwner(pod *corev1.Pod) {
+	meta := minimalMeta(pod.ObjectMeta)
+	meta.Labels, meta.OwnerReferences = pod.Labels, pod.OwnerReferences
+	*pod = corev1.Pod{ObjectMeta: meta}
+}
+
+// trimNode keeps the Ready condition of a Node.
+func trimNode(node *corev1.Node) {
+	conditions := slices.DeleteFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool { return condition.Type != corev1.NodeReady })
+	*node = corev1.Node{ObjectMeta: minimalMeta(node.ObjectMeta), Status: corev1.NodeStatus{Conditions: conditions}}
+}
+
+// memoryLimits returns the containers of a mover that have a memory limit, with nothing else. The message of an
+// OOM-killed mover names the limit.
+func memoryLimits(pod *corev1.Pod) []corev1.Container {
+	if !metav1.HasLabel(pod.ObjectMeta, api.LabelMover) {
+		return nil
+	}
+	var limited []corev1.Container
+	for _, container := range pod.Spec.Containers {
+		if limit, ok := container.Resources.Limits[corev1.ResourceMemory]; ok {
+			limited = append(limited, corev1.Container{Name: container.Name, Resources: corev1.ResourceRequirements{
+				Limits: corev1.ResourceList{corev1.ResourceMemory: limit},
+			}})
+		}
+	}
+	return limited
 }

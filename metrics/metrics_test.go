@@ -1,7 +1,9 @@
 package metrics_test
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -13,6 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/util/workqueue"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/metrics"
 )
@@ -194,4 +198,166 @@ func TestLint(t *testing.T) {
 func TestBuildInfo(t *testing.T) {
 	_, registry := newMetrics()
 	require.Regexp(t, `^\[lateen_build_info{goversion="go.*",version="v0.1.0"} 1]$`, series(registry, "lateen_build_info"))
+}
+
+type answers struct {
+	response *http.Response
+	err      error
+}
+
+func (a answers) RoundTrip(*http.Request) (*http.Response, error) { return a.response, a.err }
+
+func TestRequestsAreCountedPerAgent(t *testing.T) {
+	m, registry := newMetrics()
+	_, other := newMetrics()
+	clock := clocktesting.NewFakePassiveClock(time.Unix(0, 0))
+	send := func(method string, next answers) {
+		request, err := http.NewRequestWithContext(t.Context(), method, "https://192.0.2.1/api", nil)
+		require.NoError(t, err)
+		response, err := m.Transport(next, clock).RoundTrip(request)
+		require.Equal(t, next.response, response)
+		require.ErrorIs(t, err, next.err)
+		if response != nil {
+			require.NoError(t, response.Body.Close())
+		}
+	}
+	answer := func(code int) answers {
+		return answers{response: &http.Response{StatusCode: code, Body: io.NopCloser(strings.NewReader(""))}}
+	}
+	send(http.MethodGet, answer(200))
+	send(http.MethodGet, answer(200))
+	send(http.MethodPatch, answer(409))
+	send(http.MethodGet, answers{err: errors.New("connection refused")})
+	requireSeries(t, registry, `
+		rest_client_requests_total{code="200",method="GET"} 2
+		rest_client_requests_total{code="409",method="PATCH"} 1
+		rest_client_requests_total{code="error",method="GET"} 1
+	`, "rest_client_requests_total")
+	requireSeries(t, registry, `
+		rest_client_request_duration_seconds_count{verb="GET"} 3
+		rest_client_request_duration_seconds_count{verb="PATCH"} 1
+	`, "rest_client_request_duration_seconds_count") // the label is called verb, as in Kubernetes
+	require.Empty(t, series(other, "rest_client_requests_total"))
+}
+
+func TestWorkqueuesHaveTheNamesOfKubernetes(t *testing.T) {
+	m, registry := newMetrics()
+	queue := workqueue.NewTypedRateLimitingQueueWithConfig(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[string](time.Hour, time.Hour), // no retry during the test
+		workqueue.TypedRateLimitingQueueConfig[string]{Name: "podvolumebackup", MetricsProvider: m.Workqueues()})
+	defer queue.ShutDown()
+	queue.Add("a")
+	queue.Add("b")
+	key, _ := queue.Get()
+	queue.Done(key)
+	queue.AddRateLimited("c")
+	requireSeries(t, registry, `
+		workqueue_depth{name="podvolumebackup"} 1
+		workqueue_adds_total{name="podvolumebackup"} 2
+		workqueue_retries_total{name="podvolumebackup"} 1
+	`, "workqueue_depth", "workqueue_adds_total", "workqueue_retries_total")
+	for _, name := range []string{
+		"workqueue_queue_duration_seconds_count", "workqueue_work_duration_seconds_count",
+		"workqueue_unfinished_work_seconds", "workqueue_longest_running_processor_seconds",
+	} {
+		require.Len(t, series(registry, name), 1, name)
+	}
+}
+
+func TestSeriesOfTheCoordinatorStartAtZero(t *testing.T) {
+	m, registry := newMetrics()
+	c := m.Coordination("pods", "volumesnapshots")
+	requireSeries(t, registry, `
+		lateen_coordinator{node="node-1"} 0
+		lateen_orphans_removed_total{resource="pods"} 0
+		lateen_orphans_removed_total{resource="volumesnapshots"} 0
+	`, "lateen_coordinator", "lateen_orphans_removed_total")
+	c.SetCoordinator(true)
+	c.OrphanRemoved("pods")
+	requireSeries(t, registry, `
+		lateen_coordinator{node="node-1"} 1
+		lateen_orphans_removed_total{resource="pods"} 1
+		lateen_orphans_removed_total{resource="volumesnapshots"} 0
+	`, "lateen_coordinator", "lateen_orphans_removed_total")
+	c.SetCoordinator(false)
+	requireSeries(t, registry, `lateen_coordinator{node="node-1"} 0`, "lateen_coordinator")
+}
+
+func TestSeriesOfARepositoryStartAtZero(t *testing.T) {
+	m, registry := newMetrics()
+	m.Maintenance().Observe("app-default-kopia", time.Time{}, time.Hour)
+	requireSeries(t, registry, `
+		velero_repo_maintenance_success_total{repository_name="app-default-kopia"} 0
+		velero_repo_maintenance_failure_total{repository_name="app-default-kopia"} 0
+		lateen_maintenance_frequency_seconds{repository="app-default-kopia"} 3600
+		lateen_maintenance_last_success_timestamp_seconds{repository="app-default-kopia"} 0
+	`, "velero_repo_maintenance_success_total", "velero_repo_maintenance_failure_total",
+		"lateen_maintenance_frequency_seconds", "lateen_maintenance_last_success_timestamp_seconds")
+}
+
+func TestGaugesFollowTheCaches(t *testing.T) {
+	m, registry := newMetrics()
+	inUse, waiting := 3, 2
+	m.Slots(func() int { return 4 }, func() int { return inUse })
+	m.Queue(7)
+	m.Transfers(func() []metrics.Count {
+		return []metrics.Count{
+			{Kind: "podvolumebackup", Phase: "New", Transfers: waiting, OldestAge: 12.5, MaxPhaseAge: 3, Unattended: map[string]int{"node-2": waiting}},
+			{Kind: "datadownload", Phase: "New", Unattended: map[string]int{"node-2": 1}},
+			{Kind: "podvolumebackup", Phase: "Completed", Transfers: 100, Terminal: true},
+		}
+	})
+	names := []string{
+		"lateen_slots_in_use", "lateen_slots_limit", "lateen_prepare_queue_limit", "lateen_unattended_transfers",
+		"lateen_transfers", "lateen_transfer_oldest_age_seconds", "lateen_transfer_max_phase_age_seconds",
+	}
+	requireSeries(t, registry, `
+		lateen_slots_in_use 3
+		lateen_slots_limit 4
+		lateen_prepare_queue_limit 7
+		lateen_unattended_transfers{node="node-1"} 0
+		lateen_unattended_transfers{node="node-2"} 3
+		lateen_transfers{kind="podvolumebackup",phase="New"} 2
+		lateen_transfers{kind="podvolumebackup",phase="Completed"} 100
+		lateen_transfers{kind="datadownload",phase="New"} 0
+		lateen_transfer_oldest_age_seconds{kind="podvolumebackup",phase="New"} 12.5
+		lateen_transfer_oldest_age_seconds{kind="datadownload",phase="New"} 0
+		lateen_transfer_max_phase_age_seconds{kind="podvolumebackup",phase="New"} 3
+		lateen_transfer_max_phase_age_seconds{kind="datadownload",phase="New"} 0
+	`, names...)
+	inUse, waiting = 0, 7
+	require.Subset(t, series(registry, names...), []string{
+		"lateen_slots_in_use 0", `lateen_unattended_transfers{node="node-2"} 8`, `lateen_transfers{kind="podvolumebackup",phase="New"} 7`,
+	})
+}
+
+func TestMaxSilenceIsPerKind(t *testing.T) {
+	m, registry := newMetrics()
+	m.Transfers(func() []metrics.Count {
+		return []metrics.Count{
+			{Kind: "dataupload", Phase: "InProgress", Silence: 20}, {Kind: "dataupload", Phase: "Canceling", Silence: 90}, {Kind: "datadownload", Phase: "InProgress"},
+		}
+	})
+	requireSeries(t, registry, `
+		lateen_mover_max_silence_seconds{kind="dataupload"} 90
+		lateen_mover_max_silence_seconds{kind="datadownload"} 0
+	`, "lateen_mover_max_silence_seconds")
+}
+
+func TestForeignTransfersCountUntilTheyAreTerminal(t *testing.T) {
+	m, registry := newMetrics()
+	m.Transfers(func() []metrics.Count {
+		return []metrics.Count{
+			{Kind: "dataupload", Phase: "New", Foreign: 2, ForeignAge: 90},
+			{Kind: "dataupload", Phase: "InProgress", Foreign: 1, ForeignAge: 900},
+			{Kind: "dataupload", Phase: "Completed", Foreign: 100, ForeignAge: 9000, Terminal: true},
+			{Kind: "datadownload", Phase: "New"},
+		}
+	})
+	requireSeries(t, registry, `
+		lateen_foreign_transfers{kind="dataupload"} 3
+		lateen_foreign_transfers{kind="datadownload"} 0
+		lateen_foreign_transfer_oldest_new_age_seconds{kind="dataupload"} 90
+		lateen_foreign_transfer_oldest_new_age_seconds{kind="datadownload"} 0
+	`, "lateen_foreign_transfers", "lateen_foreign_transfer_oldest_new_age_seconds")
 }

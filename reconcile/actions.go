@@ -3,6 +3,7 @@ package reconcile
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,9 +13,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/lateen-project/lateen/exposer"
+	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/metrics"
+	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 	"github.com/lateen-project/lateen/reconcile/writes"
 )
@@ -216,4 +221,223 @@ func (t *TransferReconciler[T]) cleanUpWaits(ctx context.Context, s *request[T],
 		t.event(s.move, corev1.EventTypeWarning, EventCleanUpWaits, "Snapshot is not deleted yet: "+waits)
 	}
 	return 0
+}
+
+// Owned returns the resources whose status names the node of this agent. It modifies the given slice.
+func (t *TransferReconciler[T]) Owned(objects []T) []T {
+	return slices.DeleteFunc(objects, func(object T) bool { return t.Kind.Get(object).Node != t.Agent.Node })
+}
+
+// Resume acquires slots for the movers that run already. Call it before the first reconcile.
+func (t *TransferReconciler[T]) Resume(owned []T) {
+	for _, object := range owned {
+		if state := t.Kind.Get(object); state.TakesSlot() {
+			t.written.Newest(cache.MetaObjectToName(object).String(), object) // forget needs it to release the slot
+			t.NodeSlots.ForceAcquire(state.Node, object.GetUID())
+		}
+	}
+}
+
+// TrackCapacity passes a resource of any node to admission, and counts the prepared ones. It also counts the slots in use on
+// other nodes. A coordinator that stands in for the agent of such a node needs that count from its start.
+func (t *TransferReconciler[T]) TrackCapacity(object T) {
+	state := t.Kind.Get(object)
+	switch uid := object.GetUID(); {
+	case t.written.IsStale(cache.MetaObjectToName(object).String(), object): // its reconcile counts it
+	case state.Node == t.Agent.Node || state.Phase.NeedsSlot():
+	case state.TakesSlot():
+		t.NodeSlots.ForceAcquire(state.Node, uid)
+	default:
+		t.NodeSlots.Release(uid)
+	}
+	t.countPrepared(object, state)
+	entry := capacity.Entry{
+		UID: object.GetUID(), Key: t.Kind.Name + "/" + cache.MetaObjectToName(object).String(), Version: object.GetResourceVersion(),
+		Created: state.CreatedAt, Restore: t.Kind.Restores, Phase: capacity.Uncounted,
+	}
+	switch {
+	case state.Foreign:
+	case state.Phase.IsPreparing():
+		entry.Phase = capacity.Admitted
+	case state.Phase.IsNew() && !state.Cancel && !state.Deleting && state.UnsupportedReason == "":
+		entry.Phase = capacity.Waiting
+	}
+	if state.NodeBound {
+		entry.Node = state.Node
+	}
+	t.Admission.Observe(entry)
+}
+
+// countPrepared counts a transfer that Lateen prepares. A new one keeps its place: it is about to be accepted, or it is
+// queued for that. An accepted one gives its place to the next after a while, as something of its own may keep its mover
+// from running; countPrepared returns how long that is from now, or 0.
+func (t *TransferReconciler[T]) countPrepared(object T, state transfer.State) (left time.Duration) {
+	uid, ours := object.GetUID(), !state.Foreign && state.Exposer != ""
+	if state.Phase.NeedsMover() {
+		left = max(state.AcceptedAt.Add(t.Limits.PlaceTimeout).Sub(t.Clock.Now()), 0)
+	}
+	switch {
+	case state.Phase.IsNew():
+	case state.NodeBound && state.Node != t.Agent.Node:
+	case ours && left > 0:
+		t.Preparing.Count(state.NodeBound, uid)
+	case ours && state.Phase.NeedsSlot():
+		t.Preparing.CountReady(state.NodeBound, state.Node, uid, state.CreatedAt, func() { t.Enqueue(cache.MetaObjectToName(object).String()) })
+	default:
+		t.Preparing.Release(uid)
+	}
+	return left
+}
+
+// ReleaseCapacity releases what a deleted resource holds.
+func (t *TransferReconciler[T]) ReleaseCapacity(uid types.UID) {
+	t.NodeSlots.Release(uid)
+	t.Admission.Forget(uid)
+	t.Preparing.Release(uid)
+}
+
+// forget drops the local state of a deleted resource and releases its slot.
+func (t *TransferReconciler[T]) forget(key string) {
+	t.local.forget(key)
+	deleted, known := t.written.Forget(key)
+	if !known {
+		return
+	}
+	uid := deleted.GetUID()
+	t.Movers.Forget(uid)
+	t.Targets.Forget(uid)
+	t.Restored.Forget(uid)
+	t.TargetPods.Forget(uid)
+	t.ReleaseCapacity(uid)
+}
+
+// reserve acquires what the observed transfer needs: a slot, a place among the transfers that are prepared, and watches.
+// It releases all else, so none can leak. It runs even after a failed observation, which has no needs.
+func (t *TransferReconciler[T]) reserve(s *request[T]) {
+	uid, enqueue := s.object.GetUID(), func() { t.Enqueue(s.key) }
+	takes, prepared := s.state.TakesSlot(), s.observed.OwnsMover && s.state.Phase.NeedsSlot()
+	switch {
+	case takes:
+		t.NodeSlots.ForceAcquire(s.state.Node, uid)
+	case !prepared || s.reservations.delayed:
+		t.NodeSlots.Release(uid)
+	case s.reservations.slot:
+		s.observed.HasSlot = t.NodeSlots.Queue(s.state.Node, uid, s.state.CreatedAt, enqueue)
+	}
+	if takes && s.observed.OwnsMover {
+		t.Movers.Watch(uid, enqueue)
+	} else {
+		t.Movers.Forget(uid)
+	}
+	rebinds := s.observed.OwnsMover && s.state.Phase.HasStarted() && !s.state.MoverSucceededAt.IsZero()
+	if rebinds && s.move.Source.Target != nil && !t.Agent.IsCoordinator() {
+		t.Restored.Watch(uid, types.NamespacedName{Namespace: s.move.Namespace, Name: s.move.Name}, enqueue)
+	} else {
+		t.Restored.Forget(uid)
+	}
+	if source := s.move.Source.PodVolume; source != nil && s.reservations.targetPod {
+		t.local.update(s.key, func(kept *entry) { kept.followed = true })
+		t.TargetPods.Watch(uid, types.NamespacedName{Namespace: source.Pod.Namespace, Name: source.Pod.Name}, enqueue)
+	} else {
+		t.TargetPods.Forget(uid)
+	}
+	s.observed.Admitted = s.observed.Eligible && t.Admission.TryAdmit(uid, enqueue)
+	switch {
+	case !s.state.Phase.IsNew():
+		if left := t.countPrepared(s.object, s.state); s.observed.Exposes {
+			s.requeueWithin = left
+		}
+	case s.observed.Admitted && s.observed.Exposes:
+		s.observed.Admitted = t.Preparing.TryAcquire(s.state.NodeBound, uid, s.state.CreatedAt, enqueue)
+	default:
+		t.Preparing.Release(uid)
+	}
+	// An admitted restore keeps the watch until it is accepted: a retry would start a new one.
+	accepts := s.reservations.targetClaim && (s.observed.WaitingFor != "" || s.observed.Admitted)
+	if target := s.move.Source.Target; target != nil && (accepts || rebinds) {
+		t.Targets.Watch(uid, types.NamespacedName{Namespace: target.Namespace, Name: target.Claim}, enqueue)
+	} else {
+		t.Targets.Forget(uid)
+	}
+}
+
+// Settled returns the keys of the resources that need no further action. Lateen labels its own as done, and no cache
+// selects those. So these are of Velero's agents, or of an older Lateen.
+func (t *TransferReconciler[T]) Settled(objects []T) []string {
+	var keys []string
+	for _, object := range objects {
+		if state := t.Kind.Get(object); state.Settled() && !state.Foreign {
+			keys = append(keys, cache.MetaObjectToName(object).String())
+		}
+	}
+	return keys
+}
+
+// LabelDone labels a settled resource as done. It does nothing if the resource changed since it was cached.
+func (t *TransferReconciler[T]) LabelDone(ctx context.Context, key string) error {
+	object, exists := t.Cached(key)
+	if !exists || !t.Kind.Get(object).Settled() {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"resourceVersion": object.GetResourceVersion(), "labels": map[string]string{api.LabelDone: "true"},
+	}})
+	if err != nil {
+		return fmt.Errorf("create patch of %s: %w", key, err)
+	}
+	_, err = t.Client.Patch(ctx, object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: writes.FieldManager})
+	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("label %s as done: %w", key, err)
+	}
+	return nil
+}
+
+// Count returns how many of these resources this agent owns in each phase, and their ages in seconds. Every phase has
+// an entry.
+func (t *TransferReconciler[T]) Count(objects []T) []metrics.Count {
+	now := t.Clock.Now()
+	counts := make([]metrics.Count, 0, len(transfer.Phases()))
+	place := map[transfer.Phase]int{}
+	for _, phase := range transfer.Phases() {
+		place[phase] = len(counts)
+		counts = append(counts, metrics.Count{Kind: t.Kind.Name, Phase: string(phase), Terminal: phase.Terminal(), Unattended: map[string]int{}})
+	}
+	for _, object := range objects {
+		state := t.Kind.Get(object)
+		at, known := place[state.Phase]
+		if !known || !state.Foreign && !t.counts(state) {
+			continue
+		}
+		count := &counts[at]
+		if state.Foreign {
+			if t.Agent.IsCoordinator() {
+				count.Foreign++
+				count.ForeignAge = max(count.ForeignAge, now.Sub(state.CreatedAt).Seconds())
+			}
+			continue
+		}
+		count.Transfers++
+		count.OldestAge = max(count.OldestAge, now.Sub(state.CreatedAt).Seconds())
+		since := phaseSince(state)
+		if since.IsZero() {
+			since = state.CreatedAt // another client wrote the phase without its time
+		}
+		count.MaxPhaseAge = max(count.MaxPhaseAge, now.Sub(since).Seconds())
+		if state.TakesSlot() {
+			count.Silence = max(count.Silence, t.local.silent(cache.MetaObjectToName(object).String(), now).Seconds())
+		}
+		if state.Node != "" && state.Node != t.Agent.Node && !count.Terminal {
+			count.Unattended[state.Node]++
+		}
+	}
+	return counts
+}
+
+// counts reports whether this agent counts a resource, so that a sum over all agents is correct. The coordinator
+// counts resources without a node and those of unavailable agents.
+func (t *TransferReconciler[T]) counts(state transfer.State) bool {
+	if state.Node == t.Agent.Node {
+		return true
+	}
+	return t.Agent.IsCoordinator() && (state.Node == "" || t.Agent.Unavailable(state.Node))
 }

@@ -4,12 +4,25 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+
+	"github.com/lateen-project/lateen/exposer"
+	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/metrics"
+	"github.com/lateen-project/lateen/reconcile/capacity"
+	"github.com/lateen-project/lateen/reconcile/transfer"
+	"github.com/lateen-project/lateen/reconcile/writes"
 )
 
 // Func reconciles the resource of one key by one step. After an error the controller requeues the key with backoff,
@@ -137,4 +150,174 @@ func (c *Controller) tried(key string) {
 	if len(c.first) == 0 {
 		close(c.ready)
 	}
+}
+
+// TransferReconciler reconciles the custom resources of one kind. All exported fields are required.
+type TransferReconciler[T transfer.Object] struct {
+	Kind transfer.Kind[T]
+	Dependencies
+
+	Cached   func(key string) (T, bool)
+	Client   Patcher[T]
+	Enqueue  func(key string)
+	OnUpdate func(object T, before, after transfer.State) // reports a phase change, for metrics that only this kind has
+	// Siblings returns the unfinished restores to other volumes of the same pod.
+	Siblings func(object T) []T
+
+	local    localState
+	written  writes.Overlay[T]
+	starting sync.Map // keys of the pods to which a restore is being written as InProgress
+}
+
+// Dependencies are shared by the reconcilers of all kinds of an agent. All fields are required.
+type Dependencies struct {
+	Agent           transfer.Agent
+	Limits          transfer.Limits
+	ResourceTimeout time.Duration                             // how long a mover may take to open its repository
+	NoConsumer      bool                                      // a restore does not wait for its first consumer
+	StorageClass    func(name string) *storagev1.StorageClass // cached on a coordinator; nil if it does not exist
+
+	Pods       Pods
+	Claims     Claims
+	Targets    Targets
+	TargetPods TargetPods
+	Restored   Targets // the claims into which movers on this node restored, if another agent created them
+	LivePod    func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
+	Exposer    *exposer.Exposer
+	NodeSlots  *capacity.NodeSlots
+	Admission  *capacity.Admission
+	Preparing  *capacity.Preparation
+	Movers     Movers
+	Recorder   record.EventRecorder
+	Metrics    *metrics.Metrics
+	Clock      clock.PassiveClock
+	MoverLog   func(ctx context.Context, mover string, text []byte)
+}
+
+// Patcher patches the custom resources of one kind in one namespace.
+type Patcher[T any] interface {
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
+}
+
+// Pods reads the pod caches of an agent. It returns nil for a pod that is not cached.
+type Pods interface {
+	Mover(key string) *corev1.Pod // the mover pod of the custom resource with that key
+	Pod(key string) *corev1.Pod   // a pod on this node
+}
+
+// Claims reads the cache of the claims created for movers. It returns nil for a claim that is not cached.
+type Claims interface {
+	Claim(key string) *corev1.PersistentVolumeClaim
+}
+
+// Targets reads single claims of restores. Watch starts to watch one; Forget stops.
+type Targets interface {
+	Watch(uid types.UID, claim types.NamespacedName, enqueue func())
+	Forget(uid types.UID)
+	Claim(uid types.UID) (claim *corev1.PersistentVolumeClaim, known bool)
+}
+
+// TargetPods watches single pods to whose volumes a restore writes and that no agent owns.
+type TargetPods interface {
+	Watch(uid types.UID, pod types.NamespacedName, enqueue func())
+	Forget(uid types.UID)
+	Pod(uid types.UID) (pod *corev1.Pod, known bool)
+}
+
+// Movers reads the Events of mover pods. Watch starts to watch those of one resource, WatchNext only those of a mover
+// that is about to start, which is cheaper; Forget stops.
+type Movers interface {
+	Watch(uid types.UID, enqueue func())
+	WatchNext(ctx context.Context, uid types.UID, enqueue func())
+	Forget(uid types.UID)
+	Last(uid types.UID, reason string, mover *corev1.Pod) (message string, at time.Time, ok bool)
+}
+
+// ConflictRequeue is the delay after a write was refused, or after the caches missed leftovers. An event usually
+// comes first. A 409 does not prove that another client wrote, so the event may be missing.
+const ConflictRequeue = time.Second
+
+// Reconcile executes one step for the resource with that key.
+func (t *TransferReconciler[T]) Reconcile(ctx context.Context, key string) (time.Duration, error) {
+	cached, exists := t.Cached(key)
+	if !exists {
+		t.forget(key)
+		return 0, nil
+	}
+	if t.written.IsRecreated(key, cached.GetUID()) {
+		t.forget(key)
+	}
+	s := t.newRequest(key, t.written.Newest(key, cached))
+	err := t.observe(ctx, s)
+	t.reserve(s)
+	if err != nil {
+		return 0, err
+	}
+	t.reportObserved(ctx, s)
+	requeue, err := t.execute(ctx, s, transfer.Next(s.state, s.observed, t.Limits))
+	if errors.Is(err, errConflict) {
+		klog.FromContext(ctx).V(4).Info("Another client changed the object; waiting for its event")
+		return ConflictRequeue, nil
+	}
+	if s.cachesLag {
+		return ConflictRequeue, err
+	}
+	if s.requeueWithin > 0 && (requeue == 0 || requeue > s.requeueWithin) {
+		requeue = s.requeueWithin
+	}
+	return requeue, err
+}
+
+// execute runs the action of a step.
+func (t *TransferReconciler[T]) execute(ctx context.Context, s *request[T], step transfer.Step) (time.Duration, error) {
+	switch step.Action {
+	case transfer.Write:
+		return 0, t.write(ctx, s, step)
+	case transfer.Expose:
+		return step.After, t.expose(ctx, s)
+	case transfer.Rebind:
+		return step.After, t.rebind(ctx, s)
+	case transfer.AbandonRebind:
+		return 0, t.abandonRebind(ctx, s, "restored volume was not rebound in time")
+	case transfer.DeleteMover:
+		return step.After, t.deleteMover(ctx, s, step)
+	case transfer.CleanUp:
+		return t.cleanUp(ctx, s, step.Force)
+	case transfer.Wait:
+	}
+	return step.After, nil
+}
+
+// request is one resource as one reconcile observes it.
+type request[T transfer.Object] struct {
+	key           string
+	object        T
+	state         transfer.State
+	move          objects.MoverSpec
+	pod           *corev1.Pod                     // the mover pod, or nil
+	claims        []*corev1.PersistentVolumeClaim // claims created for it that only the API server returned
+	requeueWithin time.Duration                   // when to observe it again at the latest; 0: as the step says
+	cachesLag     bool                            // only the API server has pod and claims: no event reports their deletion
+	reservations  reservations
+	observed      transfer.Observed
+}
+
+func (t *TransferReconciler[T]) newRequest(key string, object T) *request[T] {
+	return &request[T]{key: key, object: object, state: t.Kind.Get(object), move: t.movement(object)}
+}
+
+// movement returns the MoverSpec of a resource, with this agent as the exposing node.
+func (t *TransferReconciler[T]) movement(object T) objects.MoverSpec {
+	move := t.Kind.Movement(object, t.ResourceTimeout)
+	move.GVK, move.PodLabel = t.Kind.GVK, t.Kind.PodLabel
+	move.Attempt, move.ExposingNode = t.Kind.Get(object).Restarts, t.Agent.Node
+	return move
+}
+
+// reservations is what reserve acquires for a transfer, as one reconcile observes it.
+type reservations struct {
+	targetClaim bool // the target claim, until the transfer is accepted
+	targetPod   bool // to be enqueued when its target pod changes
+	slot        bool // a slot, because its mover is ready to start
+	delayed     bool // no slot yet: another restore to its pod must end first
 }

@@ -3,14 +3,24 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"io"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
+
+	"github.com/lateen-project/lateen/exposer"
 )
 
 // driven is a controller in a synctest bubble.
@@ -168,4 +178,201 @@ func TestAStoppingControllerWaitsForTheGracePeriodOnly(t *testing.T) {
 		<-d.stopped
 		require.Equal(t, testGrace, time.Since(stopping))
 	})
+}
+
+// A reserved slot stays reserved unless an answer proves that nothing was written. Otherwise another transfer would
+// take the slot of a running one. A rejected write releases its slot at once (T6).
+func TestASlotIsReleasedOnlyIfNothingWasWritten(t *testing.T) {
+	resource := velerov1.Resource("podvolumebackups")
+	for name, test := range map[string]struct {
+		answer error
+		kept   int
+	}{
+		"500":              {apierrors.NewInternalError(errors.New("etcd")), 1},
+		"503":              {apierrors.NewServiceUnavailable("starting"), 1},
+		"504":              {apierrors.NewTimeoutError("etcd", 1), 1},
+		"timeout":          {context.DeadlineExceeded, 1},
+		"connection reset": {io.ErrUnexpectedEOF, 1},
+		"403":              {apierrors.NewForbidden(resource, "b1", errors.New("no rights")), 0},
+		"422":              {apierrors.NewInvalid(velerov1.SchemeGroupVersion.WithKind("PodVolumeBackup").GroupKind(), "b1", nil), 0},
+		"429":              {apierrors.NewTooManyRequests("slow down", 1), 0},
+	} {
+		for outcome, committed := range map[string]bool{"it was written": true, "it was not written": false} {
+			if committed && test.kept == 0 {
+				continue
+			}
+			t.Run(name+", "+outcome, func(t *testing.T) {
+				const starts = 3 // after Accepted and Prepared
+				s := newFixture(t, fault{call: "patch podvolumebackups", ordinal: starts, err: test.answer, committed: committed})
+				for s.calls["patch podvolumebackups"] < starts {
+					_, err := s.Reconcile(t.Context(), testKey)
+					require.Equal(t, s.calls["patch podvolumebackups"] == starts, err != nil, "%v", err)
+					s.kubelet(t)
+				}
+				require.Equal(t, test.kept, s.NodeSlots.Own().InUse())
+			})
+		}
+	}
+}
+
+// An error does not prove the end of a pod: neither the mover nor the source counts as deleted (T6).
+func TestAnErrorIsNotTheEndOfAPod(t *testing.T) {
+	for name, phase := range map[string]velerov1.PodVolumeBackupPhase{
+		"of the mover":  velerov1.PodVolumeBackupPhaseInProgress,
+		"of the source": velerov1.PodVolumeBackupPhaseAccepted,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newRunning()
+			s.object.Status.Phase = phase
+			if phase == velerov1.PodVolumeBackupPhaseInProgress { // the source is known to exist
+				s.pods["app/db"] = sourcePod()
+			}
+			s.failing = apierrors.NewForbidden(corev1.Resource("pods"), "db", errors.New("no rights"))
+			_, err := s.Reconcile(t.Context(), testKey)
+			require.ErrorIs(t, err, s.failing)
+			require.Equal(t, "1", s.object.ResourceVersion, "nothing is written")
+			require.Empty(t, s.kube.Actions(), "nothing is created and nothing is deleted")
+		})
+	}
+}
+
+// A mover that has not started may never see a cancel, so it is deleted at once (T6).
+func TestAReportOfAnEarlierMoverDoesNotCountForTheCurrentOne(t *testing.T) {
+	for after, started := range map[time.Duration]bool{0: true, -time.Second: false} {
+		s := newWorking()
+		s.reports[eventStarted] = report{at: s.object.Status.StartTimestamp.Add(after)}
+		require.Equal(t, started, s.observed(t).observed.Started)
+	}
+}
+
+// fixture is a PodVolumeBackup on the agent of its node, with an API server that can fail. Its kubelet acts when nothing
+// else does. The pod caches always match the API server.
+type fixture struct {
+	*single[*velerov1.PodVolumeBackup]
+	fault fault
+	calls map[string]int // by verb and resource
+}
+
+// fault is one call that fails.
+type fault struct {
+	call      string // verb and resource
+	ordinal   int    // number of the call that fails
+	err       error
+	committed bool // the call took effect, only its answer was lost
+}
+
+func newFixture(t *testing.T, of fault) *fixture {
+	t.Helper()
+	f := &fixture{single: newBackup(), fault: of, calls: map[string]int{}}
+	require.NoError(t, f.kube.Tracker().Add(sourcePod()))
+	f.kube.PrependReactor("*", "*", f.react)
+	f.Agent.Fleet, f.Pods, f.Client, f.Exposer.Source = followerFleet{}, f, f, f.Pod
+	f.LivePod = func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+		return f.kube.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	}
+	return f
+}
+
+// fails counts a call and reports whether it is the one that fails.
+func (f *fixture) fails(call string) bool {
+	f.calls[call]++
+	return f.fault.call == call && f.fault.ordinal == f.calls[call]
+}
+
+func (f *fixture) react(action clienttesting.Action) (bool, runtime.Object, error) {
+	call := action.GetVerb() + " " + action.GetResource().Resource
+	if sub := action.GetSubresource(); sub != "" {
+		call += "/" + sub
+	}
+	return f.fails(call), nil, f.fault.err
+}
+
+// Patch fails if it is the call that fails, before or after it took effect.
+func (f *fixture) Patch(ctx context.Context, name string, pt types.PatchType, patch []byte, opts metav1.PatchOptions, sub ...string) (*velerov1.PodVolumeBackup, error) {
+	wrong := f.fails("patch podvolumebackups")
+	if wrong && !f.fault.committed {
+		return nil, f.fault.err
+	}
+	written, err := f.single.Patch(ctx, name, pt, patch, opts, sub...)
+	if wrong {
+		return nil, f.fault.err
+	}
+	return written, err
+}
+
+func (f *fixture) Mover(string) *corev1.Pod { return f.Pod(testKey) }
+
+func (f *fixture) Pod(key string) *corev1.Pod {
+	name := types.NamespacedName{Namespace: "app", Name: "db"}
+	if key == testKey {
+		name = types.NamespacedName{Namespace: "velero", Name: "b1"}
+	}
+	object, err := f.kube.Tracker().Get(corev1.SchemeGroupVersion.WithResource("pods"), name.Namespace, name.Name)
+	if err != nil {
+		return nil
+	}
+	return object.(*corev1.Pod).DeepCopy()
+}
+
+// kubelet advances the mover by one phase, as far as its resource allows.
+func (f *fixture) kubelet(t *testing.T) {
+	t.Helper()
+	pod := f.Mover(testKey)
+	if pod == nil {
+		return
+	}
+	switch {
+	case pod.Spec.NodeName == "":
+		pod.UID, pod.Spec.NodeName, pod.Status.Phase = "mover-uid", testNode, corev1.PodRunning
+	case f.object.Status.Phase == velerov1.PodVolumeBackupPhaseInProgress && pod.Status.Phase == corev1.PodRunning:
+		pod.Status.Phase = corev1.PodSucceeded
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "b1-uid", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			Message: `{"snapshotID":"snap","source":{"byPath":"/b1-uid"},"totalBytes":10}`,
+		}}}}
+	default:
+		return
+	}
+	require.NoError(t, f.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), pod, "velero"))
+}
+
+// run reconciles until the transfer is terminal and cleaned up.
+func (f *fixture) run(t *testing.T) {
+	t.Helper()
+	const most = 40
+	for range most {
+		if _, err := f.Reconcile(t.Context(), testKey); err != nil {
+			t.Log("step:", err)
+		}
+		f.kubelet(t)
+		if f.object.Status.Phase == velerov1.PodVolumeBackupPhaseCompleted && len(f.object.Finalizers) == 0 {
+			return
+		}
+		f.clock.SetTime(f.clock.Now().Add(time.Second))
+	}
+	require.Failf(t, "did not converge", "after %d steps: %+v, mover left: %v", most, f.object.Status, f.Mover(testKey) != nil)
+}
+
+// A rebind deletes the restore claim while the cache shows the mover of an earlier attempt, which is deleted. When the cache
+// shows the mover that ran, the rebind deletes that too: the claim waits for it.
+func TestARebindGoesOnWithAMoverThatItsCacheShowsLate(t *testing.T) {
+	var local localState
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "c", UID: "claim"}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "pod"}}
+	both := exposer.Existing{Pod: pod, Claims: []*corev1.PersistentVolumeClaim{claim}}
+	require.False(t, local.isDeleting("d1", both))
+	local.rebinds("d1", exposer.Existing{Claims: both.Claims}, "")
+	require.True(t, local.isDeleting("d1", exposer.Existing{Claims: both.Claims}))
+	require.False(t, local.isDeleting("d1", both))
+	local.rebinds("d1", both, "")
+	require.True(t, local.isDeleting("d1", both))
+	require.True(t, local.isDeleting("d1", exposer.Existing{Pod: pod}))
+	require.False(t, local.isDeleting("d1", exposer.Existing{}))
+	local.markDeleted("d1", exposer.Existing{}, true)
+	mover, claims := local.undeleted("d1", []string{"c", "other"})
+	require.False(t, mover, "its deletion is known")
+	require.Equal(t, []string{"other"}, claims)
+	local.markDeleted("d2", both, false)
+	mover, claims = local.undeleted("d2", []string{"c"})
+	require.True(t, mover, "no event reports the deletion of what no cache has")
+	require.Equal(t, []string{"c"}, claims)
 }

@@ -1,13 +1,21 @@
 package reconcile
 
 import (
+	"context"
+	"errors"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/reconcile/transfer"
@@ -95,4 +103,224 @@ func TestARestoreToATerminatedPodFailsAtTheTimeout(t *testing.T) {
 	s.step(t)
 	require.Equal(t, transfer.Failed, s.state().Phase)
 	require.Contains(t, s.state().Message, "restore-wait of pod app/db is not running")
+}
+
+// newLateDelivery returns a DataDownload whose rebind is past its deadline. Its agent has just started and has no local
+// state.
+func newLateDelivery(t *testing.T, objects ...runtime.Object) *single[*velerov2alpha1.DataDownload] {
+	t.Helper()
+	download := &velerov2alpha1.DataDownload{
+		ObjectMeta: metav1.ObjectMeta{Finalizers: []string{api.FinalizerData}},
+		Spec:       velerov2alpha1.DataDownloadSpec{TargetVolume: velerov2alpha1.TargetVolumeSpec{Namespace: "app", PVC: "restored"}},
+		Status:     velerov2alpha1.DataDownloadStatus{Phase: velerov2alpha1.DataDownloadPhaseInProgress, Node: testNode},
+	}
+	s := newSingle(transfer.DataDownload(), download)
+	moved := s.clock.Now().Add(-s.Limits.RebindTimeout - time.Minute)
+	download.Annotations = map[string]string{api.AnnotationMoved: moved.UTC().Format(time.RFC3339)}
+	for _, object := range objects {
+		require.NoError(t, s.kube.Tracker().Add(object))
+	}
+	return s
+}
+
+func TestARebindPastItsDeadlineIsObservedOnceMore(t *testing.T) {
+	target := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "restored", UID: "target-uid"}}
+	bound := target.DeepCopy()
+	bound.Spec.VolumeName, bound.Status.Phase = "pv", corev1.ClaimBound
+	volume := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "pv", UID: "pv-uid", Labels: map[string]string{api.LabelRebind: "b1-uid"}, Annotations: map[string]string{api.AnnotationReclaimPolicy: "Delete"},
+		},
+		Spec: corev1.PersistentVolumeSpec{
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain, ClaimRef: &corev1.ObjectReference{Namespace: "app", Name: "restored"},
+		},
+	}
+	held := volume.DeepCopy()
+	held.Spec.ClaimRef.UID, held.Status.Phase = "target-uid", corev1.VolumeBound
+	done := held.DeepCopy()
+	done.Annotations, done.Spec.PersistentVolumeReclaimPolicy = nil, corev1.PersistentVolumeReclaimDelete
+	for name, test := range map[string]struct {
+		target  *corev1.PersistentVolumeClaim
+		volume  *corev1.PersistentVolume
+		bind    bool // Kubernetes binds them before the agent's grace ends, and no event reports it
+		phase   velerov2alpha1.DataDownloadPhase
+		policy  corev1.PersistentVolumeReclaimPolicy
+		message string
+	}{
+		"the target is bound, all is done": {target: bound, volume: done, phase: "Completed", policy: "Delete"},
+		"the target is bound unheard":      {target: target, volume: volume, bind: true, phase: "Completed", policy: "Delete"},
+		"the target is not bound": {target: target, volume: volume, phase: "Failed", policy: "Retain",
+			message: "restored volume was not rebound in time; target claim app/restored is not yet bound to PersistentVolume pv; restored volume kept as PersistentVolume pv"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newLateDelivery(t, test.target.DeepCopy(), test.volume.DeepCopy())
+			s.pods[testKey] = newWorking().pods[testKey]
+			s.pods[testKey].Status.Phase = corev1.PodSucceeded
+			var logs []string
+			s.MoverLog = func(_ context.Context, mover string, _ []byte) { logs = append(logs, mover) }
+			require.Equal(t, s.Limits.RebindGrace, s.step(t))
+			require.Equal(t, velerov2alpha1.DataDownloadPhaseInProgress, s.object.Status.Phase)
+			if test.bind {
+				require.NoError(t, s.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), bound, "app"))
+				require.NoError(t, s.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), held, ""))
+			}
+			s.clock.Step(s.Limits.RebindGrace)
+			s.step(t)
+			s.step(t)
+			require.Equal(t, test.phase, s.object.Status.Phase)
+			require.Equal(t, test.message, s.object.Status.Message)
+			volume, err := s.kube.CoreV1().PersistentVolumes().Get(t.Context(), "pv", metav1.GetOptions{})
+			require.NoError(t, err)
+			require.Equal(t, test.policy, volume.Spec.PersistentVolumeReclaimPolicy)
+			require.Equal(t, []string{testKey}, logs, "saved once, before the mover is deleted")
+		})
+	}
+}
+
+// An admission policy may refuse every change. Then nothing is bound, and nothing else changes by waiting.
+func TestARebindThatTheAPIServerRefusesFailsAtItsDeadline(t *testing.T) {
+	volume := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "pv-uid"},
+		Spec:       corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: "velero", Name: "b1", UID: "b1-claim"}},
+	}
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "b1-claim", OwnerReferences: []metav1.OwnerReference{{UID: "b1-uid", Controller: new(true)}}},
+		Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "pv"},
+	}
+	for name, test := range map[string]struct {
+		answer error
+		phase  velerov2alpha1.DataDownloadPhase
+	}{
+		"refused":      {apierrors.NewForbidden(corev1.Resource("persistentvolumes"), "pv", errors.New("by policy")), "Failed"},
+		"not answered": {errors.New("connection refused"), "InProgress"},
+		"unauthorized": {apierrors.NewUnauthorized("expired token"), "InProgress"},
+		"changed":      {apierrors.NewConflict(corev1.Resource("persistentvolumes"), "pv", nil), "InProgress"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			target := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "restored", UID: "target-uid"}}
+			s := newLateDelivery(t, target, volume.DeepCopy(), claim.DeepCopy())
+			s.kube.PrependReactor("patch", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return true, nil, test.answer
+			})
+			_, err := s.Reconcile(t.Context(), testKey)
+			require.Error(t, err)
+			s.clock.Step(s.Limits.RebindGrace)
+			_, err = s.Reconcile(t.Context(), testKey)
+			require.Equal(t, test.phase == "Failed", err == nil)
+			require.Equal(t, test.phase, s.object.Status.Phase)
+			if test.phase == "Failed" {
+				require.Contains(t, s.object.Status.Message, "restored volume was not rebound in time; ")
+				require.Contains(t, s.object.Status.Message, "restored PersistentVolume pv cannot be kept, and is deleted with its claim unless its reclaim policy is Retain: ")
+			}
+		})
+	}
+}
+
+func TestAnAgentWatchesTheClaimOfARestoreThatTheCoordinatorExposed(t *testing.T) {
+	s := newLateDelivery(t)
+	s.Agent.Fleet = followerFleet{}
+	s.step(t)
+	require.Equal(t, types.NamespacedName{Namespace: "velero", Name: "b1"}, s.restored.watched)
+	require.Empty(t, s.kube.Actions(), "the watch enqueues it")
+	s.restored.known = true
+	s.step(t)
+	require.NotEmpty(t, s.kube.Actions())
+	require.NotZero(t, s.restored.watched, "until the volume is rebound")
+	s.clock.Step(s.Limits.RebindGrace)
+	s.step(t)
+	require.Equal(t, velerov2alpha1.DataDownloadPhaseFailed, s.object.Status.Phase)
+	s.step(t)
+	require.Zero(t, s.restored.watched)
+}
+
+// newTwoVolumes returns a restore whose mover is ready for its second start, and one to another volume of its pod.
+func newTwoVolumes(phase velerov1.PodVolumeRestorePhase, restarts string) (*single[*velerov1.PodVolumeRestore], *velerov1.PodVolumeRestore) {
+	s := newRestore()
+	pod := waitingPod(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
+	s.live["app/db"], s.pods["app/db"] = pod, pod
+	s.object.Status = velerov1.PodVolumeRestoreStatus{Phase: velerov1.PodVolumeRestorePhasePrepared, Node: testNode, AcceptedTimestamp: &metav1.Time{Time: s.clock.Now()}}
+	s.object.Annotations = map[string]string{api.AnnotationRestarts: "1"}
+	s.pods[testKey] = moverPod()
+	s.pods[testKey].Annotations = map[string]string{api.AnnotationAttempt: "1"}
+	other := s.object.DeepCopy()
+	other.Name, other.UID, other.Spec.Volume = "b2", "b2-uid", "logs"
+	other.Annotations[api.AnnotationRestarts] = restarts
+	other.Status.Phase = phase
+	s.siblings = append(s.siblings, other)
+	return s, other
+}
+
+func TestASecondMoverDoesNotStartWhileAnotherVolumeOfItsPodIsRestored(t *testing.T) {
+	s, other := newTwoVolumes(velerov1.PodVolumeRestorePhaseInProgress, "0")
+	for range 3 {
+		require.Zero(t, s.step(t), "an event of the other one brings it on")
+		require.Equal(t, transfer.Prepared, s.state().Phase)
+	}
+	require.Zero(t, s.NodeSlots.Own().InUse())
+	for version, phase := range []velerov1.PodVolumeRestorePhase{"Completed", "InProgress", "Completed"} {
+		other.Status.Phase, other.ResourceVersion = phase, strconv.Itoa(2+version)
+		if phase == velerov1.PodVolumeRestorePhaseCompleted {
+			require.Equal(t, s.Limits.RestartDelay, s.step(t), "the kubelet may still have to report that restore-wait has ended")
+		} else {
+			require.Zero(t, s.step(t))
+		}
+		s.clock.Step(s.Limits.RestartDelay / 2)
+	}
+	require.Equal(t, transfer.Prepared, s.state().Phase)
+	s.clock.Step(s.Limits.RestartDelay / 2)
+	s.step(t)
+	require.Equal(t, transfer.InProgress, s.state().Phase)
+}
+
+func TestASecondMoverDoesNotStartUnderAPodThatALateCacheShowsAsWaiting(t *testing.T) {
+	s, _ := newTwoVolumes(velerov1.PodVolumeRestorePhaseCompleted, "0")
+	s.live["app/db"] = waitingPod(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}})
+	s.clock.Step(s.step(t))
+	s.step(t)
+	require.Equal(t, transfer.Failed, s.state().Phase)
+	require.Contains(t, s.state().Message, "no mover may overwrite it")
+	require.Zero(t, s.NodeSlots.Own().InUse())
+}
+
+func TestAFirstMoverDoesNotStartWhileASecondOneOfItsPodWorks(t *testing.T) {
+	s, other := newTwoVolumes(velerov1.PodVolumeRestorePhaseInProgress, "1")
+	delete(s.object.Annotations, api.AnnotationRestarts)
+	delete(s.pods[testKey].Annotations, api.AnnotationAttempt)
+	s.failing = errors.New("a first mover needs no GET")
+	s.step(t)
+	require.Equal(t, transfer.Prepared, s.state().Phase)
+	other.Annotations[api.AnnotationRestarts] = "0"
+	other.ResourceVersion = "2"
+	s.step(t)
+	require.Equal(t, transfer.InProgress, s.state().Phase, "first movers run side by side")
+}
+
+func TestRestoresShareAPodByItsIdentity(t *testing.T) {
+	s, other := newTwoVolumes("", "0")
+	require.True(t, s.SharePod(s.object, other))
+	require.False(t, s.SharePod(s.object, s.object))
+	for _, change := range []func(*corev1.ObjectReference){
+		func(pod *corev1.ObjectReference) { pod.UID = "another" }, func(pod *corev1.ObjectReference) { pod.Name = "another" },
+		func(pod *corev1.ObjectReference) { pod.Namespace = "another" },
+	} {
+		other.Spec.Pod = s.object.Spec.Pod
+		change(&other.Spec.Pod)
+		require.False(t, s.SharePod(s.object, other))
+	}
+	require.True(t, s.AwaitsSibling(s.object))
+	require.False(t, s.AwaitsSibling(other))
+}
+
+func TestARestoreWaitsForTheStartOfAnotherOfItsPodOnly(t *testing.T) {
+	s, other := newTwoVolumes(velerov1.PodVolumeRestorePhaseCompleted, "0")
+	s.object.Annotations = nil
+	delete(s.pods[testKey].Annotations, api.AnnotationAttempt)
+	pod := other.Spec.Pod
+	s.starting.Store(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, true)
+	require.Equal(t, ConflictRequeue, s.step(t), "another restore of the pod is being started")
+	require.Equal(t, transfer.Prepared, s.state().Phase)
+	s.starting.Clear()
+	s.starting.Store(types.NamespacedName{Namespace: pod.Namespace, Name: "another"}, true)
+	s.step(t)
+	require.Equal(t, transfer.InProgress, s.state().Phase)
 }

@@ -2,8 +2,13 @@ package objects
 
 import (
 	"cmp"
+	"crypto/md5" //nolint:gosec // the length of a hash that kubelets make
+	"encoding/hex"
+	"fmt"
 	"maps"
+	"path"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -143,4 +148,223 @@ func Disposable(volume *corev1.PersistentVolume, claim *corev1.PersistentVolumeC
 	return volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete &&
 		volume.Annotations[annotationProvisionedBy] != "" && volume.Labels[api.LabelKept] == "" &&
 		volume.Spec.ClaimRef != nil && volume.Spec.ClaimRef.UID == claim.UID
+}
+
+// DefaultPodsDir is the default directory of the kubelet for pod volumes.
+const DefaultPodsDir = "/var/lib/kubelet/pods"
+
+// annotationMirrored is on static pods: the kubelet names their directory after its value, not after the UID.
+const annotationMirrored = "kubernetes.io/config.mirror"
+
+// annotationMigrated is on in-tree volumes that a CSI driver now serves.
+const annotationMigrated = "pv.kubernetes.io/migrated-to"
+
+// PodVolume is one volume of a pod with its persistent volume.
+type PodVolume struct {
+	Pod    *corev1.Pod
+	Volume corev1.Volume
+	Bound  *corev1.PersistentVolume // nil for a volume without a claim
+}
+
+// FindVolume returns the pod's volume of that name, or an error if there is none.
+func FindVolume(pod *corev1.Pod, name string) (corev1.Volume, error) {
+	for _, volume := range pod.Spec.Volumes {
+		if volume.Name == name {
+			return volume, nil
+		}
+	}
+	return corev1.Volume{}, fmt.Errorf("pod %s/%s has no volume %q", pod.Namespace, pod.Name, name)
+}
+
+// ClaimName returns the name of the volume's claim, or empty.
+func ClaimName(pod *corev1.Pod, volume corev1.Volume) string {
+	switch {
+	case volume.PersistentVolumeClaim != nil:
+		return volume.PersistentVolumeClaim.ClaimName
+	case volume.Ephemeral != nil: // KEP-1698: the claim is named after pod and volume
+		return pod.Name + "-" + volume.Name
+	default:
+		return ""
+	}
+}
+
+// Block reports whether the volume is a device and not a directory.
+func (p PodVolume) Block() bool {
+	return p.Bound != nil && p.Bound.Spec.VolumeMode != nil && *p.Bound.Spec.VolumeMode == corev1.PersistentVolumeBlock
+}
+
+// HostDir returns the path of the volume below the kubelet's pods directory. pkg/kubelet/config and the volume
+// plugins of Kubernetes define it.
+func (p PodVolume) HostDir() (string, error) {
+	plugin, name, err := p.plugin()
+	if err != nil {
+		return "", err
+	}
+	pod, err := p.podDir()
+	if err != nil {
+		return "", err
+	}
+	if p.Block() {
+		return path.Join(pod, "volumeDevices", plugin, name), nil
+	}
+	dir := path.Join(pod, "volumes", plugin, name)
+	if plugin == pluginCSI {
+		dir = path.Join(dir, "mount")
+	}
+	return dir, nil
+}
+
+// Glob returns a pattern that matches the same path without knowing the volume plugin, as Velero does.
+func (p PodVolume) Glob() (string, error) {
+	pod, err := p.podDir()
+	if err != nil {
+		return "", err
+	}
+	kind, name := "volumes", p.Volume.Name
+	if p.Bound != nil {
+		name = p.Bound.Name
+	}
+	if p.Block() {
+		kind = "volumeDevices"
+	}
+	pattern := path.Join(pod, kind, "*", name)
+	if plugin, _, err := p.plugin(); err == nil && plugin == pluginCSI && !p.Block() {
+		pattern = path.Join(pattern, "mount")
+	}
+	return pattern, nil
+}
+
+// podDir returns the directory of the pod. Every client that may create a pod may annotate it. A value that is no
+// hash could lead to another pod's volumes, or out of the directory.
+func (p PodVolume) podDir() (string, error) {
+	mirrored := p.Pod.Annotations[annotationMirrored]
+	switch {
+	case mirrored == "":
+		return string(p.Pod.UID), nil
+	case !isHash(mirrored):
+		return "", fmt.Errorf("pod %s/%s has annotation %s with %q, which is not a hash of the kubelet", p.Pod.Namespace, p.Pod.Name, annotationMirrored, mirrored)
+	}
+	return mirrored, nil
+}
+
+// isHash reports whether a text is a hexadecimal MD5, the identity of static pods in kubelets (pkg/kubelet/config).
+func isHash(text string) bool {
+	return len(text) == hex.EncodedLen(md5.Size) && strings.Trim(text, "0123456789abcdef") == ""
+}
+
+// Directories of volume plugins (their names in Kubernetes, escaped by k8s.io/utils/strings).
+const (
+	pluginCSI       = "kubernetes.io~csi"
+	pluginNFS       = "kubernetes.io~nfs"
+	pluginISCSI     = "kubernetes.io~iscsi"
+	pluginFC        = "kubernetes.io~fc"
+	pluginCephFS    = "kubernetes.io~cephfs"
+	pluginRBD       = "kubernetes.io~rbd"
+	pluginEBS       = "kubernetes.io~aws-ebs"
+	pluginGCE       = "kubernetes.io~gce-pd"
+	pluginAzureDisk = "kubernetes.io~azure-disk"
+	pluginAzureFile = "kubernetes.io~azure-file"
+	pluginCinder    = "kubernetes.io~cinder"
+	pluginVSphere   = "kubernetes.io~vsphere-volume"
+	pluginPortworx  = "kubernetes.io~portworx-volume"
+)
+
+// plugin returns the directory of the volume's plugin and the name of the volume in it.
+func (p PodVolume) plugin() (plugin, name string, err error) {
+	if p.Bound == nil {
+		plugin = inlinePlugin(p.Volume.VolumeSource)
+		if plugin == "" {
+			return "", "", fmt.Errorf("volume %q of pod %s/%s has a type whose files are not in the kubelet's pods directory", p.Volume.Name, p.Pod.Namespace, p.Pod.Name)
+		}
+		return plugin, p.Volume.Name, nil
+	}
+	plugin = boundPlugin(p.Bound)
+	if plugin == "" {
+		return "", "", fmt.Errorf("persistent volume %s has a type whose files are not in the kubelet's pods directory", p.Bound.Name)
+	}
+	return plugin, p.Bound.Name, nil
+}
+
+// volumePlugin is a volume type, whether the volume is of that type, and the directory of its plugin.
+type volumePlugin struct {
+	set bool
+	dir string
+}
+
+func firstSet(plugins []volumePlugin) string {
+	for _, plugin := range plugins {
+		if plugin.set {
+			return plugin.dir
+		}
+	}
+	return ""
+}
+
+// flexPlugin returns the directory of a FlexVolume driver, which is called vendor/driver (pkg/volume/flexvolume).
+func flexPlugin(driver string) string { return strings.ReplaceAll(driver, "/", "~") }
+
+func inlinePlugin(source corev1.VolumeSource) string {
+	if source.FlexVolume != nil {
+		return flexPlugin(source.FlexVolume.Driver)
+	}
+	return firstSet([]volumePlugin{
+		{source.EmptyDir != nil, "kubernetes.io~empty-dir"},
+		{source.CSI != nil, pluginCSI},
+		{source.NFS != nil, pluginNFS},
+		{source.ISCSI != nil, pluginISCSI},
+		{source.FC != nil, pluginFC},
+		{source.CephFS != nil, pluginCephFS},
+		{source.RBD != nil, pluginRBD},
+		{source.AWSElasticBlockStore != nil, pluginEBS},
+		{source.GCEPersistentDisk != nil, pluginGCE},
+		{source.AzureDisk != nil, pluginAzureDisk},
+		{source.AzureFile != nil, pluginAzureFile},
+		{source.Cinder != nil, pluginCinder},
+		{source.VsphereVolume != nil, pluginVSphere},
+		{source.PortworxVolume != nil, pluginPortworx},
+		{source.ConfigMap != nil, "kubernetes.io~configmap"},
+		{source.Secret != nil, "kubernetes.io~secret"},
+		{source.Projected != nil, "kubernetes.io~projected"},
+		{source.DownwardAPI != nil, "kubernetes.io~downward-api"},
+	})
+}
+
+func boundPlugin(volume *corev1.PersistentVolume) string {
+	source := volume.Spec.PersistentVolumeSource
+	if source.FlexVolume != nil {
+		return flexPlugin(source.FlexVolume.Driver)
+	}
+	return firstSet([]volumePlugin{
+		{source.CSI != nil || volume.Annotations[annotationMigrated] != "", pluginCSI},
+		{source.Local != nil, "kubernetes.io~local-volume"},
+		{source.NFS != nil, pluginNFS},
+		{source.ISCSI != nil, pluginISCSI},
+		{source.FC != nil, pluginFC},
+		{source.CephFS != nil, pluginCephFS},
+		{source.RBD != nil, pluginRBD},
+		{source.AWSElasticBlockStore != nil, pluginEBS},
+		{source.GCEPersistentDisk != nil, pluginGCE},
+		{source.AzureDisk != nil, pluginAzureDisk},
+		{source.AzureFile != nil, pluginAzureFile},
+		{source.Cinder != nil, pluginCinder},
+		{source.VsphereVolume != nil, pluginVSphere},
+		{source.PortworxVolume != nil, pluginPortworx},
+	})
+}
+
+// VolumeInfo is what the cluster knows about the volume to move. Fields of other sources are empty.
+type VolumeInfo struct {
+	OS    corev1.OSName // of the nodes that can mount it
+	Block bool          // it is a device
+
+	Node        string              // of a pod volume: node of the pod
+	HostPath    string              // of a pod volume: its path on that node
+	Tolerations []corev1.Toleration // of a pod volume: those of the pod
+
+	StorageClass string                        // of the source claim or the target claim
+	Size         resource.Quantity             // of a volume created from a snapshot
+	Topology     *corev1.NodeSelector          // the nodes that can reach the source volume; nil for all
+	Excluded     []string                      // names of nodes that cannot attach it
+	Target       *corev1.PersistentVolumeClaim // the claim to restore to
+	SelectedNode string                        // the node of the target's consumer; empty if any is allowed
 }

@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -171,4 +172,190 @@ func WithoutPriorityClass(pod *corev1.Pod) *corev1.Pod {
 // Labelled returns a merge patch that adds Lateen's labels to an object of Velero's own agent with the same owner.
 func Labelled(owner types.UID, acceptor string) map[string]any {
 	return map[string]any{"metadata": map[string]any{"labels": OwnerLabels(owner, acceptor)}}
+}
+
+// applyScheduling sets the nodes on which the mover may run.
+//
+// The mover of a pod volume runs on the node of that pod. The scheduler places it by node affinity rather than by
+// spec.nodeName. Only pods that the scheduler places can preempt others or be queued by priority (velero-protocol
+// W32). Any other mover needs a node with an agent that can reach its volume. If the consumer of the volume has no
+// node yet, the mover also follows the configured load affinity.
+func applyScheduling(spec *corev1.PodSpec, move MoverSpec, facts VolumeInfo, template Template, settings Settings) {
+	system := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{onSystem(facts.OS)}}}
+	if move.Source.PodVolume != nil {
+		spec.Affinity = required(intersect(nodeTerm(corev1.NodeSelectorOpIn, facts.Node), system))
+		spec.Tolerations = tolerations(facts, settings.Tolerations, template.Tolerations, []corev1.Toleration{{
+			Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule,
+		}}, facts.Tolerations)
+		return
+	}
+	spec.NodeSelector = maps.Clone(template.AgentNodeSelector)
+	terms := intersect(termsOf(template.AgentAffinity), termsOf(facts.Topology))
+	if facts.SelectedNode != "" {
+		terms = intersect(terms, nodeTerm(corev1.NodeSelectorOpIn, facts.SelectedNode))
+	} else {
+		terms = intersect(terms, affinity(settings, volumeClass(facts, settings, move)))
+	}
+	spec.Affinity = required(intersect(intersect(terms, nodeTerm(corev1.NodeSelectorOpNotIn, facts.Excluded...)), system))
+	spec.Tolerations = tolerations(facts, settings.Tolerations, template.Tolerations, template.AgentTolerations)
+	spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{api.LabelPodGroup: move.Group}},
+	}}
+}
+
+// volumeClass returns the storage class of the volume that the mover mounts.
+func volumeClass(facts VolumeInfo, settings Settings, move MoverSpec) string {
+	if wanted := settings.BackupClaims[facts.StorageClass]; move.Source.Snapshot != nil && wanted.StorageClass != "" {
+		return wanted.StorageClass
+	}
+	return facts.StorageClass
+}
+
+// affinity returns the load affinity entries for the class, as alternatives. Entries without a class apply to
+// classes that no entry names.
+func affinity(settings Settings, class string) []corev1.NodeSelectorTerm {
+	naming := func(class string) (terms []corev1.NodeSelectorTerm) {
+		for _, element := range settings.LoadAffinity {
+			if element.StorageClass == class {
+				terms = append(terms, termOf(element.Nodes))
+			}
+		}
+		return terms
+	}
+	if terms := naming(class); len(terms) > 0 || class == "" {
+		return terms
+	}
+	return naming("")
+}
+
+// termOf converts a label selector to a node selector term; the operators have the same names.
+func termOf(selector metav1.LabelSelector) corev1.NodeSelectorTerm {
+	var term corev1.NodeSelectorTerm
+	for _, key := range slices.Sorted(maps.Keys(selector.MatchLabels)) {
+		term.MatchExpressions = append(term.MatchExpressions, corev1.NodeSelectorRequirement{
+			Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{selector.MatchLabels[key]},
+		})
+	}
+	for _, wanted := range selector.MatchExpressions {
+		term.MatchExpressions = append(term.MatchExpressions, corev1.NodeSelectorRequirement{
+			Key: wanted.Key, Operator: corev1.NodeSelectorOperator(wanted.Operator), Values: slices.Clone(wanted.Values),
+		})
+	}
+	return term
+}
+
+// termsOf returns the alternatives of a node selector without empty terms. To the scheduler an empty term matches
+// no node; in a conjunction it would become the least restrictive one.
+func termsOf(selector *corev1.NodeSelector) []corev1.NodeSelectorTerm {
+	if selector == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(selector.NodeSelectorTerms), func(term corev1.NodeSelectorTerm) bool {
+		return len(term.MatchExpressions)+len(term.MatchFields) == 0
+	})
+}
+
+// nodeTerm matches each of the nodes by name, because the label kubernetes.io/hostname may differ from the name. A
+// field takes one value.
+func nodeTerm(operator corev1.NodeSelectorOperator, nodes ...string) []corev1.NodeSelectorTerm {
+	var term corev1.NodeSelectorTerm
+	for _, node := range nodes {
+		term.MatchFields = append(term.MatchFields, corev1.NodeSelectorRequirement{
+			Key: metav1.ObjectNameField, Operator: operator, Values: []string{node},
+		})
+	}
+	return []corev1.NodeSelectorTerm{term}
+}
+
+// onSystem restricts a mover to nodes with its operating system; nodes without the label are Linux.
+func onSystem(os corev1.OSName) corev1.NodeSelectorRequirement {
+	operator := corev1.NodeSelectorOpNotIn
+	if os == corev1.Windows {
+		operator = corev1.NodeSelectorOpIn
+	}
+	return corev1.NodeSelectorRequirement{Key: corev1.LabelOSStable, Operator: operator, Values: []string{string(corev1.Windows)}}
+}
+
+// intersect returns the conjunction of two lists of alternatives: each of one with each of the other. An empty list
+// matches every node. The result shares nothing with its arguments, which other movers use too (velero-protocol
+// W29).
+func intersect(a, b []corev1.NodeSelectorTerm) []corev1.NodeSelectorTerm {
+	if len(a) == 0 {
+		a = []corev1.NodeSelectorTerm{{}}
+	}
+	if len(b) == 0 {
+		b = []corev1.NodeSelectorTerm{{}}
+	}
+	terms := make([]corev1.NodeSelectorTerm, 0, len(a)*len(b))
+	for _, left := range a {
+		for _, right := range b {
+			term := left.DeepCopy()
+			other := right.DeepCopy()
+			term.MatchExpressions = append(term.MatchExpressions, other.MatchExpressions...)
+			term.MatchFields = append(term.MatchFields, other.MatchFields...)
+			terms = append(terms, *term)
+		}
+	}
+	return terms
+}
+
+func required(terms []corev1.NodeSelectorTerm) *corev1.Affinity {
+	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms},
+	}}
+}
+
+// failureSeconds is how long a mover tolerates a failed node: the default of Kubernetes for every pod (admission
+// plugin DefaultTolerationSeconds).
+const failureSeconds = 300
+
+// tolerations returns the configured tolerations, then the inherited ones, without duplicates, and those that
+// Windows nodes require.
+func tolerations(facts VolumeInfo, configured []corev1.Toleration, inherited ...[]corev1.Toleration) []corev1.Toleration {
+	lists := append([][]corev1.Toleration{configured}, inherited...)
+	if facts.OS == corev1.Windows {
+		windows := corev1.Toleration{Key: "os", Operator: corev1.TolerationOpEqual, Value: string(corev1.Windows)}
+		for _, effect := range []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute} {
+			windows.Effect = effect
+			lists = append(lists, []corev1.Toleration{windows})
+		}
+	}
+	var all []corev1.Toleration
+	for _, toleration := range slices.Concat(lists...) {
+		if !slices.ContainsFunc(all, func(have corev1.Toleration) bool { return have.MatchToleration(&toleration) }) {
+			all = append(all, toleration)
+		}
+	}
+	return leaveFailedNodes(all, configured)
+}
+
+// leaveFailedNodes bounds how long a mover tolerates a node that is not Ready or unreachable. Agents, and all pods
+// of a DaemonSet, tolerate that for ever, because they cannot run elsewhere. A mover with the same toleration would
+// never be evicted and appear Running for ever. The first toleration that matches a taint counts, so the bounded
+// ones come first. All others stay unchanged: a mover may need a node that is tainted on purpose, even with
+// NoExecute. A configured toleration of exactly that taint also stays unchanged.
+func leaveFailedNodes(all, configured []corev1.Toleration) []corev1.Toleration {
+	var bounds []corev1.Toleration
+	for _, taint := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
+		if slices.ContainsFunc(configured, func(t corev1.Toleration) bool { return t.Key == taint }) {
+			continue
+		}
+		first := slices.IndexFunc(all, func(t corev1.Toleration) bool { return toleratesFailure(t, taint) })
+		if first < 0 || all[first].TolerationSeconds != nil {
+			continue
+		}
+		all = slices.DeleteFunc(all, func(t corev1.Toleration) bool { return t.Key == taint && t.Effect == corev1.TaintEffectNoExecute })
+		bounds = append(bounds, corev1.Toleration{
+			Key: taint, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr.To[int64](failureSeconds),
+		})
+	}
+	return append(bounds, all...)
+}
+
+// toleratesFailure reports whether a toleration matches the taint of the node controller, which has no value.
+func toleratesFailure(t corev1.Toleration, taint string) bool {
+	return (t.Key == taint || t.Key == "" && t.Operator == corev1.TolerationOpExists) &&
+		(t.Effect == corev1.TaintEffectNoExecute || t.Effect == "") &&
+		(t.Operator == corev1.TolerationOpExists || t.Value == "")
 }

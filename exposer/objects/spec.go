@@ -1,10 +1,22 @@
+// Package objects builds the objects of an exposure and reads their state. It is pure: it calls no API, reads no
+// clock and logs nothing.
 package objects
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // MoverSpec is what one custom resource asks to be moved, and by which mover. Together with the cluster and the
@@ -108,3 +120,119 @@ type Copies struct {
 	SecretNames    []string `json:"secretNames,omitempty"`
 	ConfigMapNames []string `json:"configMapNames,omitempty"`
 }
+
+// Plan is the list of objects that are created for a mover, in order of creation.
+type Plan struct {
+	Claims []*corev1.PersistentVolumeClaim
+	Pod    *corev1.Pod
+}
+
+// PlanOf is pure: the same spec, volume info, template and settings yield the same objects.
+func PlanOf(move MoverSpec, facts VolumeInfo, template Template, settings Settings) Plan {
+	plan := Plan{}
+	volume := hostVolume(move, facts)
+	switch {
+	case move.Source.Snapshot != nil:
+		claim := backupClaim(move, facts, settings)
+		plan.Claims = append(plan.Claims, claim)
+		volume = claimVolume(move, claim)
+	case move.Source.Target != nil:
+		claim := restoreClaim(move, facts)
+		plan.Claims = append(plan.Claims, claim)
+		volume = claimVolume(move, claim)
+	}
+	if cache := cacheClaim(move, facts, settings); cache != nil {
+		plan.Claims = append(plan.Claims, cache)
+	}
+	plan.Pod = moverPod(move, facts, template, settings, volume)
+	return plan
+}
+
+// Template is the part that every mover copies from the pod template of the node-agent DaemonSet, or of another
+// workload that the operator names. It is a value: builders copy from it and never write to it.
+type Template struct {
+	Image            string                        // the Velero image; movers run its /velero
+	ServiceAccount   string                        // never the agent's own
+	Env              []corev1.EnvVar               // includes NODE_NAME and VELERO_NAMESPACE
+	EnvFrom          []corev1.EnvFromSource        // as in the template
+	Volumes          []corev1.Volume               // without host-pods and host-plugins
+	VolumeMounts     []corev1.VolumeMount          // those of Volumes
+	DNSPolicy        corev1.DNSPolicy              // as in the template
+	DNSConfig        *corev1.PodDNSConfig          // as in the template
+	ImagePullSecrets []corev1.LocalObjectReference // as in the template
+	LogArgs          []string                      // --log-level and --log-format, one token each
+	Labels           map[string]string             // identity labels that clouds require
+	Annotations      map[string]string             // identity annotations that clouds require
+	Tolerations      []corev1.Toleration           // spot nodes and CriticalAddonsOnly
+
+	// The nodes of agents, from their DaemonSet, even if another workload is the template. A mover without a fixed
+	// node needs a node with an agent to follow it (velero-protocol W33).
+	AgentNodeSelector map[string]string    // all of these labels; empty for any
+	AgentAffinity     *corev1.NodeSelector // required node affinity: one of its terms; nil for none
+	AgentTolerations  []corev1.Toleration  // the taints that agents tolerate
+}
+
+// velerosAgent are the arguments that start Velero's binary as a node-agent. Velero's installer, its Helm chart and
+// operators all use them. Lateen's manifests do not. A Lateen agent that is started with them labels its pod, because
+// names and images do not distinguish the two.
+const velerosAgent = "node-agent server"
+
+// IsVelerosAgent reports whether a node-agent pod runs Velero's binary, not Lateen's.
+func IsVelerosAgent(pod *corev1.Pod) bool {
+	return pod.Labels[api.LabelAgent] != "true" && slices.ContainsFunc(pod.Spec.Containers, func(container corev1.Container) bool {
+		return strings.Contains(strings.Join(slices.Concat(container.Command, container.Args), " "), velerosAgent)
+	})
+}
+
+// LabelValue returns a valid label value for any name. A name longer than Kubernetes allows (63) becomes its first
+// 54 characters, a dash and 8 hex digits of its SHA-256.
+func LabelValue(name string) string {
+	if len(name) <= validation.LabelValueMaxLength {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return name[:54] + "-" + hex.EncodeToString(sum[:4])
+}
+
+// OwnerLabels returns the labels of an object that is created for a transfer.
+func OwnerLabels(owner types.UID, acceptor string) map[string]string {
+	return map[string]string{
+		api.LabelMover:    "true",
+		api.LabelOwnerUID: string(owner),
+		api.LabelExposer:  LabelValue(acceptor),
+	}
+}
+
+// OwnedBy reports whether the custom resource with this UID is the controller of the object. Only this check
+// permits adopting or deleting an object: any client can set labels, and names are reused.
+func OwnedBy(object metav1.Object, owner types.UID) bool {
+	controller := metav1.GetControllerOfNoCopy(object)
+	return controller != nil && controller.UID == owner
+}
+
+// Attempt reads AnnotationAttempt. Movers and claims of Velero's own agent have none and count as those of the first
+// attempt.
+func Attempt(object metav1.Object) int {
+	n, err := strconv.Atoi(object.GetAnnotations()[api.AnnotationAttempt])
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// ofAttempt adds the attempt to annotations.
+func ofAttempt(move MoverSpec, annotations map[string]string) map[string]string {
+	return Merged(annotations, map[string]string{api.AnnotationAttempt: strconv.Itoa(move.Attempt)})
+}
+
+// Merged returns a new map in which later maps win.
+func Merged(layers ...map[string]string) map[string]string {
+	all := map[string]string{}
+	for _, layer := range layers {
+		maps.Copy(all, layer)
+	}
+	return all
+}
+
+// IsDeleting reports whether an object has a deletionTimestamp, so that only its finalizers keep it.
+func IsDeleting(object metav1.Object) bool { return object.GetDeletionTimestamp() != nil }

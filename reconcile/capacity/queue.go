@@ -1,9 +1,12 @@
 package capacity
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // change applies a change, then enqueues the refused transfers that became admissible.
@@ -197,4 +200,106 @@ func (a *Admission) skipExpired() {
 			c.skipped, c.since = true, time.Time{} // it is not inserted again
 		}
 	})
+}
+
+// AdmissionPhase is the state of a transfer for the limit on prepared transfers in the cluster.
+type AdmissionPhase int
+
+// Phases of a transfer for Admission.
+const (
+	Uncounted AdmissionPhase = iota // moving data or terminal: needs no place
+	Waiting                         // New: waits for a place
+	Admitted                        // Accepted or Prepared: occupies a place
+)
+
+// Entry is what Admission needs to know of one transfer of any kind.
+type Entry struct {
+	UID     types.UID
+	Key     string // kind, namespace and name
+	Version string // resourceVersion: a change admits a skipped transfer again
+	Created time.Time
+	Restore bool
+	Node    string // where the volume is mounted; empty if any node will do or it is unknown
+	Phase   AdmissionPhase
+}
+
+// pending is the state of one transfer.
+type pending struct {
+	Entry
+	queued     bool      // in the cluster's queue
+	admissible bool      // may be admitted now
+	since      time.Time // since when it is admissible
+	reserved   time.Time // when its place was reserved; else zero
+	skipped    bool      // its timeout expired, and it has not changed since
+	requested  bool      // TryAdmit was called, so it is queued although it was skipped
+	enqueue    func()    // called once it becomes admissible, after a refusal
+}
+
+// holds reports whether a place is reserved that the cache does not show yet.
+func (p *pending) holds() bool { return !p.reserved.IsZero() }
+
+// same reports whether two entries are equal.
+func same(a, b Entry) bool {
+	a.Created = b.Created // it never changes, but may be in another time zone
+	return a == b
+}
+
+// fifo is the queue for the places of the cluster or of a node, with the number of taken places. It is plain data:
+// the admissible transfers follow from it and from the number of places.
+type fifo struct {
+	taken    int
+	backups  []*pending // oldest first
+	restores []*pending // oldest first
+}
+
+// byAge orders transfers by creation, then UID: the same in every agent.
+func byAge(a, b *pending) int {
+	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID))
+}
+
+func (f *fifo) queue(c *pending) *[]*pending {
+	if c.Restore {
+		return &f.restores
+	}
+	return &f.backups
+}
+
+// enter inserts a transfer by its age.
+func (f *fifo) enter(c *pending) {
+	queue := f.queue(c)
+	place, _ := slices.BinarySearchFunc(*queue, c, byAge)
+	*queue = slices.Insert(*queue, place, c)
+}
+
+// leave removes a transfer. A missing one is ignored.
+func (f *fifo) leave(c *pending) {
+	queue := f.queue(c)
+	if place, found := slices.BinarySearchFunc(*queue, c, byAge); found {
+		*queue = slices.Delete(*queue, place, place+1)
+	}
+}
+
+func (f *fifo) empty() bool { return f.taken == 0 && len(f.backups)+len(f.restores) == 0 }
+
+// first returns the transfers that may be admitted now, by age; places is the total number. While a restore is
+// queued, backups leave a quarter of the places free, at least one: people wait for restores.
+func (f *fifo) first(places int) []*pending {
+	forBackups := places
+	if len(f.restores) > 0 {
+		forBackups -= max(places/4, 1)
+	}
+	var admissible []*pending
+	backups, restores := f.backups, f.restores
+	for taken := f.taken; taken < places; taken++ {
+		backup := len(backups) > 0 && taken < forBackups
+		switch {
+		case len(restores) > 0 && (!backup || byAge(restores[0], backups[0]) < 0):
+			admissible, restores = append(admissible, restores[0]), restores[1:]
+		case backup:
+			admissible, backups = append(admissible, backups[0]), backups[1:]
+		default:
+			return admissible
+		}
+	}
+	return admissible
 }

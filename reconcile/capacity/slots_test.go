@@ -109,3 +109,93 @@ func FuzzSlots(f *testing.F) {
 		}
 	})
 }
+
+func TestNodesHaveSeparateSlots(t *testing.T) {
+	nodeSlots := NewNodeSlots("n1", 2, 1)
+	take := func(node string, uid types.UID, age int) bool {
+		return nodeSlots.TryAcquire(node, uid, created(age), func() {})
+	}
+	require.True(t, take("n1", "a", 1))
+	require.True(t, take("n1", "b", 2))
+	require.False(t, take("n1", "c", 3), "this node has two")
+	require.True(t, take("n2", "d", 4))
+	require.False(t, take("n2", "e", 5), "any other has one")
+	require.True(t, take("n3", "f", 6))
+	require.Equal(t, 2, nodeSlots.Own().InUse())
+}
+
+func TestAResourceThatChangesItsNodeReleasesItsSlot(t *testing.T) {
+	nodeSlots := NewNodeSlots("n1", 1, 1)
+	nodeSlots.ForceAcquire("n2", "a")
+	enqueued := 0
+	require.False(t, nodeSlots.Queue("n2", "b", created(2), func() { enqueued++ }))
+	nodeSlots.ForceAcquire("n3", "a")
+	require.Equal(t, 1, enqueued)
+	require.True(t, nodeSlots.TryAcquire("n2", "b", created(2), func() {}))
+	require.Equal(t, 1, nodeSlots.On("n3").InUse())
+	nodeSlots.Release("a")
+	nodeSlots.Release("a")
+	require.Zero(t, nodeSlots.On("n3").InUse())
+	require.Len(t, nodeSlots.where, 1)
+}
+
+func TestChangedLimitsDisturbNoHolderAndEnqueueWhatMayStart(t *testing.T) {
+	nodeSlots := NewNodeSlots("n1", 1, 1)
+	recorded := &recorder{}
+	queue := func(node string, uid types.UID, age int) bool {
+		return nodeSlots.TryAcquire(node, uid, created(age), recorded.enqueue(uid))
+	}
+	require.True(t, queue("n1", "a", 1))
+	require.True(t, queue("n2", "b", 1))
+	require.False(t, queue("n1", "c", 2))
+	require.False(t, queue("n2", "d", 2))
+	nodeSlots.SetLimits(2, 2)
+	require.ElementsMatch(t, []types.UID{"c", "d"}, recorded.enqueued)
+	require.True(t, queue("n1", "c", 2))
+	require.True(t, queue("n3", "e", 1))
+	require.True(t, queue("n3", "f", 2), "a node that is new since then")
+	nodeSlots.SetLimits(1, 1)
+	require.Equal(t, 2, nodeSlots.Own().InUse())
+	nodeSlots.Release("a")
+	require.False(t, queue("n1", "g", 3), "one still works")
+	nodeSlots.Release("c")
+	require.True(t, queue("n1", "g", 3))
+}
+
+// waiting returns a fifo with the named transfers, oldest first. A name that begins with r is a restore; others are
+// backups.
+func waiting(taken int, uids ...types.UID) *fifo {
+	l := &fifo{taken: taken}
+	for age, uid := range slices.Backward(uids) { // the order of insertion does not matter
+		l.enter(&pending{Entry: Entry{UID: uid, Created: created(age), Restore: uid[0] == 'r'}})
+	}
+	return l
+}
+
+func uidsOf(candidates []*pending) []types.UID {
+	uids := []types.UID{}
+	for _, c := range candidates {
+		uids = append(uids, c.UID)
+	}
+	return uids
+}
+
+func TestAdmissibleTransfers(t *testing.T) {
+	for sentence, is := range map[string]struct {
+		queue *fifo
+		limit int
+		want  []types.UID
+	}{
+		"none is admissible beyond the limit":            {waiting(6, "b1", "r1"), 4, []types.UID{}},
+		"backups leave a quarter free for a restore":     {waiting(0, "b1", "b2", "b3", "b4", "b5", "b6", "b7", "r1"), 8, []types.UID{"b1", "b2", "b3", "b4", "b5", "b6", "r1"}},
+		"a quarter is at least one":                      {waiting(0, "b1", "b2", "r1"), 2, []types.UID{"b1", "r1"}},
+		"a backup leaves the only place to a restore":    {waiting(0, "b1", "b2", "r1"), 1, []types.UID{"r1"}},
+		"a quarter is rounded down":                      {waiting(0, "b1", "b2", "b3", "b4", "b5", "b6", "b7", "r1"), 7, []types.UID{"b1", "b2", "b3", "b4", "b5", "b6", "r1"}},
+		"places in use count for the quarter":            {waiting(3, "b1", "b2", "r1", "r2"), 4, []types.UID{"r1"}},
+		"backups use the last place if no restore waits": {waiting(3, "b1", "b2"), 4, []types.UID{"b1"}},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			require.Equal(t, is.want, uidsOf(is.queue.first(is.limit)))
+		})
+	}
+}

@@ -253,3 +253,140 @@ func TestAJobWithoutARepositoryIsReleasedBeforeItsDeletion(t *testing.T) {
 	jobs[0].Counted = true
 	require.Equal(t, Step{Action: Delete, Jobs: jobs}, WithoutRepository(jobs, policy(), now()))
 }
+
+// now is the current time of all tests.
+func now() time.Time { return time.Unix(1764000000, 0) }
+
+func ago(d time.Duration) time.Time { return now().Add(-d) }
+
+// policy is the default without jitter, which would hide the exact times.
+func policy() Policy {
+	p := DefaultPolicy()
+	p.MaxJitter = 0
+	return p
+}
+
+func ready() Repository {
+	return Repository{UID: "6f1c", Kopia: true, Ready: true, Created: ago(100 * time.Hour), Last: ago(2 * time.Hour), Frequency: time.Hour}
+}
+
+func existing() Location { return Location{Exists: true} }
+
+// job is a job of Lateen, recorded if it is finished.
+func job(created time.Time, outcome objects.JobOutcome) objects.JobStatus {
+	observed := objects.JobStatus{Name: fmt.Sprint("job-", created.Unix()), Created: created, Outcome: outcome, HasPod: true, Ours: true, Limited: true}
+	observed.Factor = 1
+	if outcome != objects.JobUnfinished {
+		observed.Counted, observed.Finished, observed.Verdict = true, created.Add(time.Minute), objects.VerdictSucceeded
+	}
+	observed.Since = created
+	if outcome != objects.JobUnfinished {
+		observed.Since = observed.Finished
+	}
+	if outcome == objects.JobFailed {
+		observed.Verdict = objects.VerdictFailed
+	}
+	return observed
+}
+
+// unrecorded returns a job whose result is not recorded yet.
+func unrecorded(job objects.JobStatus) objects.JobStatus {
+	job.Verdict = ""
+	return job
+}
+
+// recorded returns an unfinished job that was abandoned.
+func recorded(job objects.JobStatus) objects.JobStatus {
+	job.Verdict = objects.VerdictFailed
+	return job
+}
+
+// endedNow returns a job that is abandoned now, in the clock of its creation.
+func endedNow(job objects.JobStatus) objects.JobStatus {
+	job.Finished = job.Created.Add(now().Sub(job.Since))
+	return job
+}
+
+// skewed returns a job with timestamps of a clock that is ahead by that much.
+func skewed(ahead time.Duration, job objects.JobStatus) objects.JobStatus {
+	job.Created = job.Created.Add(ahead)
+	return job
+}
+
+// pending returns a job with a pod that has not run for that long.
+func pending(since time.Duration) objects.JobStatus {
+	job := job(ago(since), objects.JobUnfinished)
+	job.Pending = true
+	return job
+}
+
+// unlimited returns a job of Velero's server that has run for that long.
+func unlimited(since time.Duration) objects.JobStatus {
+	job := job(ago(since), objects.JobUnfinished)
+	job.Ours, job.Limited = false, false
+	return job
+}
+
+// of returns a job with another record.
+func of(verdict objects.Verdict, failures int, factor float64, job objects.JobStatus) objects.JobStatus {
+	job.JobRecord = objects.JobRecord{Verdict: verdict, Failures: failures, Factor: factor}
+	return job
+}
+
+func failed(started time.Time, message string) Run {
+	return Run{Started: started, Failed: true, Message: message}
+}
+
+func TestJobsStartInTheWindowOnly(t *testing.T) {
+	require.Equal(t, "16:00", now().UTC().Format("15:04"))
+	hours := func(start, end float64) Window {
+		return Window{Start: time.Duration(start * float64(time.Hour)), End: time.Duration(end * float64(time.Hour))}
+	}
+	start := Step{Action: Start, Due: ago(time.Hour), Factor: 1}
+	for name, test := range map[string]struct {
+		window Window
+		want   Step
+	}{
+		"without a window":                 {Window{}, start},
+		"it opens now":                     {hours(16, 18), start},
+		"it is open":                       {hours(1, 16.5), start},
+		"it has just closed":               {hours(1, 16), Step{After: 9 * time.Hour}},
+		"it opens later today":             {hours(17, 18), Step{After: time.Hour}},
+		"it opens tomorrow":                {hours(15, 15.5), Step{After: 23 * time.Hour}},
+		"it crosses midnight and is open":  {hours(15, 2), start},
+		"it crosses midnight and opens":    {hours(22, 2), Step{After: 6 * time.Hour}},
+		"it crosses midnight, at its end":  {hours(22, 16), Step{After: 6 * time.Hour}},
+		"it crosses midnight, before that": {hours(22, 16.5), start},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := policy()
+			p.Window = test.window
+			require.Equal(t, test.want, Next(ready(), nil, existing(), p, now()))
+		})
+	}
+}
+
+func TestAJobThatBecomesDueAfterTheWindowWaitsForTheNext(t *testing.T) {
+	r, p := ready(), policy()
+	p.Window = Window{Start: 15 * time.Hour, End: 17 * time.Hour}
+	r.Last = ago(30 * time.Minute)
+	require.Equal(t, Step{After: 30 * time.Minute}, Next(r, nil, existing(), p, now()), "due at 16:30")
+	r.Last = now()
+	require.Equal(t, Step{After: 23 * time.Hour}, Next(r, nil, existing(), p, now()), "due at 17:00")
+}
+
+func TestTheWindowDelaysNothingButStarts(t *testing.T) {
+	p := policy()
+	p.Window = Window{Start: time.Hour, End: 2 * time.Hour}
+	ended := unrecorded(job(ago(time.Minute), objects.JobSucceeded))
+	require.Equal(t, Record, Next(ready(), []objects.JobStatus{ended}, existing(), p, now()).Action)
+}
+
+func TestIntervalsAreWholeDaysWithAWindow(t *testing.T) {
+	r, p := ready(), policy()
+	require.Equal(t, time.Hour, p.IntervalOf(r))
+	p.Window = Window{Start: time.Hour, End: 2 * time.Hour}
+	require.Equal(t, 24*time.Hour, p.IntervalOf(r))
+	r.Frequency = 25 * time.Hour
+	require.Equal(t, 48*time.Hour, p.IntervalOf(r))
+}

@@ -4,6 +4,8 @@ package maintenance
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
 	"slices"
 	"time"
 
@@ -174,4 +176,195 @@ func (p Policy) IntervalOf(r Repository) time.Duration {
 // FrequencyOf returns the maintenance interval of a repository.
 func (p Policy) FrequencyOf(r Repository) time.Duration {
 	return cmp.Or(max(p.Frequency, 0), max(r.Frequency, 0), defaultFrequency)
+}
+
+// Factors of the memory limit after a run that was OOMKilled.
+const (
+	memoryStep = 1.5
+	maxFactor  = 4.
+)
+
+// RunOf returns the history entry of a finished or abandoned job; job.Finished is its end. why is the reason of a
+// failure. The message of a failed run also contains its duration, because the entry has no field for it.
+func RunOf(job objects.JobStatus, why string) Run {
+	if job.Outcome == objects.JobSucceeded {
+		return Run{Started: job.Created, Completed: job.Finished}
+	}
+	return Run{Started: job.Created, Failed: true, Message: why + " (after " + job.Finished.Sub(job.Created).Round(time.Second).String() + ")"}
+}
+
+// With returns the repository with more runs in its history. Two runs that started in the same second are the same
+// run. It keeps only the newest HistoryLength runs.
+func (r Repository) With(runs ...Run) Repository {
+	r.History = slices.Clone(r.History)
+	for _, run := range runs {
+		if !r.has(run.Started) {
+			r.History = append(r.History, run)
+		}
+		if !run.Failed && run.Completed.After(r.Last) {
+			r.Last = run.Completed
+		}
+	}
+	slices.SortStableFunc(r.History, func(a, b Run) int { return a.Started.Compare(b.Started) })
+	r.History = r.History[max(0, len(r.History)-HistoryLength):]
+	return r
+}
+
+func (r Repository) has(started time.Time) bool {
+	return slices.ContainsFunc(r.History, func(run Run) bool { return run.Started.Unix() == started.Unix() })
+}
+
+// failures returns the failed runs since the last success, oldest first.
+func (r Repository) failures() []Run {
+	last := len(r.History)
+	for last > 0 && r.History[last-1].Failed {
+		last--
+	}
+	return r.History[last:]
+}
+
+// counts is what the previous runs of a repository imply for its next job.
+type counts struct {
+	failures int     // consecutive
+	factor   float64 // of the memory limit
+}
+
+// after returns the counts after a recorded job.
+func after(job objects.JobStatus) counts {
+	t := counts{failures: job.Failures, factor: job.Factor}
+	if !job.Verdict.Failed() {
+		t.failures = 0
+		return t
+	}
+	t.failures++
+	switch {
+	case job.Verdict != objects.VerdictOutOfMemory:
+	case job.Ours:
+		t.factor = min(t.factor*memoryStep, maxFactor)
+	default: // it had the configured limit
+		t.factor = max(t.factor, memoryStep)
+	}
+	return t
+}
+
+// countsBefore returns the counts before a job, from all existing jobs, oldest first. Lateen's jobs carry it in
+// annotations, because older jobs may have been deleted.
+func (r Repository) countsBefore(job objects.JobStatus, jobs []objects.JobStatus) counts {
+	if job.Ours {
+		return counts{failures: job.Failures, factor: job.Factor}
+	}
+	older := slices.DeleteFunc(slices.Clone(jobs), func(one objects.JobStatus) bool { return !one.Created.Before(job.Created) })
+	return r.countsAfter(older)
+}
+
+// FailuresAfter returns the number of consecutive failures after all existing jobs, oldest first.
+func (r Repository) FailuresAfter(jobs []objects.JobStatus) int { return r.countsAfter(jobs).failures }
+
+// countsAfter returns the counts after all jobs, oldest first. The history and the count of this process cover
+// failures without a job and deleted jobs. The history alone is not enough: Velero's server keeps 3 entries and
+// replaces messages.
+func (r Repository) countsAfter(jobs []objects.JobStatus) counts {
+	t := counts{factor: 1}
+	for _, job := range slices.Backward(jobs) {
+		if job.Verdict != "" {
+			t = after(job)
+			break
+		}
+	}
+	t.failures = max(t.failures, len(r.failures()), r.Failures)
+	return t
+}
+
+// jitterDivisor divides the frequency of a repository; maintenance may be early by at most that fraction.
+const jitterDivisor = 20
+
+// due returns when the next maintenance of a repository is due. It depends only on recorded data, so every
+// coordinator computes the same time.
+func due(r Repository, jobs []objects.JobStatus, policy Policy) time.Time {
+	frequency := policy.FrequencyOf(r)
+	at := r.Created
+	if !r.Last.IsZero() {
+		at = r.Last.Add(frequency - jitter(r, frequency, policy))
+	}
+	if n := len(jobs); n > 0 && !at.After(jobs[n-1].Finished) {
+		// A client set the time of the last success back; the job name derived from that time may be in use.
+		at = jobs[n-1].Finished.Add(time.Second)
+	}
+	t := r.countsAfter(jobs)
+	if t.failures == 0 {
+		return at
+	}
+	retry := r.lastFailure(jobs).Add(backoff(t.failures, policy))
+	if n := len(jobs); n > 0 && t.failures == 1 && jobs[n-1].Verdict == objects.VerdictClassMissing {
+		// The next job is created without the class. Only once in a row, because a class may come and go.
+		retry = jobs[n-1].Finished
+	}
+	if retry.After(at) {
+		return retry
+	}
+	return at
+}
+
+// jitter returns by how much the maintenance of a repository is early. It is never late: a Velero server that also
+// maintains the repository starts a job as soon as it is due.
+func jitter(r Repository, frequency time.Duration, policy Policy) time.Duration {
+	span := min(policy.MaxJitter, frequency/jitterDivisor)
+	if span <= 0 {
+		return 0
+	}
+	sum := sha256.Sum256([]byte(r.UID))
+	return time.Duration(binary.BigEndian.Uint64(sum[:8]) % uint64(span))
+}
+
+// backoff returns the delay after that many consecutive failures.
+func backoff(failures int, policy Policy) time.Duration {
+	pause := policy.MinBackoff
+	for range failures - 1 {
+		if pause >= policy.MaxBackoff/2 {
+			return policy.MaxBackoff
+		}
+		pause *= 2
+	}
+	return min(pause, policy.MaxBackoff)
+}
+
+// lastFailure returns when the last failed run finished, as far as jobs and history still show it.
+func (r Repository) lastFailure(jobs []objects.JobStatus) time.Time {
+	var last time.Time
+	if n := len(jobs); n > 0 && jobs[n-1].Verdict.Failed() {
+		last = jobs[n-1].Finished
+	}
+	if runs := r.failures(); len(runs) > 0 && runs[len(runs)-1].Started.After(last) {
+		last = runs[len(runs)-1].Started // it had no job, or its job is deleted
+	}
+	return last
+}
+
+// day is the period of a Window.
+const day = 24 * time.Hour
+
+// Window is the daily time in which jobs may start, from Start until before End, both since midnight UTC. It may cross
+// midnight. The zero value is the whole day.
+type Window struct {
+	Start, End time.Duration
+}
+
+// next returns the first time in the window that is not before t.
+func (w Window) next(t time.Time) time.Time {
+	if w == (Window{}) {
+		return t
+	}
+	midnight := t.Truncate(day)
+	since := t.Sub(midnight)
+	inside := since >= w.Start && since < w.End
+	if w.End < w.Start {
+		inside = since >= w.Start || since < w.End
+	}
+	switch {
+	case inside:
+		return t
+	case since < w.Start:
+		return midnight.Add(w.Start)
+	}
+	return midnight.Add(day + w.Start)
 }

@@ -8,11 +8,14 @@ import (
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 	"github.com/lateen-project/lateen/reconcile/writes"
@@ -157,4 +160,150 @@ func (r *Reconciler) writeHistory(ctx context.Context, key string, object *veler
 func splitKey(key string) (namespace, name string) {
 	namespace, name, _ = strings.Cut(key, "/")
 	return namespace, name
+}
+
+// Reasons of the Kubernetes Events on backup repositories.
+const (
+	EventMaintained    = "MaintenanceSucceeded"
+	EventNotMaintained = "MaintenanceFailed"
+	EventSkipped       = "MaintenanceSkipped"
+)
+
+// report updates the metrics of a repository and reports a changed reason why it is not maintained.
+func (r *Reconciler) report(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) {
+	switch step.Reason {
+	case maintenance.NotKopia, maintenance.ReadOnly, maintenance.Deleting:
+		r.Metrics.Excluded(object.Name)
+	case maintenance.NotReady, maintenance.NoLocation, maintenance.AlreadyRunning, "":
+		r.exportAge(object)
+	}
+	changed := r.state(key).reported != step.Reason
+	r.update(key, func(state *repositoryState) {
+		state.reported = step.Reason
+		if step.Action != maintenance.Start {
+			state.place = place{}
+		}
+	})
+	if !changed {
+		return
+	}
+	klog.FromContext(ctx).V(2).Info("Maintenance is waiting", "repository", key, "reason", step.Reason)
+	switch step.Reason {
+	case maintenance.ReadOnly:
+		r.Recorder.Eventf(referenceTo(object), corev1.EventTypeNormal, EventSkipped, "Maintenance skipped: BackupStorageLocation %s is read-only", object.Spec.BackupStorageLocation)
+	case maintenance.NoLocation:
+		r.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventSkipped, "Maintenance skipped: BackupStorageLocation %s does not exist. Create it, or delete this repository", object.Spec.BackupStorageLocation)
+	case maintenance.NotKopia, maintenance.NotReady, maintenance.Deleting, maintenance.AlreadyRunning:
+	}
+}
+
+// exportAge exports when a repository was last maintained, and its maintenance frequency.
+func (r *Reconciler) exportAge(object *velerov1.BackupRepository) {
+	repository := maintenance.From(object)
+	r.Metrics.Observe(object.Name, repository.Last, r.Policy.IntervalOf(repository))
+}
+
+// exportLoad exports the number of running jobs, and of due repositories without a job.
+func (r *Reconciler) exportLoad() {
+	running := r.running(r.jobs())
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	due := 0
+	for _, state := range r.states {
+		if state.queued || state.createFailed {
+			due++
+		}
+	}
+	r.Metrics.Load(running, due)
+}
+
+// reportRun reports a run to metrics, log and Events.
+func (r *Reconciler) reportRun(ctx context.Context, object *velerov1.BackupRepository, why string, succeeded bool, took time.Duration) {
+	r.Metrics.Ended(object.Name, succeeded, took)
+	logger := klog.FromContext(ctx)
+	if !succeeded {
+		logger.Error(nil, "Maintenance failed", "repository", klog.KObj(object), "took", took, "message", why)
+		r.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventNotMaintained, "Maintenance failed after %s: %s", took.Round(time.Second), why)
+		return
+	}
+	logger.Info("Maintenance succeeded", "repository", klog.KObj(object), "took", took)
+	r.Recorder.Eventf(referenceTo(object), corev1.EventTypeNormal, EventMaintained, "Maintenance succeeded in %s", took.Round(time.Second))
+}
+
+// referenceTo returns the object reference for Events. Cached objects do not have their kind set.
+func referenceTo(object *velerov1.BackupRepository) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion: velerov1.SchemeGroupVersion.String(), Kind: "BackupRepository",
+		Namespace: object.Namespace, Name: object.Name, UID: object.UID,
+	}
+}
+
+// jobsByLabel holds maintenance jobs by the value of api.LabelRepository.
+type jobsByLabel map[string][]objects.JobStatus
+
+// jobState is what this process knows of a job beyond its caches.
+type jobState struct {
+	// stage was first observed at since, by the clock of this process. The API server and Kubernetes' controllers write
+	// timestamps by other clocks.
+	stage   objects.JobStage
+	since   time.Time
+	record  objects.JobRecord // of a recorded job, even if the job itself could not be written
+	deleted bool              // by this process
+}
+
+// jobs returns all jobs as this process knows them: its own writes and deletions count before the cache has them.
+func (r *Reconciler) jobs() jobsByLabel {
+	jobs, states := jobsByLabel{}, map[types.UID]jobState{}
+	for _, job := range r.writtenJobs.All(r.Jobs.List(), func(job *batchv1.Job) string { return string(job.UID) }) {
+		status, state := objects.ReadJob(job), r.observed[job.UID]
+		status.Deleting = status.Deleting || state.deleted
+		if state.record.Verdict != "" {
+			status.JobRecord = state.record
+		}
+		if stage := status.Stage(); state.since.IsZero() || state.stage != stage {
+			state.stage, state.since = stage, r.Clock.Now()
+		}
+		status.Since = state.since
+		states[job.UID] = state
+		label := job.Labels[api.LabelRepository]
+		jobs[label] = append(jobs[label], status)
+	}
+	r.observed = states
+	return jobs
+}
+
+// wroteJob keeps a job that this process created or updated.
+func (r *Reconciler) wroteJob(job *batchv1.Job) { r.writtenJobs.Record(string(job.UID), job) }
+
+// deletedJob records that a job was deleted. The cache may still show it.
+func (r *Reconciler) deletedJob(uid types.UID) {
+	r.writtenJobs.Forget(string(uid))
+	state := r.observed[uid]
+	state.deleted = true
+	r.observed[uid] = state
+}
+
+// running counts the jobs that work. A job whose last pod has terminated does not, although Kubernetes marks it finished
+// about a second later. A job without a pod counts only while a step ends it: if it has a repository, whose next job waits
+// for its end, or if its repository was deleted, after which it is released.
+func (r *Reconciler) running(jobs jobsByLabel) int {
+	maintained, exists := map[string]bool{}, map[string]bool{}
+	for _, object := range r.Repositories.List() {
+		observed, label := maintenance.From(object), objects.RepositoryLabel(object.Name)
+		maintained[label], exists[label] = observed.Kopia && !observed.Deleting, true
+	}
+	terminated := map[types.UID]int{}
+	for _, pod := range r.TerminalPods.List() {
+		terminated[types.UID(pod.Labels[batchv1.ControllerUidLabel])]++
+	}
+	n := 0
+	for label, own := range jobs {
+		for _, job := range own {
+			working := job.Outcome == objects.JobUnfinished && terminated[job.UID] <= job.Retries
+			if working && (job.HasPod || maintained[label] || !exists[label]) {
+				n++
+			}
+		}
+	}
+	return n
 }

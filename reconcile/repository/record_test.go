@@ -4,18 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/reconcile/maintenance"
 )
 
 // TestAnEndedJobIsCountedOnceDespiteAShortHistory runs beside two servers of Velero. A release keeps 3 entries
@@ -116,3 +122,202 @@ func TestWithoutTheRightToRecordAJobItIsCountedOnceByAProcess(t *testing.T) {
 }
 
 // TestRejectedStartsBackOffWithAHistoryOfThree has no job that could record the number of failures.
+
+// conflictOnce has the API server refuse the next request of that verb on jobs, although the job has not changed. So no
+// event follows.
+func (f *fixture) conflictOnce(verb string) (refused *bool) {
+	refused = new(bool)
+	f.client.PrependReactor(verb, "jobs", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if *refused {
+			return false, nil, nil
+		}
+		*refused = true
+		return true, nil, apierrors.NewConflict(batchv1.Resource("jobs"), "job", errors.New("try again"))
+	})
+	return refused
+}
+
+// finish ends the next job of a repository, and reconciles for a minute without a further event.
+func (f *fixture) finish(key string) {
+	f.Helper()
+	f.pass(f.settle(key))
+	f.settle(key)
+	for _, job := range f.Jobs.List() {
+		if objects.ReadJob(job).Outcome == objects.JobUnfinished {
+			f.change(job.Name, f.end(batchv1.JobComplete))
+		}
+	}
+	for end := f.clock.Now().Add(time.Minute); ; {
+		next := f.settle(key)
+		if next == 0 || f.clock.Now().Add(next).After(end) {
+			return
+		}
+		f.pass(next)
+	}
+}
+
+func TestAConflictWithoutAnEventDoesNotKeepAnOldJob(t *testing.T) {
+	f := newFixture(t)
+	key := f.repository("r1")
+	refused := f.conflictOnce("delete")
+	for range maintenance.DefaultKeep + 1 {
+		f.finish(key)
+	}
+	require.True(t, *refused)
+	require.Len(t, f.names(), maintenance.DefaultKeep)
+}
+
+func TestAConflictWithoutAnEventDoesNotLoseTheRecordOfAJob(t *testing.T) {
+	f := newFixture(t)
+	key := f.repository("r1")
+	refused := f.conflictOnce("patch")
+	f.finish(key)
+	require.True(t, *refused)
+	require.Equal(t, objects.VerdictSucceeded, objects.ReadJob(f.Jobs.List()[0]).Verdict)
+}
+
+// Lateen ends no job of a repository that is not Kopia's: without a pod, it could hold a place for ever.
+func TestAPodlessJobOfARepositoryThatIsNotMaintainedHoldsNoPlace(t *testing.T) {
+	f := newFixture(t)
+	f.Limit = 1
+	restic, queued := f.repository("r1"), f.repository("r2")
+	f.repositories[restic].Spec.RepositoryType = "restic"
+	f.job("theirs", "r1")
+	f.pass(2 * time.Hour)
+	f.settle(restic)
+	f.settle(queued)
+	require.Len(t, f.names(), 2)
+}
+
+// TestADeletedRepositoryHoldsItsPlaceUntilItsJobEnds deletes a repository before its job has a pod, which it soon gets.
+func TestADeletedRepositoryHoldsItsPlaceUntilItsJobEnds(t *testing.T) {
+	f := newFixture(t)
+	f.Limit = 1
+	deleted, queued := f.repository("r1"), f.repository("r2")
+	f.pass(2 * time.Hour)
+	f.settle(deleted)
+	delete(f.repositories, deleted)
+	f.settle(queued)
+	require.Len(t, f.names(), 1)
+	require.Equal(t, f.Policy.PodWait, f.settle(deleted))
+	f.pass(f.Policy.PodWait)
+	f.settle(deleted)
+	f.change(f.names()[0], f.end(batchv1.JobFailed)) // it was released
+	f.settle(queued)
+	require.Len(t, f.names(), 2)
+}
+
+// Kubernetes marks a job finished about a second after its pod has terminated.
+func TestAJobWhosePodHasTerminatedLeavesItsPlace(t *testing.T) {
+	f := newFixture(t)
+	f.Limit = 1
+	first, second := f.repository("r1"), f.repository("r2")
+	f.pass(2 * time.Hour)
+	f.settle(first)
+	job := f.Jobs.List()[0]
+	f.pod(job, corev1.PodStatus{Phase: corev1.PodRunning})
+	f.settle(second)
+	younger := f.repository("r0")
+	f.repositories[younger].Status.LastMaintenanceTime = new(metav1.NewTime(f.clock.Now().Add(-90 * time.Minute)))
+	f.settle(younger)
+	require.Len(t, f.names(), 1)
+
+	clear(f.enqueued)
+	f.TerminalPod(f.pod(job, corev1.PodStatus{Phase: corev1.PodSucceeded}))
+	require.Equal(t, map[string]bool{second: true}, f.enqueued, "as many as there are places, the oldest first")
+	clear(f.enqueued)
+	f.Job(job)
+	require.Equal(t, map[string]bool{first: true, second: true}, f.enqueued, "its end may free the place too")
+	f.settle(second)
+	require.Len(t, f.names(), 2)
+	f.settle(first)
+	require.Len(t, f.names(), 2, "a repository has one unfinished job at most")
+}
+
+func TestAJobWhoseFailedPodIsReplacedKeepsItsPlace(t *testing.T) {
+	f := newFixture(t)
+	f.Limit = 1
+	f.repository("r1")
+	job := f.job("of-another", "r1", func(job *batchv1.Job) { job.Spec.BackoffLimit, job.Status.Failed = new(int32(1)), 1 })
+	f.pod(job, corev1.PodStatus{Phase: corev1.PodFailed})
+	second := f.repository("r2")
+	f.pass(2 * time.Hour)
+	f.settle(second)
+	require.Len(t, f.names(), 1)
+}
+
+func TestAJobThatIsDeletedBeforeItIsCachedIsFollowedByAnother(t *testing.T) {
+	f := newFixture(t)
+	key := f.repository("r1")
+	f.pass(2 * time.Hour)
+	require.Equal(t, f.Policy.PodWait, f.settle(key))
+	f.remove(f.names()[0])
+	f.pass(f.Policy.PodWait)
+	f.settle(key)
+	require.Len(t, f.names(), 1)
+	require.Zero(t, f.patches, "nothing is recorded of a job that somebody deleted")
+}
+
+// The answer of a webhook that denies a request may lack a reason.
+func TestAWrittenJobIsKnownUntilItsDeletion(t *testing.T) {
+	f := newFixture(t)
+	written := f.job("j1", "gone")
+	f.wroteJob(written)
+	known := func() []*batchv1.Job {
+		return f.writtenJobs.All(nil, func(job *batchv1.Job) string { return string(job.UID) })
+	}
+	f.Job(written)
+	require.Equal(t, []*batchv1.Job{written}, known())
+	f.remove("j1")
+	f.job("j2", "gone")
+	f.Job(written)
+	require.Empty(t, known())
+}
+
+func TestALateCacheStartsNoSecondJob(t *testing.T) {
+	f := newFixture(t)
+	key := f.repository("r1")
+	f.Repositories = fixtureRepositories{&fixture{repositories: maps.Clone(f.repositories)}}
+	f.run(key, f.end(batchv1.JobComplete))
+	require.Positive(t, f.settle(key))
+	require.Len(t, f.names(), 1)
+	require.Equal(t, 1, f.patches)
+}
+
+func TestAJobThatAWebhookDeniesLeavesItsPlace(t *testing.T) {
+	f := newFixture(t)
+	f.Limit = 1
+	first, second := f.repository("r1"), f.repository("r2")
+	f.pass(2 * time.Hour)
+	f.client.PrependReactor("create", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		denied := strings.HasPrefix(action.(clienttesting.CreateAction).GetObject().(*batchv1.Job).Name, "r1")
+		return denied, nil, &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusBadRequest, Message: "denied"}}
+	})
+	_, err := f.Reconcile(t.Context(), first)
+	require.ErrorContains(t, err, "denied")
+	f.settle(second)
+	require.Len(t, f.names(), 1)
+}
+
+func TestAJobThatNoCacheHasKeepsItsPlace(t *testing.T) {
+	for name, lost := range map[string]error{"it was created": nil, "its creation had no answer": errors.New("unexpected EOF")} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.Limit, f.Jobs = 1, staleJobs(nil)
+			first, second := f.repository("r1"), f.repository("r2")
+			f.pass(2 * time.Hour)
+			f.client.PrependReactor("create", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
+				if lost != nil {
+					require.NoError(t, f.client.Tracker().Create(action.GetResource(), action.(clienttesting.CreateAction).GetObject(), "velero"))
+				}
+				return lost != nil, nil, lost
+			})
+			_, err := f.Reconcile(t.Context(), first)
+			require.ErrorIs(t, err, lost)
+			f.settle(second)
+			created, err := f.client.BatchV1().Jobs("velero").List(t.Context(), metav1.ListOptions{})
+			require.NoError(t, err)
+			require.Len(t, created.Items, 1)
+		})
+	}
+}

@@ -3,7 +3,11 @@
 package repository
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -167,4 +171,145 @@ func (r *Reconciler) Location(location *velerov1.BackupStorageLocation) {
 			r.Enqueue(object.Namespace + "/" + object.Name)
 		}
 	}
+}
+
+// start creates the due job of a repository if the limit and the older repositories allow it. It returns the delay
+// until the job must have a pod: a job that is deleted before the watch shows it has no event.
+func (r *Reconciler) start(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step, jobs jobsByLabel) (time.Duration, error) {
+	own := maintenance.Waiting{Name: key, Due: step.Due}
+	if !maintenance.MayStart(own, r.waiting(key, jobs), r.running(jobs), r.Limit) {
+		r.update(key, func(state *repositoryState) { state.queued, state.due = true, step.Due })
+		return 0, nil
+	}
+	r.update(key, func(state *repositoryState) { state.queued, state.due = false, time.Time{} })
+	created, err := r.createJob(ctx, object, step)
+	terminal := (*exposer.TerminalError)(nil)
+	switch {
+	case errors.Is(err, exposer.ErrAlreadyMaintained):
+		r.update(key, func(state *repositoryState) { state.createFailed = false })
+		return 0, nil // its event is on the way
+	case errors.As(err, &terminal):
+		never := objects.JobStatus{Outcome: objects.JobFailed, Created: r.Clock.Now(), Finished: r.Clock.Now()}
+		record := objects.JobRecord{Verdict: objects.VerdictFailed, Failures: step.Failures, Factor: step.Factor}
+		return 0, r.recordRuns(ctx, key, object, never, record, terminal.Error())
+	case err != nil:
+		if !errors.Is(err, errUnanswered) && !r.state(key).createFailed {
+			r.update(key, func(state *repositoryState) { state.createFailed = true })
+			r.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventSkipped, "Maintenance job cannot be created, retrying: %v", err)
+		}
+		return 0, err
+	}
+	r.update(key, func(state *repositoryState) { state.createFailed = false })
+	r.wroteJob(created)
+	klog.FromContext(ctx).Info("Started maintenance", "repository", key, "job", created.Name, "due", step.Due,
+		"priorityClass", created.Spec.Template.Spec.PriorityClassName, "memoryFactor", step.Factor)
+	return r.Policy.PodWait, nil
+}
+
+// errUnanswered says that a job may exist in spite of an error. It needs its place then.
+var errUnanswered = errors.New("the API server did not answer")
+
+func (r *Reconciler) createJob(ctx context.Context, object *velerov1.BackupRepository, step maintenance.Step) (*batchv1.Job, error) {
+	plan, err := r.Plan(ctx, object)
+	if err != nil {
+		return nil, err
+	}
+	created, err := r.JobClient.Start(ctx, objects.Job(objects.Maintenance{
+		Name: object.Name, Namespace: object.Namespace, UID: object.UID,
+		VolumeNamespace: object.Spec.VolumeNamespace, Location: object.Spec.BackupStorageLocation, Type: object.Spec.RepositoryType,
+		Due: step.Due, Failures: step.Failures, Factor: step.Factor, Timeout: r.Policy.Timeout,
+	}, plan.Template, plan.Settings))
+	answer := apierrors.APIStatus(nil) // of a webhook it may lack a reason
+	switch {
+	case err == nil:
+		plan.Created(created)
+	case errors.Is(err, exposer.ErrAlreadyMaintained):
+	case !errors.As(err, &answer), apierrors.IsTimeout(err), apierrors.IsServerTimeout(err):
+		return nil, fmt.Errorf("%w: %w", errUnanswered, err)
+	}
+	return created, err
+}
+
+// repositoryState is what this process knows of a repository beyond its caches.
+type repositoryState struct {
+	place
+	reported maintenance.Reason // the last reason that blocked it
+	failures int                // consecutive failed runs, uncreated jobs too
+}
+
+// place is the place of a due repository among the others. It is the zero value for a repository that is not due.
+type place struct {
+	queued       bool      // it waits for a free place
+	due          time.Time // since when it is due, if it is queued
+	createFailed bool      // its job could not be created; it blocks no other repository
+}
+
+func (p place) equal(other place) bool {
+	return p.queued == other.queued && p.due.Equal(other.due) && p.createFailed == other.createFailed
+}
+
+func (r *Reconciler) state(key string) repositoryState {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	return r.states[key]
+}
+
+// update changes the state of a repository. A changed place may let others start, so it enqueues the first ones.
+func (r *Reconciler) update(key string, change func(*repositoryState)) {
+	r.lock.Lock()
+	before := r.states[key]
+	after := before
+	change(&after)
+	if r.states == nil {
+		r.states = map[string]repositoryState{}
+	}
+	r.states[key] = after
+	r.lock.Unlock()
+	if !before.equal(after.place) {
+		r.enqueueQueued()
+	}
+}
+
+// forget drops the state of a repository that does not exist.
+func (r *Reconciler) forget(key string) {
+	if object, known := r.written.Forget(key); known {
+		r.Metrics.DeleteRepository(object.Name)
+	}
+	r.lock.Lock()
+	last := r.states[key]
+	delete(r.states, key)
+	r.lock.Unlock()
+	if !last.equal(place{}) {
+		r.enqueueQueued()
+	}
+}
+
+// enqueueQueued enqueues the first Limit repositories of the queue. So a thousand queued ones are not all reconciled
+// at each end of a job.
+func (r *Reconciler) enqueueQueued() {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	keys := slices.Collect(maps.Keys(r.states))
+	keys = slices.DeleteFunc(keys, func(key string) bool { return !r.states[key].queued })
+	slices.SortFunc(keys, func(a, b string) int {
+		return cmp.Or(r.states[a].due.Compare(r.states[b].due), cmp.Compare(a, b))
+	})
+	for _, key := range keys[:min(r.Limit, len(keys))] {
+		r.Enqueue(key)
+	}
+}
+
+// waiting returns the other repositories whose job is due and can be created.
+func (r *Reconciler) waiting(but string, jobs jobsByLabel) []maintenance.Waiting {
+	var all []maintenance.Waiting
+	for _, object := range r.Repositories.List() {
+		key := object.Namespace + "/" + object.Name
+		if key == but || r.state(key).createFailed {
+			continue
+		}
+		if step := r.next(r.written.Newest(key, object), jobs); step.Action == maintenance.Start {
+			all = append(all, maintenance.Waiting{Name: key, Due: step.Due})
+		}
+	}
+	return all
 }

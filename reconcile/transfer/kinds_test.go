@@ -8,9 +8,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	v1crds "github.com/vmware-tanzu/velero/config/crd/v1/crds"
+	v2alpha1crds "github.com/vmware-tanzu/velero/config/crd/v2alpha1/crds"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/exposer/api"
@@ -233,5 +236,217 @@ func TestReadRestore(t *testing.T) {
 	} {
 		_, err := readRestore(message)
 		require.ErrorContains(t, err, says)
+	}
+}
+
+func TestPodVolumeBackupMetadata(t *testing.T) {
+	type metadata struct {
+		Labels      map[string]string
+		Annotations map[string]string
+		Finalizers  []string
+	}
+	exposing, done := map[string]string{api.LabelExposing: "true"}, map[string]string{api.LabelDone: "true"}
+	for name, test := range map[string]struct {
+		before metadata
+		state  State
+		after  metadata
+	}{
+		"accepting adds the label and the finalizer": {
+			state: State{Phase: Accepted, Finalizer: true},
+			after: metadata{Labels: exposing, Finalizers: []string{api.FinalizerPodVolume}},
+		},
+		"only our finalizer is removed, and the resource is done": {
+			before: metadata{Finalizers: []string{"a/b", api.FinalizerPodVolume, "c/d"}},
+			state:  State{Phase: Completed},
+			after:  metadata{Labels: done, Finalizers: []string{"a/b", "c/d"}},
+		},
+		"an end without anything to clean up is done at once": {
+			before: metadata{Labels: map[string]string{"their": "own"}},
+			state:  State{Phase: Canceled},
+			after:  metadata{Labels: map[string]string{"their": "own", api.LabelDone: "true"}},
+		},
+		"leftovers after the end of another agent are not done": {
+			before: metadata{Annotations: map[string]string{api.AnnotationExposer: "n1"}},
+			state:  State{Phase: Failed, Exposer: "n1"},
+			after:  metadata{Annotations: map[string]string{api.AnnotationExposer: "n1"}},
+		},
+		"no finalizer is added to a deleting object": {
+			before: metadata{Finalizers: []string{"a/b"}},
+			state:  State{Phase: Accepted, Finalizer: true, Deleting: true},
+			after:  metadata{Labels: exposing, Finalizers: []string{"a/b"}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pvb := &velerov1.PodVolumeBackup{}
+			pvb.Labels, pvb.Annotations, pvb.Finalizers = test.before.Labels, test.before.Annotations, test.before.Finalizers
+			PodVolumeBackup().Set(pvb, test.state)
+			written := metadata{pvb.Labels, pvb.Annotations, pvb.Finalizers}
+			require.Equal(t, test.after, written)
+		})
+	}
+}
+
+func TestRestartsAreReadFromAnyAnnotation(t *testing.T) {
+	for reported, restarts := range map[string]int{"": 0, "0": 0, "3": 3, "many": 0, "1.5": 0} {
+		pvb := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{api.AnnotationRestarts: reported}}}
+		require.Equal(t, restarts, PodVolumeBackup().Get(pvb).Restarts, "annotation %q", reported)
+	}
+}
+
+func TestOnlyKopiaIsSupported(t *testing.T) {
+	for uploader, refusal := range map[string]string{
+		"kopia":  "",
+		"restic": "uploader restic is not supported by Lateen; run it with Velero's node-agent",
+		"rsync":  "uploader rsync is not supported by Lateen; run it with Velero's node-agent",
+	} {
+		pvb := &velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{UploaderType: uploader}}
+		require.Equal(t, refusal, PodVolumeBackup().Get(pvb).UnsupportedReason, "uploader %s", uploader)
+	}
+}
+
+func TestDeletionAndCancelAreDistinct(t *testing.T) {
+	pvb := &velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{UploaderType: uploaderKopia}}
+	pvb.DeletionTimestamp = &metav1.Time{Time: now()}
+	state := PodVolumeBackup().Get(pvb)
+	require.Equal(t, State{Phase: New, NodeBound: true, Deleting: true}, state)
+	pvb.DeletionTimestamp, pvb.Spec.Cancel = nil, true
+	require.Equal(t, State{Phase: New, NodeBound: true, Cancel: true}, PodVolumeBackup().Get(pvb))
+}
+
+func TestMetricsNameABackupAsVeleroDoes(t *testing.T) {
+	pvb := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1-x"}}
+	pvb.Spec = velerov1.PodVolumeBackupSpec{BackupStorageLocation: "default", UploaderType: "kopia", Pod: corev1.ObjectReference{Namespace: "app"}}
+	require.Equal(t, Names{Operation: "b1-x-default-app-kopia-backup"}, VeleroMetricNames(pvb), "an orphan has no backup")
+	pvb.OwnerReferences = []metav1.OwnerReference{{Kind: "Backup", Name: "b1", Controller: new(true)}}
+	require.Equal(t, "velero/b1", VeleroMetricNames(pvb).Backup)
+}
+
+func TestARestoreWaitsForTheInitContainer(t *testing.T) {
+	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
+	with := func(statuses ...corev1.ContainerStatus) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db"}, Status: corev1.PodStatus{InitContainerStatuses: statuses}}
+	}
+	waits := "init container restore-wait of pod app/db is not running"
+	for name, test := range map[string]struct {
+		pod    *corev1.Pod
+		awaits string
+	}{
+		"no pod":                                   {nil, "its pod does not run on this node"},
+		"a pod that was just bound":                {with(), waits},
+		"another one runs before it":               {with(corev1.ContainerStatus{Name: "setup", State: running}, corev1.ContainerStatus{Name: "restore-wait"}), waits},
+		"it runs":                                  {with(corev1.ContainerStatus{Name: "restore-wait", State: running}), ""},
+		"it runs though not the first":             {with(corev1.ContainerStatus{Name: "setup", State: ended}, corev1.ContainerStatus{Name: "restore-wait", State: running}), ""},
+		"it has ended":                             {with(corev1.ContainerStatus{Name: "restore-wait", State: ended}), waits},
+		"the init container of Velero before 1.16": {with(corev1.ContainerStatus{Name: "restic-wait", State: running}), waits},
+	} {
+		require.Equal(t, test.awaits, InitBlocker(test.pod), name)
+	}
+}
+
+func TestAPodResumesOnceItsInitContainerHasSucceeded(t *testing.T) {
+	succeeded := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
+	failed := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137}}
+	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	wait := func(now, before corev1.ContainerState) corev1.PodStatus {
+		return corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: []corev1.ContainerStatus{
+			{Name: "setup", State: succeeded}, {Name: "restore-wait", State: now, LastTerminationState: before},
+		}}
+	}
+	for name, test := range map[string]struct {
+		status  corev1.PodStatus
+		resumed bool
+	}{
+		"it waits":                             {wait(running, corev1.ContainerState{}), false},
+		"it was killed and will run again":     {wait(failed, corev1.ContainerState{}), false},
+		"it runs again after it was killed":    {wait(running, failed), false},
+		"it succeeded":                         {wait(succeeded, corev1.ContainerState{}), true},
+		"it runs again after it had succeeded": {wait(running, succeeded), true},
+		"its node was just assigned":           {corev1.PodStatus{Phase: corev1.PodPending}, false},
+		"its containers run":                   {corev1.PodStatus{Phase: corev1.PodRunning}, true},
+		"its containers have ended":            {corev1.PodStatus{Phase: corev1.PodSucceeded}, true},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db"}, Status: test.status}
+		why := PodResumed(pod, "data")
+		require.Equal(t, test.resumed, why != "", name)
+		if test.resumed {
+			require.Contains(t, why, "pod app/db has ended")
+			require.Contains(t, why, "volume data")
+		}
+	}
+	require.Empty(t, PodResumed(nil, "data"), "a deleted pod is reported elsewhere")
+}
+
+func TestARestoreWaitsForTheFirstConsumer(t *testing.T) {
+	waits, binds := storagev1.VolumeBindingWaitForFirstConsumer, storagev1.VolumeBindingImmediate
+	class := func(mode *storagev1.VolumeBindingMode) *storagev1.StorageClass {
+		return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, VolumeBindingMode: mode}
+	}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "data"}}
+	placed := claim.DeepCopy()
+	placed.Annotations = map[string]string{"volume.kubernetes.io/selected-node": "n1"}
+	require.Equal(t, "claim app/data has no consumer, and storage class fast waits for the first", ConsumerBlocker(claim, class(&waits)))
+	require.Empty(t, ConsumerBlocker(placed, class(&waits)))
+	require.Empty(t, ConsumerBlocker(claim, class(&binds)))
+	require.Empty(t, ConsumerBlocker(claim, class(nil)), "Immediate is the default")
+}
+
+func TestPhasesAreThoseOfVelerosDefinitions(t *testing.T) {
+	found := 0
+	for _, definition := range slices.Concat(v1crds.CRDs, v2alpha1crds.CRDs) {
+		kind := slices.IndexFunc(api.Kinds(), func(kind api.Kind) bool { return kind.CRD() == definition.Name })
+		if kind < 0 {
+			continue
+		}
+		found++
+		for _, version := range definition.Spec.Versions {
+			if version.Name != api.Kinds()[kind].GVK.Version {
+				continue
+			}
+			var phases []string
+			for _, phase := range version.Schema.OpenAPIV3Schema.Properties["status"].Properties["phase"].Enum {
+				phases = append(phases, string(phase.Raw))
+			}
+			var known []string
+			for _, phase := range Phases() {
+				known = append(known, `"`+string(phase)+`"`)
+			}
+			require.ElementsMatch(t, phases, known, definition.Name)
+		}
+	}
+	require.Equal(t, len(api.Kinds()), found)
+}
+
+// TestEveryPhaseIsClassified has a row for each phase with the methods of Phase that are true. The methods compare, and
+// the linter sees only switches.
+func TestEveryPhaseIsClassified(t *testing.T) {
+	found := map[Phase][]string{}
+	for _, phase := range Phases() {
+		found[phase] = nil
+		for method := range reflect.TypeFor[Phase]().Methods() {
+			if method.Func.Call([]reflect.Value{reflect.ValueOf(phase)})[0].Bool() {
+				found[phase] = append(found[phase], method.Name)
+			}
+		}
+	}
+	require.Equal(t, map[Phase][]string{
+		New:        {"IsNew"},
+		Accepted:   {"IsPreparing", "NeedsMover", "NeedsSource"},
+		Prepared:   {"HasMover", "IsPreparing", "NeedsSlot", "NeedsSource"},
+		InProgress: {"HasMover", "HasStarted", "IsMoving", "NeedsSource"},
+		Canceling:  {"HasMover", "HasStarted"},
+		Completed:  {"HasSucceeded", "Terminal"},
+		Failed:     {"HasFailed", "Terminal"},
+		Canceled:   {"Terminal"},
+	}, found)
+}
+
+func TestReplacementMoverOfAPodRunsAlone(t *testing.T) {
+	for _, phase := range Phases() {
+		works := phase == InProgress || phase == Canceling
+		for _, restarts := range [][2]int{{0, 0}, {0, 1}, {1, 0}, {2, 1}} {
+			must := State{Phase: Prepared, Restarts: restarts[0]}.MustNotRunBeside(State{Phase: phase, Restarts: restarts[1]})
+			require.Equal(t, works && restarts != [2]int{0, 0}, must, "beside one that is %s, restarts %v", phase, restarts)
+		}
 	}
 }

@@ -4,15 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"text/tabwriter"
 	"time"
 
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/bench/figures"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/fixture"
+	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -181,3 +193,256 @@ func (s *seen) mostOnANode() (most int) {
 	}
 	return most
 }
+
+const (
+	repositories         = 9
+	jobsAtOnce           = 3 // of Lateen
+	jobTakes             = 5 * time.Second
+	maintenanceConfigMap = "repo-maintenance-config"
+)
+
+// jobs plays the pods of maintenance jobs, and counts them.
+type jobs struct {
+	lock      sync.Mutex
+	now, most int
+}
+
+func (j *jobs) add(pods int) {
+	j.lock.Lock()
+	defer j.lock.Unlock()
+	j.now += pods
+	j.most = max(j.most, j.now)
+}
+
+func (j *jobs) Run(ctx context.Context, _ *corev1.Pod, _ node.Host) node.Result {
+	j.add(1)
+	defer j.add(-1)
+	select {
+	case <-time.After(jobTakes):
+		return node.Result{}
+	case <-ctx.Done():
+		return node.Result{ExitCode: 143}
+	}
+}
+
+// maintenance is a number of repositories that are due at the same time.
+func maintenance(ctx context.Context, e *env, a nodeAgent, name string) (all []figure, err error) {
+	pods := &jobs{}
+	installed, err := e.install(ctx, a, name, 1, fixture.Options{Jobs: pods})
+	defer func() { err = errors.Join(err, installed.Close()) }()
+	if err != nil {
+		return nil, err
+	}
+	here := fmt.Sprintf(`{"loadAffinity":[{"nodeSelector":{"matchLabels":{"kubernetes.io/hostname":%q}}}]}`, installed.Nodes[0].Name())
+	if err := installed.ConfigMap(ctx, maintenanceConfigMap, map[string]string{"global": here}); err != nil {
+		return nil, err
+	}
+	program, err := a.start(installed.Env, ctx, installed.Nodes[0], a.maintain...)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := fixture.While(ctx, program)
+	defer stop()
+	due := time.Now()
+	err = fixture.InParallel(repositories, repositories, func(number int) error {
+		return installed.maintained(ctx, fmt.Sprintf("app-default-kopia-%05d", number))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w; the log ends with:\n%s", err, program.Tail())
+	}
+	makespan := time.Since(due)
+	made, err := e.plane.Audit(ctx, cluster.Query{User: installed.user(), Verbs: []string{"create"}, Resources: []string{"jobs"}, Since: due})
+	return []figure{
+		{name: "makespan", value: seconds(makespan), unit: "s"},
+		{name: "jobs made", value: float64(len(made)), most: repositories},
+		{name: "most pods at once", value: float64(pods.most), most: jobsAtOnce},
+	}, err
+}
+
+// maintained makes a repository that has been due for an hour, and waits until its first run has succeeded.
+func (i *installation) maintained(ctx context.Context, name string) error {
+	_, err := i.Repositories().Create(ctx, &velerov1.BackupRepository{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: velerov1.BackupRepositorySpec{
+			VolumeNamespace: "app", BackupStorageLocation: "default", RepositoryType: velerov1.BackupRepositoryTypeKopia,
+			MaintenanceFrequency: metav1.Duration{Duration: time.Hour},
+		},
+		Status: velerov1.BackupRepositoryStatus{
+			Phase: velerov1.BackupRepositoryPhaseReady, LastMaintenanceTime: new(metav1.NewTime(time.Now().Add(-2 * time.Hour))),
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	maintained, err := testenv.Wait(ctx, i.Repositories(), testenv.Named(name), func(repository *velerov1.BackupRepository) bool {
+		return len(repository.Status.RecentMaintenance) > 0
+	})
+	if err != nil {
+		return err
+	}
+	if run := maintained.Status.RecentMaintenance[0]; run.Result != velerov1.BackupRepositoryMaintenanceSucceeded {
+		return fmt.Errorf("maintain repository %s: %s: %s", name, run.Result, run.Message)
+	}
+	return nil
+}
+
+// finished is how many backups are over in the second part of the scenario.
+const finished = 10_000
+
+// memory is what the agent needs when it is ready, in a namespace without backups and in one where thousands are
+// over and not yet expired.
+func memory(ctx context.Context, e *env, a nodeAgent, name string) (all []figure, err error) {
+	installed, err := e.install(ctx, a, name, 1, fixture.Options{})
+	defer func() { err = errors.Join(err, installed.Close()) }()
+	if err != nil {
+		return nil, err
+	}
+	empty, err := installed.weigh(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := installed.history(ctx); err != nil {
+		return nil, err
+	}
+	full, err := installed.weigh(ctx)
+	return []figure{
+		{name: "resident memory, no backups", value: empty, unit: "MiB"},
+		{name: fmt.Sprintf("resident memory, %d finished backups", finished), value: full, unit: "MiB"},
+	}, err
+}
+
+// weigh starts an agent, and returns what it needs.
+func (i *installation) weigh(ctx context.Context) (float64, error) {
+	program, err := i.agent.start(i.Env, ctx, i.Nodes[0], i.agent.works...)
+	if err != nil {
+		return 0, err
+	}
+	resident, err := residentOf(program)
+	return resident, errors.Join(err, program.Kill())
+}
+
+// history creates backups of its node that are over, with all that Velero leaves in one.
+func (i *installation) history(ctx context.Context) error {
+	pod, err := i.Source(ctx, "source", i.Nodes[0])
+	if err != nil {
+		return err
+	}
+	backup, err := i.Backup(ctx, "backup")
+	if err != nil {
+		return err
+	}
+	const atOnce = 16
+	return fixture.InParallel(finished, atOnce, func(int) error {
+		_, err := i.PodVolumeBackup(ctx, backup, pod, "data", func(b *velerov1.PodVolumeBackup) {
+			now := metav1.Now()
+			b.Labels[api.LabelDone] = "true" // as Lateen's agents leave it
+			b.Spec.RepoIdentifier = "repository-of-" + pod.Namespace
+			b.Spec.UploaderSettings = map[string]string{"ParallelFilesUpload": "4"}
+			b.Status = velerov1.PodVolumeBackupStatus{
+				Phase: velerov1.PodVolumeBackupPhaseCompleted, Path: "/" + string(pod.UID),
+				SnapshotID: "0123456789abcdef0123456789abcdef", AcceptedTimestamp: &now,
+				StartTimestamp: &now, CompletionTimestamp: &now,
+			}
+			b.Status.Progress.TotalBytes, b.Status.Progress.BytesDone = 1<<30, 1<<30
+		})
+		return err
+	})
+}
+
+// table has the figures of one scenario, and says when and on which machine they were measured.
+type table struct {
+	scenario, date string
+	load           string     // average of the minute before the scenario began: other work spoils figures
+	figures        [][]figure // of each agent, with the same names in the same order
+}
+
+// figure is one measured value.
+type figure struct {
+	name  string
+	value float64
+	unit  string
+	most  float64 // bound of a count of Lateen's; 0: there is none
+}
+
+func newTable(scenario string) (*table, error) {
+	load, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return nil, fmt.Errorf("read load: %w", err)
+	}
+	average, _, _ := strings.Cut(string(load), " ")
+	return &table{scenario: scenario, date: time.Now().Format(time.DateOnly), load: average}, nil
+}
+
+func (f figure) String() string {
+	return strings.TrimSpace(strconv.FormatFloat(f.value, 'f', -1, 64) + " " + f.unit)
+}
+
+// rows are the head of the table and a row for each figure.
+func (t *table) rows() [][]string {
+	rows := [][]string{{
+		fmt.Sprintf("%s, %s, %d processors, load %s", t.scenario, t.date, runtime.NumCPU(), t.load), "Lateen", "Velero's agent", "ratio", "bound",
+	}}
+	for i, ours := range t.figures[0] {
+		theirs, ratio, bound := t.figures[1][i], "", ""
+		if ours.value > 0 {
+			ratio = strconv.FormatFloat(theirs.value/ours.value, 'f', 1, 64)
+		}
+		if ours.most > 0 {
+			bound = fmt.Sprintf("at most %g", ours.most)
+		}
+		rows = append(rows, []string{ours.name, ours.String(), theirs.String(), ratio, bound})
+	}
+	return rows
+}
+
+// withinBounds returns an error for each figure of Lateen's that is above its bound.
+func (t *table) withinBounds() error {
+	var errs []error
+	for _, f := range t.figures[0] {
+		if f.most > 0 && f.value > f.most {
+			errs = append(errs, fmt.Errorf("%s: %s, want at most %g", f.name, f, f.most))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// print prints the table for a terminal.
+func (t *table) print(out io.Writer) error {
+	columns := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, row := range t.rows() {
+		fmt.Fprintln(columns, strings.Join(row, "\t"))
+	}
+	fmt.Fprintln(columns)
+	return columns.Flush()
+}
+
+// record replaces the table of the scenario in a page.
+func (t *table) record(path string) error {
+	page, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("record figures: %w", err)
+	}
+	old := regexp.MustCompile(`(?m)^\| ` + t.scenario + `, .*\n(\|.*\n)+`).FindIndex(page)
+	if old == nil {
+		return fmt.Errorf("record figures: %s has no table of the scenario %s", path, t.scenario)
+	}
+	var lines strings.Builder
+	for i, row := range t.rows() {
+		fmt.Fprintf(&lines, "| %s |\n", strings.Join(row, " | "))
+		if i == 0 {
+			lines.WriteString("|---|---|---|---|---|\n")
+		}
+	}
+	if err := os.WriteFile(path, []byte(string(page[:old[0]])+lines.String()+string(page[old[1]:])), 0o644); err != nil {
+		return fmt.Errorf("record figures: %w", err)
+	}
+	return nil
+}
+
+// The units below are rounded to what the measuring can tell.
+
+func seconds(d time.Duration) float64 { return rounded(d.Seconds(), 100) }
+
+func milliseconds(d time.Duration) float64 { return rounded(float64(d)/float64(time.Millisecond), 10) }
+
+func rounded(value, parts float64) float64 { return float64(int64(value*parts+0.5)) / parts }

@@ -3,20 +3,27 @@
 package conformance
 
 import (
+	"bytes"
 	"embed"
+	_ "embed" // the recorded results
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"path"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/lateen-project/lateen/exposer/truncate"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -251,4 +258,214 @@ func shapeOf(value any) string {
 	default:
 		return ""
 	}
+}
+
+// match returns how an object is unlike the part of it that is wanted; nothing if it is like that. A map wants its
+// keys, each element of a list wants one that is like it, an empty list or null wants nothing to be there, a text that
+// begins with "~" is a regular expression, and everything else is to be equal.
+func match(want, have any, at string) []string {
+	switch want := want.(type) {
+	case map[string]any:
+		return matchMap(want, have, at)
+	case []any:
+		return matchList(want, have, at)
+	case nil:
+		if !absent(have) {
+			return []string{fmt.Sprintf("%s is %s, want none", at, brief(have))}
+		}
+	case string:
+		text, isText := have.(string)
+		if pattern, ok := strings.CutPrefix(want, "~"); ok {
+			return matchPattern(pattern, have, at)
+		}
+		if !isText || text != want {
+			return []string{fmt.Sprintf("%s is %s, want %q", at, brief(have), want)}
+		}
+	default:
+		if brief(want) != brief(have) {
+			return []string{fmt.Sprintf("%s is %s, want %s", at, brief(have), brief(want))}
+		}
+	}
+	return nil
+}
+
+func matchPattern(pattern string, have any, at string) []string {
+	found, err := regexp.MatchString(pattern, asText(have))
+	switch {
+	case err == nil && found:
+		return nil
+	case absent(have):
+		return []string{fmt.Sprintf("%s is %s", at, brief(have))}
+	default:
+		return []string{fmt.Sprintf("%s is %s, want something like %q", at, brief(have), pattern)}
+	}
+}
+
+func matchMap(want map[string]any, have any, at string) (unlike []string) {
+	fields, _ := have.(map[string]any)
+	for _, key := range slices.Sorted(maps.Keys(want)) {
+		unlike = append(unlike, match(want[key], fields[key], strings.TrimPrefix(at+"."+key, "."))...)
+	}
+	return unlike
+}
+
+func matchList(want []any, have any, at string) (unlike []string) {
+	elements, _ := have.([]any)
+	if len(want) == 0 && !absent(have) {
+		return []string{fmt.Sprintf("%s is %s, want none", at, brief(have))}
+	}
+	for i, element := range want {
+		unlike = append(unlike, nearest(element, elements, fmt.Sprintf("%s[%d]", at, i))...)
+	}
+	return unlike
+}
+
+// nearest is how the element that is most like the one wanted is unlike it; nothing if one is like that.
+func nearest(want any, elements []any, at string) (fewest []string) {
+	for _, element := range elements {
+		unlike := match(want, element, at)
+		if len(unlike) == 0 {
+			return nil
+		}
+		if fewest == nil || len(unlike) < len(fewest) {
+			fewest = unlike
+		}
+	}
+	if _, scalar := want.(string); scalar || fewest == nil {
+		return []string{fmt.Sprintf("%s is missing: %s", at, brief(want))}
+	}
+	return fewest
+}
+
+// absent says that there is nothing: no field, or an empty one.
+func absent(value any) bool {
+	switch value := value.(type) {
+	case nil:
+		return true
+	case string:
+		return value == ""
+	case []any:
+		return len(value) == 0
+	case map[string]any:
+		return len(value) == 0
+	default:
+		return false
+	}
+}
+
+// asText is what a regular expression is held against: a text, or the JSON of what is none.
+func asText(value any) string {
+	if text, ok := value.(string); ok {
+		return text
+	}
+	if value == nil {
+		return ""
+	}
+	return inJSON(value)
+}
+
+// mostShown is how many bytes of a value an error tells.
+const mostShown = 300
+
+// brief is a value as JSON, cut where it gets long.
+func brief(value any) string {
+	if value == nil {
+		return "absent"
+	}
+	return truncate.End(inJSON(value), mostShown)
+}
+
+func inJSON(value any) string {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// placeholders maps the $WORDS of a case to the names of this run.
+type placeholders struct {
+	lock  sync.RWMutex
+	names map[string]string
+}
+
+// of returns the name of a placeholder; "" if it is not known yet.
+func (p *placeholders) of(word string) string {
+	p.lock.RLock()
+	defer p.lock.RUnlock()
+	return p.names[word]
+}
+
+func (p *placeholders) set(word, name string) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	if p.names == nil {
+		p.names = map[string]string{}
+	}
+	p.names[word] = name
+}
+
+func (p *placeholders) all() map[string]string {
+	p.lock.RLock()
+	defer p.lock.RUnlock()
+	return maps.Clone(p.names)
+}
+
+// expand replaces the $WORDS in the texts and keys of an object.
+func expand(value any, description map[string]string) any {
+	switch value := value.(type) {
+	case string:
+		return os.Expand(value, func(word string) string {
+			if known, ok := description[word]; ok {
+				return known
+			}
+			return "$" + word
+		})
+	case []any:
+		expanded := make([]any, len(value))
+		for i, element := range value {
+			expanded[i] = expand(element, description)
+		}
+		return expanded
+	case map[string]any:
+		expanded := make(map[string]any, len(value))
+		for key, element := range value {
+			expanded[expand(key, description).(string)] = expand(element, description) //nolint:forcetypeassert // a text stays one
+		}
+		return expanded
+	default:
+		return value
+	}
+}
+
+// expand replaces the placeholders of an object of the case.
+func (c *caseRun) expand(object Object) Object {
+	return expand(map[string]any(object), c.placeholders.all()).(map[string]any) //nolint:forcetypeassert // a map stays one
+}
+
+// recordedResults are Lateen's on the control plane of all tests, for packages that run in another directory.
+//
+//go:embed results/lateen.json
+var recordedResults []byte
+
+// CompareStatus compares what Play returned for Lateen, on any control plane, with what is recorded of the real one.
+func (c *Case) CompareStatus(status string) error {
+	var report Report
+	if err := json.Unmarshal(recordedResults, &report); err != nil {
+		return fmt.Errorf("read recorded results: %w", err)
+	}
+	recorded := report.of(c)
+	if recorded == nil {
+		return fmt.Errorf("%s: %s has no recorded result; run: make conformance AGENT=lateen CASES='%s'", c.Kind, c.Title, c.Title) //nolint:err113 // for people
+	}
+	var compact bytes.Buffer
+	if len(recorded.Status) > 0 {
+		if err := json.Compact(&compact, recorded.Status); err != nil {
+			return fmt.Errorf("read recorded status: %w", err)
+		}
+	}
+	if compact.String() != status {
+		return fmt.Errorf("the status is\n%s\nwant, as recorded on the real control plane,\n%s", status, &compact) //nolint:err113 // for people
+	}
+	return nil
 }

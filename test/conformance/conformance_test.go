@@ -1,20 +1,28 @@
 package conformance
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/discovery"
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/fixture"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 var (
@@ -96,4 +104,132 @@ func TestThereAreCasesOfEveryKindAndNoTwoDifferOnlyInValues(t *testing.T) {
 		require.Empty(t, shapes[shape], "%s differs only in values", testCase.Title)
 		shapes[shape] = testCase.Title
 	}
+}
+
+// The movers of this file work until they are told to finish: when the other agent writes down how far they are. Velero's
+// gives a backup up whose mover has ended without it (W7).
+const (
+	working = 10 * time.Minute // at most
+	reports = 1200             // in that time: two a second
+)
+
+// A transfer in progress goes on with the same mover when one agent takes the other's place, in both directions.
+func TestATransferGoesOnWhenAnotherAgentTakesOver(t *testing.T) {
+	on := staged(t)
+	for _, test := range []struct {
+		from, to string
+		command  []string
+	}{
+		{from: "velero", to: "lateen", command: []string{"adopt", "--force", "--lateen-image=example.test/lateen:v1"}},
+		{from: "lateen", to: "velero", command: []string{"adopt", "--force", "--undo"}},
+	} {
+		for _, kind := range []testenv.Kind{testenv.PodVolumeBackup, testenv.DataUpload} {
+			t.Run(test.from+" to "+test.to+"/"+string(kind), func(t *testing.T) {
+				t.Parallel()
+				exchange(t, on, kind, test.from, test.to, test.command)
+			})
+		}
+	}
+}
+
+func exchange(t *testing.T, on *Plane, kind testenv.Kind, from, to string, command []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*testenv.Patience) // two agents, the slower of which takes seconds to start
+	defer cancel()
+	first, err := AgentNamed(from)
+	require.NoError(t, err)
+	second, err := AgentNamed(to)
+	require.NoError(t, err)
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	testCase := &Case{Kind: kind, Title: t.Name(), Mover: Mover{Takes: Duration(working)}}
+	s := on.newRun(first, testCase, t.TempDir(), fail)
+	defer s.end()
+	require.NoError(t, s.build(ctx))
+	finish := make(chan struct{})
+	s.Movers.Finish, s.Movers.Reports = finish, reports
+	admin := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, plane.WriteKubeconfig(plane.Admin(), admin, s.Namespace))
+	if from == "lateen" {
+		s.lateen(ctx, t, admin, "adopt", "--force", "--lateen-image=example.test/lateen:v1")
+	}
+	s.settled(ctx, t)
+	require.NoError(t, s.startAgent(ctx))
+	created, err := s.create(ctx, s.alter)
+	require.NoError(t, err)
+	name := created.GetName()
+	far := func(bytes int64) func(*testenv.Transfer) bool {
+		return func(seen *testenv.Transfer) bool { return seen.Status.Progress.BytesDone > bytes }
+	}
+	_, err = s.Transfers(kind).Wait(ctx, name, far(0))
+	require.NoError(t, err)
+
+	s.lateen(ctx, t, admin, command...)
+	s.hosts[0].endAgent()
+	before, err := s.Transfers(kind).Get(ctx, name)
+	require.NoError(t, err)
+	s.agent = second
+	s.settled(ctx, t)
+	require.NoError(t, s.startAgent(ctx))
+	_, err = s.Transfers(kind).Wait(ctx, name, far(before.Status.Progress.BytesDone))
+	require.NoError(t, err, "the agent: %v", context.Cause(ctx))
+	close(finish)
+	ended, err := s.Transfers(kind).Wait(ctx, name, testenv.Settled)
+	require.NoError(t, err, "the agent: %v", context.Cause(ctx))
+	require.Equal(t, testenv.Completed, ended.Status.Phase, ended.Status.Message)
+	require.EqualValues(t, 1000, ended.Status.Progress.BytesDone)
+	require.NoError(t, s.WaitPodGone(ctx, s.Namespace, name))
+	require.NoError(t, s.WaitClaimGone(ctx, s.Namespace, name))
+	made, err := s.MoversMade(ctx, name)
+	require.NoError(t, err)
+	require.Equal(t, 1, made)
+}
+
+// settled waits until server and agent have their pods, and every pod of the node has its directory. Where one has not yet,
+// or no more, Velero's agent ends as it starts, and the kubelet, which nobody plays for it here, would start it again.
+func (c *caseRun) settled(ctx context.Context, t *testing.T) {
+	t.Helper()
+	here := metav1.ListOptions{FieldSelector: "spec.nodeName=" + c.placeholders.of("NODE")}
+	list, err := c.Kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, here)
+	require.NoError(t, err)
+	pods := map[types.UID]*corev1.Pod{}
+	for i := range list.Items {
+		pods[list.Items[i].UID] = &list.Items[i]
+	}
+	here.ResourceVersion = list.ResourceVersion
+	changes, err := c.Kube.CoreV1().Pods(metav1.NamespaceAll).Watch(ctx, here)
+	require.NoError(t, err)
+	defer changes.Stop()
+	for !allRun(pods) {
+		change, open := <-changes.ResultChan()
+		require.True(t, open, "the pods of the node do not settle")
+		pod, ok := change.Object.(*corev1.Pod)
+		require.True(t, ok)
+		if pods[pod.UID] = pod; change.Type == watch.Deleted {
+			delete(pods, pod.UID)
+		}
+	}
+}
+
+// allRun says that server and agent have pods, and that every pod runs and is to stay.
+func allRun(pods map[types.UID]*corev1.Pod) bool {
+	roles := map[string]bool{}
+	for _, pod := range pods {
+		if pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil {
+			return false
+		}
+		roles[pod.Labels["deploy"]+pod.Labels["role"]] = true
+	}
+	return roles["velero"] && roles["node-agent"]
+}
+
+// lateen runs the command-line program as an administrator.
+func (c *caseRun) lateen(ctx context.Context, t *testing.T, kubeconfig string, args ...string) {
+	t.Helper()
+	binary, err := cluster.FindBinary("lateen")
+	require.NoError(t, err)
+	command := exec.CommandContext(ctx, binary, append(args, "--namespace="+c.Namespace, "--kubeconfig="+kubeconfig)...)
+	command.Env = []string{"HOME=" + t.TempDir()}
+	out, err := command.CombinedOutput()
+	require.NoError(t, err, string(out))
 }

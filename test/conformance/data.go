@@ -2,8 +2,10 @@ package conformance
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -132,4 +134,63 @@ func (c *caseRun) transferNow(name string) (transfer *testenv.Transfer, err erro
 	c.plane.History.lock.Lock()
 	defer c.plane.History.lock.Unlock()
 	return c.transfer(name)
+}
+
+// repository is the kind of cases about maintenance, whose resource is no transfer.
+const repository testenv.Kind = "BackupRepository"
+
+// kinds are those that there are cases of.
+func kinds() []testenv.Kind { return append(testenv.Kinds(), repository) }
+
+// jobs plays maintenance, which succeeds at once.
+type jobs struct{}
+
+func (jobs) Run(context.Context, *corev1.Pod, node.Host) node.Result { return node.Result{} }
+
+// maintains reports whether the case is about maintenance.
+func (c *Case) maintains() bool { return c.Kind == repository }
+
+// configureJobs writes the ConfigMap of maintenance jobs, whose pods are for the first node unless the case says otherwise.
+func (c *caseRun) configureJobs(ctx context.Context) error {
+	if c.testCase.Maintenance == nil {
+		return nil
+	}
+	data := map[string]string{}
+	for key, content := range c.testCase.Maintenance {
+		content = maps.Clone(content)
+		if content["loadAffinity"] == nil {
+			content["loadAffinity"] = c.here()
+		}
+		text, err := json.Marshal(c.expand(content))
+		if err != nil {
+			return fmt.Errorf("write key %s of ConfigMap %s: %w", key, jobMap, err)
+		}
+		description := c.placeholders.all()
+		data[fmt.Sprint(expand(key, description))] = string(text)
+	}
+	return c.ConfigMap(ctx, jobMap, data)
+}
+
+// prepareRepository makes a repository that is Ready and due. Nothing looks into it but its jobs, which are played.
+func (c *caseRun) prepareRepository() error {
+	c.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
+		wanted := &velerov1.BackupRepository{
+
+			ObjectMeta: metav1.ObjectMeta{Name: c.Apps + "-default-kopia-abcde"},
+			Spec: velerov1.BackupRepositorySpec{
+				VolumeNamespace: c.Apps, BackupStorageLocation: "default", RepositoryType: velerov1.BackupRepositoryTypeKopia,
+				MaintenanceFrequency: metav1.Duration{Duration: frequency},
+			},
+			Status: velerov1.BackupRepositoryStatus{Phase: velerov1.BackupRepositoryPhaseReady},
+		}
+		if err := alter(wanted); err != nil {
+			return nil, err
+		}
+		created, err := c.Repositories().Create(ctx, wanted, metav1.CreateOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("create repository: %w", err)
+		}
+		return created, nil
+	}
+	return nil
 }

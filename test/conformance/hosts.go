@@ -2,20 +2,28 @@ package conformance
 
 import (
 	"context"
+	"debug/buildinfo"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/cluster/process"
 	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
@@ -213,4 +221,260 @@ func (c *caseRun) startOn(ctx context.Context, agent *Agent, on *host) error {
 func hostPort(config *rest.Config) string {
 	_, address, _ := strings.Cut(config.Host, "://")
 	return address
+}
+
+// Agent is a node-agent that cases can be played against.
+type Agent struct {
+	Name  string // of it, and of its binary
+	Title string // with its version
+	Args  []string
+	// Maintains is what maintains repositories; nil: the agent.
+	Maintains []string
+	Account   string // its ServiceAccount
+	// Patience is how long it may take for all that a case expects. MayFail says that a case that fails tells something
+	// about it, and is no fault.
+	Patience time.Duration
+	// Settle is how long it may take, once a transfer has ended, for everything else.
+	Settle  time.Duration
+	MayFail bool
+	// sandboxed gives it a network of its own and the files that its container has: Velero's agent serves on fixed ports.
+	sandboxed bool
+	binary    string
+}
+
+// AgentNamed finds an agent, whose binary must have been built.
+func AgentNamed(name string) (*Agent, error) {
+	agents := map[string]*Agent{
+		// An agent that was killed holds the coordinator's Lease for half a minute; another one cleans up after it.
+		"lateen": {
+			Name: name, Title: "Lateen", Account: deploy.ServiceAccountName, Patience: testenv.Patience, Settle: testenv.Patience,
+			Args: []string{"node-agent", "--cancel-grace=1s", "--metrics-address=127.0.0.1:0"},
+		},
+		// Velero waits at most ten minutes for anything that a case does not shorten (velero-protocol 2.6).
+		"velero": {
+			Name: name, Title: "Velero", Account: "velero", Patience: 11 * time.Minute, Settle: 2 * time.Minute, MayFail: true, sandboxed: true,
+			Args: []string{"node-agent", "server"},
+			Maintains: []string{
+				"server", "--plugin-dir=/plugins", "--profiler-address=127.0.0.1:0", "--disable-controllers=" + strings.Join(node.IdleControllers(), ","),
+			},
+		},
+		// The agent of the release before, from which a case may begin.
+		"velero-1.17": {Name: name, Title: "Velero", Account: "velero", Args: []string{"node-agent", "server"}, sandboxed: true},
+	}
+	agent := agents[name]
+	if agent == nil {
+		return nil, fmt.Errorf("agent %q is not known: want lateen or velero", name)
+	}
+	var err error
+	if agent.binary, err = cluster.FindBinary(name); err != nil {
+		return nil, err
+	}
+	info, err := buildinfo.ReadFile(agent.binary)
+	if err != nil {
+		return nil, fmt.Errorf("read version of %s: %w", agent.binary, err)
+	}
+	for _, module := range info.Deps {
+		if module.Path == "github.com/vmware-tanzu/velero" && agent.Title == "Velero" {
+			agent.Title += " " + strings.TrimPrefix(module.Version, "v")
+		}
+	}
+	return agent, nil
+}
+
+// arguments are those of the agent for a case: its own, and flags that all agents have.
+func (a *Agent) arguments(testCase *Case) []string {
+	if testCase.maintains() && a.Maintains != nil {
+		return append(slices.Clone(a.Maintains), "--repo-maintenance-job-configmap="+jobMap)
+	}
+	args := append(slices.Clone(a.Args), "--node-agent-configmap="+fixture.ConfigMap)
+	if testCase.maintains() {
+		args = append(args, "--repo-maintenance-job-configmap="+jobMap)
+	}
+	if testCase.Repository != nil {
+		args = append(args, "--backup-repository-configmap="+repositoryMap)
+	}
+	if timeout := testCase.PrepareTimeout; timeout != 0 {
+		args = append(args, "--data-mover-prepare-timeout="+time.Duration(timeout).String())
+	}
+	return args
+}
+
+// run is one process of an agent.
+type run struct {
+	process  *process.Process
+	log      string
+	expected func() // has its end be no fault
+}
+
+// start starts the agent.
+func (a *Agent) start(at fixture.Place) (*run, error) {
+	r := &run{log: filepath.Join(at.Dir, "agent.log")}
+	log, err := os.OpenFile(r.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("make log: %w", err)
+	}
+	defer log.Close()
+	if !a.sandboxed {
+		command := exec.Command(a.binary, slices.Concat(at.Args, []string{"--kubeconfig=" + at.Kubeconfig, "--namespace=" + at.Namespace})...)
+		command.Stdout, command.Stderr, command.Env = log, log, []string{"NODE_NAME=" + at.Node, "HOME=" + at.Dir}
+		r.process, err = process.Start(command)
+		return r, err
+	}
+	r.process, err = fixture.StartSandboxed(a.binary, at, log)
+	return r, err
+}
+
+// end kills the agent as the machine would: bubblewrap passes no other signal on.
+func (r *run) end() { _ = r.process.Kill() } // one that cannot be killed is gone
+
+// watch returns an error if the agent ends by itself before ctx is done.
+func (r *run) watch(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-r.process.Ended():
+		return errors.New("the agent ended by itself: " + r.tail())
+	}
+}
+
+// tail is the last line of the log.
+func (r *run) tail() string {
+	text, err := os.ReadFile(r.log)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return lines[len(lines)-1]
+}
+
+// prepare makes what is moved, and how its resource is made.
+func (c *caseRun) prepare(ctx context.Context) error {
+	switch c.testCase.Kind {
+	case testenv.PodVolumeBackup:
+		return c.preparePodVolumeBackup(ctx)
+	case testenv.PodVolumeRestore:
+		return c.preparePodVolumeRestore(ctx)
+	case testenv.DataUpload:
+		return c.prepareDataUpload(ctx)
+	case repository:
+		return c.prepareRepository()
+	default:
+		return c.prepareDataDownload(ctx)
+	}
+}
+
+func (c *caseRun) preparePodVolumeBackup(ctx context.Context) error {
+	volume, err := c.podVolume(ctx)
+	if err != nil {
+		return err
+	}
+	created, err := c.SourcePod(ctx, "app", c.placeholders.of("NODE"), volume)
+	if err != nil {
+		return err
+	}
+	pod, err := c.ready(ctx, created.Name, testenv.Ready)
+	if err != nil {
+		return err
+	}
+	if err := c.fillPod(ctx, pod); err != nil {
+		return err
+	}
+	backup, err := c.backup(ctx)
+	if err != nil {
+		return err
+	}
+	c.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
+		var unread error
+		created, err := c.PodVolumeBackup(ctx, backup, pod, "data", func(wanted *velerov1.PodVolumeBackup) { unread = alter(wanted) })
+		return created, firstError(unread, err)
+	}
+	return nil
+}
+
+func (c *caseRun) preparePodVolumeRestore(ctx context.Context) error {
+	volume, err := c.podVolume(ctx)
+	if err != nil {
+		return err
+	}
+	restore, err := c.restore(ctx)
+	if err != nil {
+		return err
+	}
+	created, err := c.RestorePod(ctx, restore, "app", c.placeholders.of("NODE"), volume)
+	if err != nil {
+		return err
+	}
+	pod, err := c.ready(ctx, created.Name, testenv.WaitsForRestore)
+	if err != nil {
+		return err
+	}
+	c.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
+		var unread error
+		created, err := c.PodVolumeRestore(ctx, restore, pod, "data", "a-snapshot", c.Apps,
+			func(wanted *velerov1.PodVolumeRestore) { unread = alter(wanted) })
+		return created, firstError(unread, err)
+	}
+	return nil
+}
+
+// backup makes the Backup that owns what is backed up.
+func (c *caseRun) backup(ctx context.Context) (*velerov1.Backup, error) {
+	created, err := c.Backup(ctx, "nightly")
+	if err == nil {
+		c.placeholders.set("OWNER", string(created.UID))
+	}
+	return created, err
+}
+
+// restore makes the Restore that owns what is restored.
+func (c *caseRun) restore(ctx context.Context) (*velerov1.Restore, error) {
+	created, err := c.Restore(ctx, "nightly")
+	if err == nil {
+		c.placeholders.set("OWNER", string(created.UID))
+	}
+	return created, err
+}
+
+// podVolume is the volume of a pod that is backed up or restored.
+func (c *caseRun) podVolume(ctx context.Context) (corev1.Volume, error) {
+	if !c.testCase.Volume.Claim {
+		return testenv.EmptyDir("data"), nil
+	}
+	mode := corev1.PersistentVolumeFilesystem
+	if c.testCase.Volume.Block {
+		mode = corev1.PersistentVolumeBlock
+	}
+	source := corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+		Driver: "csi.example.com", VolumeHandle: "handle-of-" + c.Apps, VolumeAttributes: map[string]string{"dir": c.dir},
+	}}
+	claim, err := c.Claim(ctx, "data", source, mode)
+	if err != nil {
+		return corev1.Volume{}, err
+	}
+	c.placeholders.set("VOLUME", claim.Spec.VolumeName)
+	return testenv.ClaimVolume("data", claim.Name), nil
+}
+
+// alter changes a resource as the case wants, before it is created.
+func (c *caseRun) alter(wanted metav1.Object) error {
+	if c.testCase.Transfer == nil {
+		return nil
+	}
+	patch, err := json.Marshal(c.expand(c.testCase.Transfer))
+	if err != nil {
+		return fmt.Errorf("write change of the resource: %w", err)
+	}
+	if err := json.Unmarshal(patch, wanted); err != nil {
+		return fmt.Errorf("change the resource: %w", err)
+	}
+	return nil
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

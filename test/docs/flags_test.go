@@ -1,15 +1,29 @@
 package docs
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"os/exec"
+	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/exposer/priority"
+	"github.com/lateen-project/lateen/metrics"
+	"github.com/lateen-project/lateen/reconcile/transfer"
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -124,6 +138,276 @@ func TestCommandsThatAreNamedExist(t *testing.T) {
 			for _, code := range codes(each.text) {
 				if description := strings.Fields(code); len(description) > 1 && description[0] == "lateen" && description[1] != "…" {
 					require.Contains(t, known, description[1], "%s:%d names a command that is none", d.name, each.number)
+				}
+			}
+		}
+	}
+}
+
+// agents runs the pods of Lateen's agents as processes and leaves everything else idle.
+type agents struct {
+	plane  *cluster.Cluster
+	lateen string // the program
+}
+
+func (a agents) Run(ctx context.Context, pod *corev1.Pod, host node.Host) node.Result {
+	container := pod.Spec.Containers[0]
+	if pod.Labels["role"] != "node-agent" || !strings.Contains(container.Image, "lateen") {
+		return node.Idle{}.Run(ctx, pod, host)
+	}
+	command, err := a.command(ctx, pod, host)
+	if err == nil {
+		err = command.Run()
+	}
+	if ended := (*exec.ExitError)(nil); err != nil && !errors.As(err, &ended) {
+		fmt.Fprintln(host.Log, "node:", err)
+	}
+	if err != nil {
+		return node.Result{ExitCode: 1, Message: err.Error()}
+	}
+	return node.Result{}
+}
+
+// command is the program with the arguments and the environment of its pod, as the pod's ServiceAccount.
+func (a agents) command(ctx context.Context, pod *corev1.Pod, host node.Host) (*exec.Cmd, error) {
+	own, err := a.plane.ServiceAccount(ctx, pod.Namespace, pod.Spec.ServiceAccountName)
+	if err != nil {
+		return nil, err
+	}
+	kubeconfig := filepath.Join(host.PodDir, "kubeconfig")
+	if err := a.plane.WriteKubeconfig(own, kubeconfig, pod.Namespace); err != nil {
+		return nil, err
+	}
+	args := append(pod.Spec.Containers[0].Args, "--kubeconfig="+kubeconfig, "--metrics-address=127.0.0.1:0")
+	command := exec.CommandContext(ctx, a.lateen, args...)
+	command.Env = []string{"NODE_NAME=" + host.Node, "VELERO_NAMESPACE=" + pod.Namespace}
+	command.Stdout, command.Stderr = host.Log, host.Log
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
+	command.WaitDelay = 4 * time.Second // a node waits for 5 s
+	return command, nil
+}
+
+// fieldsRead are the names of all fields that the parser knows, at any depth and of any ConfigMap, by the function that
+// reads them: the keys of its literal of type fields.
+func fieldsRead(t *testing.T) map[string][]string {
+	t.Helper()
+	all := map[string][]string{}
+	field := regexp.MustCompile(`(?m)(?:^\t+|fields\{)(?:"(\w+)"|string\(Section(\w+)\)): `)
+	for function := range strings.SplitSeq(sources(t)["cmd/lateen/configmap"], "\nfunc ") {
+		if !strings.Contains(function, "fields{") {
+			continue
+		}
+		name := first(`^(?:\([^)]*\) )?(\w+)`, function)[0]
+		for _, found := range field.FindAllStringSubmatch(function, -1) {
+			all[name] = append(all[name], found[1]+sectionOf(found[2]))
+		}
+	}
+	require.NotEmpty(t, all)
+	return all
+}
+
+// sectionOf is the section with a constant of that name.
+func sectionOf(constant string) string {
+	for _, section := range configmap.Sections() {
+		if strings.EqualFold(string(section), constant) {
+			return string(section)
+		}
+	}
+	return ""
+}
+
+// schema is how one ConfigMap is read.
+type schema struct {
+	function string                                   // that reads its first level
+	parse    func(example string) []configmap.Problem // says what is wrong with a configuration
+}
+
+// schemas are those of all ConfigMaps, by the section of docs/configuration.md.
+func schemas() map[string]schema {
+	return map[string]schema{
+		"The ConfigMap of --node-agent-configmap": {"sections", func(example string) []configmap.Problem {
+			_, problems := configmap.Parse(map[string]string{"config": example}, nil)
+			return problems
+		}},
+		"The ConfigMap of --backup-repository-configmap": {"ParseRepository", func(example string) []configmap.Problem {
+			_, problems := configmap.ParseRepository(map[string]string{"kopia": example})
+			return problems
+		}},
+		"The ConfigMap of --repo-maintenance-job-configmap": {"maintenance", func(example string) []configmap.Problem {
+			_, problems := configmap.ParseMaintenance(map[string]string{"global": example}, "")
+			return problems
+		}},
+	}
+}
+
+// Each field has a row: its name, its default, an example that the agent takes, and what it is for.
+func TestEveryFieldOfAConfigMapIsDescribed(t *testing.T) {
+	read := fieldsRead(t)
+	var known, described []string
+	for _, names := range read {
+		known = append(known, names...)
+	}
+	index := regexp.MustCompile(`\[\]|<[^>]*>`)
+	for title, schema := range schemas() {
+		var sections []string
+		for _, row := range rows(page(t, "configuration").section(t, title)) {
+			require.Len(t, row, 4, "%s: %s", title, row[0])
+			require.NotEmpty(t, row[1], "%s: the default of %s", title, row[0])
+			require.NotEmpty(t, row[3], "%s: what %s is for", title, row[0])
+			examples := codes(row[2])
+			require.Len(t, examples, 1, "%s: the example of %s", title, row[0])
+			require.Empty(t, schema.parse("{"+examples[0]+"}"), "%s: the example of %s", title, row[0])
+			for _, path := range codes(row[0]) {
+				names := strings.FieldsFunc(index.ReplaceAllString(path, ""), func(r rune) bool { return r == '.' })
+				require.NotEmpty(t, names, row[0])
+				described = append(described, names...)
+				if !strings.HasPrefix(path, ".") {
+					sections = append(sections, names[0])
+				}
+				require.Contains(t, examples[0], strconv.Quote(names[len(names)-1]), "%s: the example of %s", title, path)
+			}
+		}
+		require.Equal(t, sorted(read[schema.function]), sorted(sections), title)
+	}
+	require.Equal(t, sorted(known), sorted(described))
+}
+
+// Defaults that can be had from the parser are those that the tables say.
+func TestDefaultsOfFieldsAreThose(t *testing.T) {
+	defaults := map[string]string{}
+	for title := range schemas() {
+		for _, row := range rows(page(t, "configuration").section(t, title)) {
+			for _, path := range codes(row[0]) {
+				defaults[path] = row[1]
+			}
+		}
+	}
+	usual := configmap.Defaults()
+	require.Equal(t, strconv.Itoa(usual.GlobalConcurrency), defaults["loadConcurrency.globalConfig"])
+	require.Zero(t, usual.PrepareQueueLength)
+	require.Equal(t, "by the slots", defaults["loadConcurrency.prepareQueueLength"])
+	require.Equal(t, strconv.FormatBool(usual.Movers.Privileged), defaults["privilegedFsBackup"])
+	require.Equal(t, strconv.FormatBool(usual.Movers.IgnoreDelayBinding), defaults["restorePVC.ignoreDelayBinding"])
+	require.Equal(t, fmt.Sprint(configmap.DefaultCacheLimit>>20), defaults["cacheLimitMB"])
+	require.Equal(t, strconv.Itoa(configmap.DefaultMaintenance().Jobs.Keep), defaults["keepLatestMaintenanceJobs"])
+}
+
+// Labels of metrics have these values, and an operator who sees one finds it.
+func TestEveryReasonOfAProblemIsDescribed(t *testing.T) {
+	section := page(t, "configuration").section(t, "Problems")
+	var known, described []string
+	for _, reason := range configmap.Reasons() {
+		known = append(known, string(reason))
+	}
+	for _, row := range rows(section) {
+		described = append(described, codes(row[0])...)
+	}
+	require.Equal(t, sorted(known), sorted(described))
+}
+
+// everyMetric is what an agent registers, by name, with its labels.
+func everyMetric(t *testing.T) map[string][]string {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	all := metrics.New(registry, "v1", "node-1")
+	all.Slots(func() int { return 1 }, func() int { return 0 })
+	all.Queue(0)
+	all.ConfigHash(7)
+	all.Transfers(func() []metrics.Count { return nil })
+	all.Coordination("pods")
+	all.Maintenance()
+	descriptions := make(chan *prometheus.Desc)
+	go func() {
+		registry.Describe(descriptions)
+		close(descriptions)
+	}()
+	form := regexp.MustCompile(`fqName: "([^"]+)".* variableLabels: \{([^}]*)\}`)
+	found := map[string][]string{}
+	for each := range descriptions {
+		parts := form.FindStringSubmatch(each.String())
+		require.NotNil(t, parts, each.String())
+		found[parts[1]] = strings.FieldsFunc(parts[2], func(r rune) bool { return r == ',' })
+	}
+	return found
+}
+
+// What is registered by a method that the test does not know of is found by its name in the source.
+func TestEveryMetricIsLookedAt(t *testing.T) {
+	known := everyMetric(t)
+	for _, name := range first(`"((?:lateen|velero|podVolume|rest_client|workqueue)_[a-z_]*[a-z])"`, sources(t)["metrics"]) {
+		require.Contains(t, known, name, "everyMetric does not register it")
+	}
+}
+
+func TestEveryMetricIsDescribed(t *testing.T) {
+	known := everyMetric(t)
+	described := map[string]bool{}
+	for _, row := range rows(page(t, "metrics").section(t, "Metrics")) {
+		if len(row) == 2 {
+			continue // the values of labels
+		}
+		require.NotEmpty(t, row[2], "docs/metrics.md: what %s says", row[0])
+		for _, name := range codes(row[0]) {
+			described[name] = true
+			if prefix, is := strings.CutSuffix(name, "*"); is {
+				require.Contains(t, []string{"go_", "process_"}, prefix, "only what client_golang collects by itself is described by a prefix")
+				for each := range known {
+					if strings.HasPrefix(each, prefix) {
+						delete(known, each)
+					}
+				}
+				continue
+			}
+			labels, exists := known[name]
+			require.True(t, exists, "docs/metrics.md describes the metric %s, which no agent has", name)
+			require.ElementsMatch(t, labels, codes(row[1]), "docs/metrics.md: the labels of %s", name)
+		}
+	}
+	for name, labels := range known {
+		require.True(t, described[name], "docs/metrics.md does not describe the metric %s %v below \"Metrics\"", name, labels)
+	}
+}
+
+// Who sees a reason in a label finds it.
+func TestEveryReasonInALabelIsNamed(t *testing.T) {
+	known := map[string][]string{}
+	for _, reason := range objects.LostReasons() {
+		known["lateen_mover_restarts_total"] = append(known["lateen_mover_restarts_total"], string(reason))
+	}
+	for _, reason := range priority.Reasons() {
+		known["lateen_priority_class_fallbacks_total"] = append(known["lateen_priority_class_fallbacks_total"], string(reason))
+	}
+	for _, reasons := range transfer.TerminalReasons() {
+		for _, reason := range reasons {
+			known["lateen_transfers_finished_total"] = append(known["lateen_transfers_finished_total"], string(reason))
+		}
+	}
+	described := map[string][]string{}
+	for _, row := range rows(page(t, "metrics").section(t, "Metrics")) {
+		if len(row) == 2 {
+			described[strings.Trim(row[0], "`")] = sorted(codes(row[1]))
+		}
+	}
+	for name := range known {
+		known[name] = sorted(known[name])
+	}
+	require.Equal(t, known, described)
+}
+
+// A metric that is named anywhere is one.
+func TestMetricsThatAreNamedExist(t *testing.T) {
+	known := everyMetric(t)
+	name := regexp.MustCompile(`\b(lateen|podVolume|rest_client|workqueue)_[a-z_]*[a-z]\b`)
+	for _, d := range documents(t) {
+		for _, each := range d.prose {
+			for _, code := range codes(each.text) {
+				if strings.HasSuffix(code, "*") {
+					continue
+				}
+				for _, found := range name.FindAllString(code, -1) {
+					found = regexp.MustCompile(`_(bucket|sum)$`).ReplaceAllString(found, "")
+					require.Contains(t, known, found, "%s:%d names a metric that no agent has", d.name, each.number)
 				}
 			}
 		}

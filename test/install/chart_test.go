@@ -1,11 +1,25 @@
 package install
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/testenv"
@@ -63,4 +77,269 @@ func TestTheChartIsInstalledUpgradedRolledBackAndRemoved(t *testing.T) {
 		_, err = s.found(*manifest)
 		require.True(t, apierrors.IsNotFound(err), "%s is left: %v", manifest.GetKind(), err)
 	}
+}
+
+// chart is the folder of the Helm chart.
+const chart = "../../deploy/chart"
+
+// rendered returns the objects of the chart with values, by kind and name.
+func rendered(t *testing.T, namespace, values string) map[string]runtime.Object {
+	t.Helper()
+	out, complaints, err := template(t, namespace, values)
+	require.NoError(t, err, complaints)
+	all := map[string]runtime.Object{}
+	for document := range strings.SplitSeq(out, "\n---\n") {
+		var object unstructured.Unstructured
+		require.NoError(t, yaml.UnmarshalStrict([]byte(document), &object.Object))
+		if object.Object != nil {
+			all[object.GetKind()+" "+object.GetName()] = typed(t, &object)
+		}
+	}
+	return all
+}
+
+func template(t *testing.T, namespace, values string) (out, complaints string, err error) {
+	t.Helper()
+	command := program(t.Context(), t, "helm", "template", "lateen", chart, "--namespace="+namespace, "--values=-")
+	command.Stdin = strings.NewReader(values)
+	var printed, reported bytes.Buffer
+	command.Stdout, command.Stderr = &printed, &reported
+	err = command.Run()
+	return printed.String(), reported.String(), err
+}
+
+// typed decodes an object strictly, so that two spellings of it are equal, and a field that Kubernetes does not have is an
+// error. It drops the labels that tools give to what they install.
+func typed(t *testing.T, object *unstructured.Unstructured) runtime.Object {
+	t.Helper()
+	labels := object.GetLabels()
+	for _, label := range []string{"app.kubernetes.io/managed-by", "app.kubernetes.io/instance", "helm.sh/chart"} {
+		delete(labels, label)
+	}
+	object.SetLabels(labels)
+	if !scheme.Scheme.Recognizes(object.GroupVersionKind()) {
+		return object
+	}
+	into, err := scheme.Scheme.New(object.GroupVersionKind())
+	require.NoError(t, err)
+	require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, into, true))
+	return into
+}
+
+func TestTheChartMakesTheObjectsOfThePackage(t *testing.T) {
+	tests := map[string]struct {
+		values  string
+		options deploy.Options
+	}{
+		"by default": {
+			values:  "image: {repository: example.test/lateen, tag: v1}",
+			options: deploy.Options{Namespace: "velero", Image: "example.test/lateen:v1"},
+		},
+		"with the host path, ConfigMaps, another kubelet root and what a user adds": {
+			values: `
+image: {repository: example.test/lateen, digest: "sha256:0000000000000000000000000000000000000000000000000000000000000000"}
+configuration:
+  features: EnableCSI
+  nodeAgentConfigMap: node-agent-config
+  backupRepositoryConfigMap: repository-config
+  repoMaintenanceJobConfigMap: maintenance-config
+  repoMaintenanceFrequency: 1h0m0s
+podAnnotations: {prometheus.io/scrape: "false", team: storage}
+nodeAgent:
+  disableHostPath: false
+  podVolumePath: /data/kubelet/pods
+  priorityClassName: backup-agent
+  podLabels: {team: storage, role: may-not-be-changed}
+  resources: {limits: {memory: 1Gi}, requests: null}
+`,
+			options: deploy.Options{
+				Namespace: "backups", Image: "example.test/lateen@sha256:" + strings.Repeat("0", 64),
+				NodeAgentConfigMap: "node-agent-config", BackupRepositoryConfigMap: "repository-config",
+				MaintenanceConfigMap: "maintenance-config", MaintenanceFrequency: time.Hour,
+				KubeletRoot: "/data/kubelet", HostPath: true, PriorityClass: "backup-agent", Features: "EnableCSI",
+				Labels:      map[string]string{"team": "storage", "role": "may-not-be-changed"},
+				Annotations: map[string]string{"prometheus.io/scrape": "false", "team": "storage"},
+				Resources:   &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}},
+			},
+		},
+		"with a policy on pods": {
+			values: "{image: {repository: example.test/lateen, tag: v1}, podPolicy: privileged, podPolicyAllows: " +
+				"{image: velero/velero, serviceAccount: server, secrets: [bucket, proxy], csiDrivers: [secrets-store.csi.k8s.io], " +
+				"copySecrets: [kms-key], copyConfigMaps: [kms]}}",
+			options: deploy.Options{
+				Namespace: "backups", Image: "example.test/lateen:v1", PodPolicy: deploy.PodPolicyPrivileged,
+				Copies: deploy.Copies{Secrets: []string{"kms-key"}, ConfigMaps: []string{"kms"}},
+				Inherited: deploy.Inherited{
+					Image: "velero/velero", Account: "server", Secrets: []string{"bucket", "proxy"}, CSIDrivers: []string{"secrets-store.csi.k8s.io"},
+				},
+			},
+		},
+		"with a policy on pods, and a ServiceAccount of movers": {
+			values: "{image: {repository: example.test/lateen, tag: v1}, podPolicy: restricted, podPolicyAllows: {image: velero/velero}, moverServiceAccount: {create: true}, nodeAgent: {podVolumePath: /data/kubelet/pods}}",
+			options: deploy.Options{
+				Namespace: "velero", Image: "example.test/lateen:v1", PodPolicy: deploy.PodPolicyRestricted, Movers: deploy.Movers{Account: true},
+				Inherited: deploy.Inherited{Image: "velero/velero"}, KubeletRoot: "/data/kubelet",
+			},
+		},
+		"with a ServiceAccount of movers": {
+			values: `
+image: {repository: example.test/lateen, tag: v1}
+moverServiceAccount: {create: true, annotations: {eks.amazonaws.com/role-arn: of-the-bucket}, secrets: [second-location]}
+`,
+			options: deploy.Options{Namespace: "velero", Image: "example.test/lateen:v1", Movers: deploy.Movers{
+				Account: true, Annotations: map[string]string{"eks.amazonaws.com/role-arn": "of-the-bucket"}, Secrets: []string{"second-location"},
+			}},
+		},
+		"with agents on Windows nodes, in a namespace that YAML would take for a number": {
+			values:  "{image: {repository: example.test/lateen, tag: v1}, nodeAgentWindows: {enabled: true}}",
+			options: deploy.Options{Namespace: "0777", Image: "example.test/lateen:v1", Windows: true},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			want := map[string]runtime.Object{}
+			for _, object := range deploy.Objects(test.options) {
+				manifest, err := deploy.Manifest(object)
+				require.NoError(t, err)
+				want[manifest.GetKind()+" "+manifest.GetName()] = typed(t, manifest)
+			}
+			require.Equal(t, want, rendered(t, test.options.Namespace, test.values))
+		})
+	}
+}
+
+// A server of another name is the template of movers, and the agents may read it.
+func TestTheChartNamesTheServer(t *testing.T) {
+	out, complaints, err := template(t, "velero", "{image: {repository: example.test/lateen}, veleroDeployment: backup-velero}")
+	require.NoError(t, err, complaints)
+	require.Contains(t, out, "--mover-template=deployment/backup-velero\n")
+	require.Contains(t, out, "  resourceNames:\n  - backup-velero\n  resources:\n  - deployments\n")
+}
+
+func TestTheChartHasTheFilesForMonitoring(t *testing.T) {
+	all := rendered(t, "velero", `
+image: {repository: example.test/lateen}
+metrics: {nodeAgentPodMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashboard: {enabled: true}}
+`)
+	for name, file := range map[string]string{"PodMonitor lateen": "podmonitor.yaml", "PrometheusRule lateen": "prometheusrule.yaml"} {
+		text, err := os.ReadFile("../../deploy/monitoring/" + file)
+		require.NoError(t, err)
+		var want unstructured.Unstructured
+		require.NoError(t, yaml.Unmarshal(text, &want.Object))
+		require.Equal(t, &want, all[name])
+	}
+	dashboard, err := os.ReadFile("../../deploy/monitoring/lateen.json")
+	require.NoError(t, err)
+	require.IsType(t, &corev1.ConfigMap{}, all["ConfigMap lateen-dashboard"])
+	require.JSONEq(t, string(dashboard), all["ConfigMap lateen-dashboard"].(*corev1.ConfigMap).Data["lateen.json"])
+	agents, complaints, err := template(t, "velero", "{image: {repository: example.test/lateen}, metrics: {nodeAgentPodMonitor: {enabled: true}}}")
+	require.NoError(t, err, complaints)
+	require.NotContains(t, agents, "prometheus.io/scrape", "Prometheus would scrape the agents twice")
+}
+
+func TestTheChartRefusesValuesByName(t *testing.T) {
+	tests := map[string]struct{ values, says string }{
+		"without an image":             {values: "{}", says: "image.repository: set the image of Lateen"},
+		"what Lateen has another name": {values: "nodeAgent: {securityContext: {runAsUser: 0}}", says: "set nodeAgent.containerSecurityContext"},
+		"what agents do not need":      {values: "nodeAgent: {pluginVolumePath: /var/lib/kubelet/plugins}", says: "nodeAgent.pluginVolumePath is a value of Velero's chart"},
+		"a directory that agents lack": {values: "nodeAgent: {useScratchEmptyDir: true}", says: "agents write no files; remove it"},
+		"a typing error":               {values: "nodeAgent: {tolerationz: []}", says: "'tolerationz' not allowed"},
+		"a value of another type":      {values: "nodeAgent: {tolerations: {}}", says: "/nodeAgent/tolerations"},
+		"root without the right to":    {values: "nodeAgent: {podSecurityContext: {runAsUser: 0}}", says: "runAsUser is 0 and runAsNonRoot is true"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			values := test.values
+			if values != "{}" {
+				values += "\nimage: {repository: example.test/lateen}"
+			}
+			_, complaints, err := template(t, "velero", values)
+			require.Error(t, err)
+			require.Contains(t, complaints, test.says)
+		})
+	}
+}
+
+// Every value nodeAgent.* of Velero's chart 12.1.0 changes the DaemonSet, or is refused.
+func TestEveryValueOfVelerosChartIsHonouredOrRefused(t *testing.T) {
+	values := map[string]string{
+		"disableHostPath": `false`, "podVolumePath": `"/data/kubelet/pods"`, "priorityClassName": `"agents"`, "runtimeClassName": `"gvisor"`,
+		"resources": `{"requests":{"cpu":"1"}}`, "resizePolicy": `[{"resourceName":"cpu","restartPolicy":"NotRequired"}]`,
+		"tolerations": `[{"operator":"Exists"}]`, "annotations": `{"team":"storage"}`, "labels": `{"team":"storage"}`, "podLabels": `{"team":"storage"}`,
+		"extraVolumes": `[{"name":"ca","configMap":{"name":"ca"}}]`, "extraVolumeMounts": `[{"name":"ca","mountPath":"/ca"}]`,
+		"extraEnvVars": `[{"name":"HTTPS_PROXY","value":"http://proxy.test"}]`, "extraArgs": `["--workers=4"]`,
+		"dnsPolicy": `"Default"`, "hostAliases": `[{"ip":"127.0.0.1","hostnames":["a.test"]}]`, "podSecurityContext": `{"fsGroup":1337}`,
+		"containerSecurityContext": `{"seccompProfile":{"type":"RuntimeDefault"}}`, "lifecycle": `{"preStop":{"sleep":{"seconds":1}}}`,
+		"nodeSelector": `{"disk":"ssd"}`, "affinity": `{"nodeAffinity":{}}`, "dnsConfig": `{"nameservers":["10.0.0.10"]}`,
+		"updateStrategy": `{"rollingUpdate":{"maxUnavailable":"10%"}}`,
+	}
+	refused := []string{"pluginVolumePath", "securityContext", "useScratchEmptyDir"}
+	text, err := os.ReadFile("../../deploy/chart/values.schema.json")
+	require.NoError(t, err)
+	var schema struct {
+		Properties struct {
+			NodeAgent struct{ Properties map[string]any }
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &schema))
+	for name := range schema.Properties.NodeAgent.Properties {
+		require.True(t, values[name] != "" || slices.Contains(refused, name), "no test of nodeAgent.%s", name)
+	}
+	const image = "image: {repository: example.test/lateen}\n"
+	without := rendered(t, "velero", image)["DaemonSet node-agent"]
+	for name, value := range values {
+		with := rendered(t, "velero", image+"nodeAgent: {"+name+": "+value+"}")["DaemonSet node-agent"]
+		require.NotEqual(t, without, with, "nodeAgent.%s has no effect", name)
+	}
+}
+
+// A label of a user never replaces a standard one, which other tools and lateen adopt read. YAML forbids a key twice.
+func TestTheChartKeepsItsStandardLabels(t *testing.T) {
+	all := rendered(t, "velero", `
+image: {repository: example.test/lateen}
+nodeAgent: {labels: &labels {component: mine, app.kubernetes.io/part-of: mine, team: storage}}
+metrics:
+  nodeAgentPodMonitor: {enabled: true, additionalLabels: *labels}
+  prometheusRule: {enabled: true, additionalLabels: *labels}
+`)
+	for _, name := range []string{"DaemonSet node-agent", "PodMonitor lateen", "PrometheusRule lateen"} {
+		object, ok := all[name].(metav1.Object)
+		require.True(t, ok, name)
+		require.Equal(t, map[string]string{"component": "velero", "app.kubernetes.io/part-of": "lateen", "team": "storage"}, object.GetLabels(), name)
+	}
+}
+
+// A checkout on Windows may end lines with CRLF. Helm would take several objects for one.
+func TestTheChartRendersFilesWithOtherEndsOfLines(t *testing.T) {
+	const values = "{image: {repository: example.test/lateen}, podPolicy: privileged, podPolicyAllows: {image: velero/velero, serviceAccount: velero}}"
+	want, complaints, err := template(t, "velero", values)
+	require.NoError(t, err, complaints)
+	dir := t.TempDir()
+	require.NoError(t, os.CopyFS(dir, os.DirFS(chart)))
+	files, err := filepath.Glob(filepath.Join(dir, "files", "*.yaml"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(file, bytes.ReplaceAll(text, []byte("\n"), []byte("\r\n")), 0o600))
+	}
+	command := program(t.Context(), t, "helm", "template", "lateen", dir, "--namespace=velero", "--values=-")
+	command.Stdin = strings.NewReader(values)
+	have, err := command.Output()
+	require.NoError(t, err)
+	require.Equal(t, want, string(have))
+}
+
+func TestHelmFindsNoFaultInTheChart(t *testing.T) {
+	out, err := program(t.Context(), t, "helm", "lint", "--strict", chart, "--set=image.repository=example.test/lateen").CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
+// Flags that only the chart sets.
+func TestTheChartSetsFlagsOfTheAgent(t *testing.T) {
+	out, complaints, err := template(t, "velero", "{image: {repository: example.test/lateen}, configuration: {finishedTTL: 168h, repoMaintenanceWindow: '22:00-02:00'}}")
+	require.NoError(t, err, complaints)
+	require.Contains(t, out, "- --repo-maintenance-window=22:00-02:00\n")
+	require.Contains(t, out, "- --finished-ttl=168h\n")
 }

@@ -1,7 +1,9 @@
+// Package install tries on a real control plane what operators install Lateen with.
 package install
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -10,10 +12,17 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
+	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -181,4 +190,135 @@ func TestConfigMapsThatAreNamed(t *testing.T) {
 	_, reported = s.install("--node-agent-configmap=harmless")
 	require.Contains(t, reported, "loadConcurency")
 	require.Contains(t, reported, "no-such-class")
+}
+
+// plane is the one control plane of this test binary; TestMain sets it.
+var plane *cluster.Cluster
+
+// Definitions belong to the cluster: no test removes those that it did not create.
+func TestMain(m *testing.M) { os.Exit(fixture.Main(m, &plane)) }
+
+// soon bounds one wait.
+var soon = fixture.Soon
+
+// repository makes a BackupRepository that Velero's server would maintain every hour.
+func (e *env) repository(name, kind string) {
+	object := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "velero.io/v1", "kind": "BackupRepository",
+		"metadata": map[string]any{"name": name, "namespace": e.namespace},
+		"spec": map[string]any{
+			"backupStorageLocation": "default", "maintenanceFrequency": "1h0m0s", "repositoryType": kind,
+			"resticIdentifier": "", "volumeNamespace": "app",
+		},
+	}}
+	require.NoError(e, testenv.Apply(soon(e.T), plane.Admin(), object))
+}
+
+func (e *env) frequency(name string) string {
+	repositories := e.dynamic.Resource(schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "backuprepositories"})
+	found, err := repositories.Namespace(e.namespace).Get(soon(e.T), name, metav1.GetOptions{})
+	require.NoError(e, err)
+	frequency, _, _ := unstructured.NestedString(found.Object, "spec", "maintenanceFrequency")
+	return frequency
+}
+
+func TestAgentsMaintainWhileTheServerWaitsForAYear(t *testing.T) {
+	const ofAgents, ofServer = "--repo-maintenance-frequency=2h0m0s", "--default-repo-maintain-frequency=8760h0m0s"
+	s := newEnv(t)
+	args := func() (agents, server []string) {
+		deployment := s.server()
+		return s.agents().Spec.Template.Spec.Containers[0].Args, deployment.Spec.Template.Spec.Containers[0].Args
+	}
+	s.install("--repo-maintenance-frequency=2h")
+	agents, server := args()
+	require.Contains(t, agents, ofAgents)
+	require.Contains(t, server, ofServer)
+
+	s.repository("app-default-kopia-x", "kopia")
+	out, _ := s.install("--apply", "--image=velero/velero:v1.18.2") // by somebody who does not know of it
+	require.Contains(t, out, "DaemonSet node-agent keeps "+ofAgents+"\n")
+	agents, server = args()
+	require.Contains(t, agents, ofAgents)
+	require.Contains(t, server, ofServer)
+	require.Equal(t, "8760h0m0s", s.frequency("app-default-kopia-x"), "or the server would maintain it too")
+
+	s.install("--apply", "--repo-maintenance-frequency=0")
+	agents, server = args()
+	require.NotContains(t, agents, ofAgents)
+	require.NotContains(t, server, ofServer)
+	require.Equal(t, "1h0m0s", s.frequency("app-default-kopia-x"), "or nobody would maintain it")
+}
+
+func TestVersionsAndNamesComeFromTheCluster(t *testing.T) {
+	s := newEnv(t)
+	out, _ := s.succeeds("", "version")
+	require.Regexp(t, `^Client: \S+\nAgents: none\nVelero: none\n$`, out)
+	s.installVelero("--use-node-agent")
+	out, _ = s.succeeds("", "version")
+	require.Regexp(t, `\nAgents: velero/velero:v1\.18\.3, DaemonSet node-agent: \d+ of \d+ ready, \d+ updated\nVelero: velero/velero:v1\.18\.3\n$`, out)
+	out, reported := s.succeeds("", "check")
+	require.Contains(t, out, "velero: velero/velero:v1.18.3 (Lateen is tested with Velero 1.17, 1.18)\n")
+	require.Regexp(t, `kubernetes: v1\.\d+\.\d+ \(Lateen is tested with Kubernetes [0-9., ]+\)\n`, out)
+	require.Empty(t, reported)
+
+	patch := `[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"velero/velero:v1.99.0"}]`
+	_, err := s.kube.AppsV1().Deployments(s.namespace).Patch(soon(t), deploy.VeleroDeployment, types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
+	require.NoError(t, err)
+	_, reported = s.succeeds("", "check") // it is no Problem
+	require.Equal(t, "Warning: Velero v1.99.0 is newer than 1.18, the newest version tested with Lateen; use a newer Lateen, or test a backup and a restore first\n", reported)
+
+	w, err := testenv.Open(soon(t), plane.Admin(), s.namespace)
+	require.NoError(t, err)
+	app, err := w.SourcePod(soon(t), "app", "no-such-node", testenv.EmptyDir("data"))
+	require.NoError(t, err)
+	backup, err := w.Backup(soon(t), "nightly")
+	require.NoError(t, err)
+	created, err := w.PodVolumeBackup(soon(t), backup, app, "data")
+	require.NoError(t, err)
+	completed, err := program(soon(t), t, "lateen", "__complete", "explain", "--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig, "pvb/").Output()
+	require.NoError(t, err)
+	require.Equal(t, "pvb/"+created.Name, strings.Split(string(completed), "\n")[0])
+}
+
+func TestPodSecurityOfTheAgent(t *testing.T) {
+	kube, err := kubernetes.NewForConfig(plane.Admin())
+	require.NoError(t, err)
+	tests := map[string]struct {
+		level   string
+		options deploy.Options
+		refused []string // what admission says against the pod; empty: it is let in
+	}{
+		"the default is let in where only restricted pods are": {level: "restricted"},
+		"agents on Windows nodes are let in there, too":        {level: "restricted", options: deploy.Options{Windows: true}},
+		"the paths of another kubelet root are the host's": {
+			level: "baseline", options: deploy.Options{KubeletRoot: "/data/kubelet"}, refused: []string{"hostPath"},
+		},
+		"an agent that looks for itself is root and sees the host": {
+			level: "restricted", options: deploy.Options{HostPath: true}, refused: []string{"hostPath", "runAsUser=0"},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			namespace, err := kube.CoreV1().Namespaces().Create(soon(t), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+				GenerateName: "restricted-", Labels: map[string]string{"pod-security.kubernetes.io/enforce": test.level},
+			}}, metav1.CreateOptions{})
+			require.NoError(t, err)
+			test.options.Namespace, test.options.Image = namespace.Name, "example.test/lateen:v1"
+			objects := deploy.Objects(test.options)
+			require.NoError(t, testenv.Apply(soon(t), plane.Admin(), objects...))
+			agents, ok := objects[len(objects)-1].(*appsv1.DaemonSet)
+			require.True(t, ok)
+			pod := &corev1.Pod{ObjectMeta: agents.Spec.Template.ObjectMeta, Spec: agents.Spec.Template.Spec}
+			pod.Name = "agent"
+			_, err = kube.CoreV1().Pods(namespace.Name).Create(soon(t), pod, metav1.CreateOptions{})
+			if len(test.refused) == 0 {
+				require.NoError(t, err)
+				return
+			}
+			for _, description := range test.refused {
+				require.ErrorContains(t, err, description)
+			}
+		})
+	}
 }

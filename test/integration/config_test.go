@@ -1,6 +1,9 @@
 package integration
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -15,6 +18,7 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/fixture"
+	"github.com/lateen-project/lateen/test/rights"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -193,4 +197,131 @@ func TestAnAPIServerThatIsAwayAtTheStart(t *testing.T) {
 			require.NotContains(t, r.Err().Error(), "\n")
 		})
 	}
+}
+
+// scheduled waits for the mover of a transfer, with what admission made of it.
+func (e *env) scheduled(name string) *corev1.Pod {
+	return e.moverIs(name, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
+}
+
+func TestAnEditedConfigMapIsInForceWithoutARestart(t *testing.T) {
+	s := newEnv(t, 50*time.Millisecond)
+	r := s.start()
+	first := s.transfer()
+	require.Empty(t, s.scheduled(first).Spec.PriorityClassName)
+	s.ends(first, testenv.Completed)
+	before := r.metric("lateen_config_hash")
+
+	class := s.class()
+	s.configure(`{"priorityClassName":"` + class + `","podLabels":{"team":"storage"},"podResources":{"cpuRequest":"10m"},"loadConcurrency":{"prepareQueueLength":3}}`)
+	require.Equal(t, corev1.EventTypeNormal, s.says("ConfigApplied", "priorityClassName, podResources, podLabels").Type)
+	require.Equal(t, corev1.EventTypeWarning, s.says("ConfigNotApplied", "Restart the agents to apply loadConcurrency.prepareQueueLength").Type)
+	second := s.transfer()
+	mover := s.scheduled(second)
+	require.Equal(t, class, mover.Spec.PriorityClassName)
+	require.Equal(t, "storage", mover.Labels["team"])
+	require.Equal(t, "10m", mover.Spec.Containers[0].Resources.Requests.Cpu().String())
+	s.ends(second, testenv.Completed)
+	require.Equal(t, 1, r.metric("lateen_priority_class_info", "consumer", "data-mover", "effective", class))
+	require.NotEqual(t, before, r.metric("lateen_config_hash"))
+	require.Zero(t, r.metric("lateen_prepare_queue_limit"))
+
+	s.configure(`{"priorityClassName":"missing-` + class + `"}`)
+	s.says("PriorityClassNotInForce", "not_found")
+	third := s.transfer()
+	require.Empty(t, s.scheduled(third).Spec.PriorityClassName)
+	s.ends(third, testenv.Completed)
+	reads := s.requests(cluster.Query{Verbs: []string{"get"}, Resources: []string{"configmaps"}, Name: fixture.ConfigMap})
+	require.Len(t, reads, 1, "only the start reads it")
+}
+
+func TestABadEditKeepsTheLastGoodConfiguration(t *testing.T) {
+	s := newEnv(t, 50*time.Millisecond)
+	s.configure(`{"podLabels":{"team":"good"}}`)
+	r := s.start()
+	s.ends(s.transfer(), testenv.Completed)
+	require.Zero(t, r.metric("lateen_config_rejected"))
+
+	s.configure(`{"podLabels":{"team":"bad"},"loadConcurrency":{"globalConfig":0}}`)
+	event := s.says("ConfigNotApplied", "loadConcurrency.globalConfig (line 1, column")
+	require.Equal(t, corev1.EventTypeWarning, event.Type)
+	require.Contains(t, event.Message, "the previous configuration stays in force")
+	name := s.transfer()
+	require.Equal(t, "good", s.scheduled(name).Labels["team"])
+	s.ends(name, testenv.Completed)
+	require.Equal(t, 1, r.metric("lateen_config_rejected"))
+	require.Equal(t, 1, r.metric("lateen_config_problems", "section", "loadConcurrency", "reason", "invalid_value"))
+	require.Equal(t, 1, r.metric("lateen_config_fallbacks_total", "section", "loadConcurrency", "reason", "invalid_value"))
+
+	require.NoError(t, s.Kube.CoreV1().ConfigMaps(s.Namespace).Delete(s.soon(), fixture.ConfigMap, metav1.DeleteOptions{}))
+	s.says("ConfigNotApplied", "was deleted; create it again")
+	s.configure(`{"podLabels":{"team":"better"}}`)
+	s.says("ConfigApplied", "podLabels")
+	name = s.transfer()
+	require.Equal(t, "better", s.scheduled(name).Labels["team"])
+	s.ends(name, testenv.Completed)
+	require.Zero(t, r.metric("lateen_config_rejected"))
+	require.Zero(t, r.metric("lateen_config_problems", "section", "loadConcurrency", "reason", "invalid_value"))
+}
+
+func TestARaisedConcurrencyStartsAQueuedTransferAndALoweredOneDisturbsNone(t *testing.T) {
+	s := newEnv(t, 0)
+	finish := s.work()
+	defer finish()
+	r := s.start()
+	names := []string{s.transfer()}
+	s.in(names[0], testenv.InProgress)
+	names = append(names, s.transfer())
+	s.in(names[1], testenv.Prepared)
+	s.configure(`{"loadConcurrency":{"globalConfig":2}}`)
+	s.in(names[1], testenv.InProgress)
+	require.Equal(t, 2, r.metric("lateen_slots_limit"))
+
+	s.configure(`{"podLabels":{"team":"storage"}}`)
+	s.says("ConfigApplied", "loadConcurrency, podLabels")
+	require.Equal(t, 1, r.metric("lateen_slots_limit"))
+	require.Equal(t, 2, r.metric("lateen_slots_in_use"))
+	names = append(names, s.transfer())
+	s.in(names[2], testenv.Prepared)
+	finish()
+	for _, name := range names {
+		s.ends(name, testenv.Completed)
+		require.Equal(t, 1, s.moversMade(name))
+	}
+}
+
+// TestAnAgentThatMayNotWatchTheConfigMapWorks has the Role of an older Lateen.
+func TestAnAgentThatMayNotWatchTheConfigMapWorksOnKubernetes(t *testing.T) {
+	s := newEnv(t, 50*time.Millisecond)
+	s.refusal = true
+	role, err := s.Kube.RbacV1().Roles(s.Namespace).Get(s.soon(), deploy.ServiceAccountName, metav1.GetOptions{})
+	require.NoError(t, err)
+	for i, rule := range role.Rules {
+		if rule.Resources[0] == "configmaps" {
+			role.Rules[i].Verbs = []string{"get"}
+		}
+	}
+	_, err = s.Kube.RbacV1().Roles(s.Namespace).Update(s.soon(), role, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	s.start()
+	s.says("ConfigNotApplied", "After an edit, restart the agent")
+	s.ends(s.transfer(), testenv.Completed)
+	denied := s.requests(cluster.Query{Verbs: []string{"list", "watch"}, Resources: []string{"configmaps"}}).Where(func(r cluster.Record) bool { return r.Code == 403 })
+	require.NotEmpty(t, denied)
+	require.LessOrEqual(t, len(denied), 2, "one watch, and one list after it")
+}
+
+// refused returns an error for each request of an agent that RBAC has denied on a control plane.
+func refused(ctx context.Context, plane *cluster.Cluster) error {
+	ctx, cancel := context.WithTimeout(ctx, testenv.Patience)
+	defer cancel()
+	requests, err := plane.Audit(ctx, cluster.Query{})
+	if err != nil {
+		return err
+	}
+	var denied []error
+	for _, request := range rights.Refused(deploy.ServiceAccountName, requests) {
+		denied = append(denied, fmt.Errorf("RBAC refused the agent what it asked for: %s", request)) //nolint:err113 // only printed
+	}
+	return errors.Join(denied...)
 }

@@ -1,7 +1,12 @@
+// Package integration runs agents in a cluster with simulated kubelets and movers. Each test has an embedded cluster of its own, except
+// those whose names end with OnKubernetes. They need what the embedded cluster lacks, such as rights, quotas, webhooks and preemption,
+// and share a real control plane, where agents have the rights that package deploy gives them.
 package integration
 
 import (
+	"bytes"
 	"context"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -10,12 +15,20 @@ import (
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/ptr"
 
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/embedded"
 	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
@@ -217,4 +230,151 @@ func (e *env) checkRequests() {
 	if !e.refusal {
 		require.Empty(e, e.requests(cluster.Query{}).Where(cluster.Record.Forbidden))
 	}
+}
+
+// shared is the real control plane of this test binary.
+var shared = fixture.Shared{Prepare: []fixture.Step{fixture.Definitions, fixture.Snapshots}, Check: refused}
+
+// planeOf returns the cluster for a test.
+func planeOf(t *testing.T) fixture.Plane {
+	t.Helper()
+	if strings.Contains(t.Name(), "OnKubernetes") {
+		plane, err := shared.Plane()
+		require.NoError(t, err)
+		return plane
+	}
+	plane, err := embedded.Start(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, plane.Stop()) })
+	return plane
+}
+
+func TestMain(m *testing.M) { os.Exit(fixture.Run(m, &shared)) }
+
+// agentRun is an agent of an environment.
+type agentRun struct {
+	*fixture.Agent
+	env    *env
+	movers *safeBuffer // the logs of movers
+}
+
+// start runs an agent as `lateen node-agent` assembles it.
+func (e *env) start(changes ...func(*agent.Options)) *agentRun {
+	r := e.assemble(changes...)
+	r.run()
+	return r
+}
+
+// assemble makes an agent that does not run yet.
+func (e *env) assemble(changes ...func(*agent.Options)) *agentRun {
+	r := &agentRun{env: e, movers: &safeBuffer{}}
+	// Movers are short, and the writes of their progress are tested.
+	changes = append([]func(*agent.Options){func(options *agent.Options) { options.Limits.FirstProgress = 0 }}, changes...)
+	var err error
+	r.Agent, err = e.Agent(e.soon(), e.node, r.movers, changes...)
+	require.NoError(e, err)
+	return r
+}
+
+// run starts it. It ends with the test at the latest.
+func (a *agentRun) run() {
+	logger := ktesting.NewLogger(a.env.T, ktesting.NewConfig(ktesting.Verbosity(2)))
+	a.Run(klog.NewContext(context.WithoutCancel(a.env.Context()), logger))
+	a.env.Cleanup(func() {
+		if err := a.Stop(); err != nil {
+			logger.Error(err, "Agent ended")
+		}
+	})
+}
+
+// stop ends the agent as SIGTERM does.
+func (a *agentRun) stop() {
+	a.Cancel()
+	a.wait()
+	require.NoError(a.env, a.Err())
+}
+
+// wait returns when the agent has ended by itself.
+func (a *agentRun) wait() { a.env.await(a.Ended(), "the end of the agent") }
+
+// metric is the sum of all series with these labels, given as name, value, and so on.
+func (a *agentRun) metric(name string, labels ...string) int {
+	a.env.Helper()
+	sum, err := a.Metric(name, labels...)
+	require.NoError(a.env, err)
+	return sum
+}
+
+// countsEnd waits until the agent has counted one transfer that ended like this, and no more: it counts a transfer after
+// it has written the phase.
+func (a *agentRun) countsEnd(labels ...string) {
+	const name = "lateen_transfers_finished_total"
+	a.env.Helper()
+	require.Eventually(a.env, func() bool {
+		sum, err := a.Metric(name, labels...)
+		return err == nil && sum > 0
+	}, testenv.Patience, 10*time.Millisecond, "%s %v", name, labels)
+	require.Equal(a.env, 1, a.metric(name, labels...))
+}
+
+// finished waits until the agent has counted the one backup that ended like this.
+func (a *agentRun) finished(phase, reason string) {
+	a.env.Helper()
+	a.countsEnd("kind", "podvolumebackup", "phase", phase, "reason", reason)
+}
+
+// safeBuffer is a buffer that several goroutines may use.
+type safeBuffer struct {
+	lock sync.Mutex
+	text bytes.Buffer
+}
+
+func (s *safeBuffer) Write(p []byte) (int, error) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	return s.text.Write(p)
+}
+
+func (s *safeBuffer) String() string {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	return s.text.String()
+}
+
+// on has an agent run on a node.
+func on(n *node.Node) func(*agent.Options) {
+	return func(options *agent.Options) { options.Flags.NodeName = n.Name() }
+}
+
+// leads waits until the agent of a node is the coordinator.
+func (e *env) leads(n *node.Node) {
+	e.coordinatorIs(func(holder string) bool { return strings.HasPrefix(holder, n.Name()+"_") })
+}
+
+// coordinatorIs waits until the holder of the coordinator's Lease is as wanted, and returns it.
+func (e *env) coordinatorIs(is func(holder string) bool) string {
+	lease := waitFor(e, e.Kube.CoordinationV1().Leases(e.Namespace), testenv.Named(deploy.CoordinatorLease),
+		func(lease *coordinationv1.Lease) bool { return is(ptr.Deref(lease.Spec.HolderIdentity, "")) })
+	return *lease.Spec.HolderIdentity
+}
+
+func quantity(text string) resource.Quantity { return resource.MustParse(text) }
+
+// pod creates a pod of one container in a namespace.
+func (e *env) pod(namespace string, meta metav1.ObjectMeta, change func(*corev1.PodSpec)) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{
+		TerminationGracePeriodSeconds: new(int64(1)), Containers: []corev1.Container{{Name: "c", Image: "i"}},
+	}}
+	change(&pod.Spec)
+	created, err := e.Kube.CoreV1().Pods(namespace).Create(e.soon(), pod, metav1.CreateOptions{})
+	require.NoError(e, err)
+	return created
+}
+
+// rival creates a pod of a priority class that asks for CPUs on whichever node of the environment.
+func (e *env) rival(name, class, cpu string) *corev1.Pod {
+	return e.pod(e.Apps, metav1.ObjectMeta{Name: name}, func(pod *corev1.PodSpec) {
+		pod.NodeSelector, pod.PriorityClassName = e.labels, class
+		pod.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: quantity(cpu)}
+	})
 }

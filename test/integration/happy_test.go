@@ -1,12 +1,33 @@
 package integration
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/transport"
 
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -49,4 +70,189 @@ func requireCompletedInMetrics(s *env, r *agentRun) {
 		require.Equal(s, 1, r.metric("lateen_transfer_phase_duration_seconds", "phase", phase), phase)
 	}
 	require.Equal(s, 1, r.metric("podVolume_pod_volume_backup_dequeue_count", "node", s.node.Name()))
+}
+
+// TestAMoverWaitsForAFreeAttachment: the scheduler counts the volumes of a driver on a node, of all pods, by its CSINode.
+func TestAMoverWaitsForAFreeAttachmentOnKubernetes(t *testing.T) {
+	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{})
+	limited := &storagev1.CSINode{
+		ObjectMeta: metav1.ObjectMeta{Name: v.node.Name()},
+		Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{
+			Name: v.Driver.Name(), NodeID: v.node.Name(), Allocatable: &storagev1.VolumeNodeResources{Count: new(int32(1))},
+		}}},
+	}
+	_, err := v.Kube.StorageV1().CSINodes().Create(v.soon(), limited, metav1.CreateOptions{})
+	require.NoError(t, err)
+	v.configure(`{"loadConcurrency":{"globalConfig":2}}`)
+	finish := v.work()
+	defer finish()
+	v.start()
+	first, _ := v.uploads("first")
+	v.reaches(testenv.DataUpload, first, testenv.InProgress)
+	second, _ := v.uploads("second")
+	v.moverIs(second, func(mover *corev1.Pod) bool {
+		return slices.ContainsFunc(mover.Status.Conditions, func(condition corev1.PodCondition) bool {
+			return condition.Reason == corev1.PodReasonUnschedulable && strings.Contains(condition.Message, "max volume count")
+		})
+	})
+	finish()
+	v.settles(testenv.DataUpload, first, testenv.Completed)
+	v.settles(testenv.DataUpload, second, testenv.Completed)
+}
+
+// impatient has agents report at once what a clean-up waits for.
+func impatient(options *agent.Options) { options.Limits.CleanUpWarning = 0 }
+
+func TestACleanUpThatWaitsForItsDriverSaysSoOnKubernetes(t *testing.T) {
+	repaired := make(chan struct{})
+	v := newEnv(t, time.Minute).volumes(csi.Options{Fault: func(_ context.Context, call csi.Call) error {
+		if call.Verb != csi.DeleteSnapshot {
+			return nil
+		}
+		select {
+		case <-repaired:
+			return nil
+		default:
+			return errors.New("the array is busy")
+		}
+	}})
+	v.start(impatient)
+	upload, handle := v.uploads("data")
+	v.reaches(testenv.DataUpload, upload, testenv.InProgress)
+	require.NoError(t, v.Transfers(testenv.DataUpload).Cancel(v.soon(), upload))
+	v.says("CleanUpWaits", "kubectl describe volumesnapshotcontent "+upload)
+	viewer := v.viewer(true)
+	require.Contains(t, v.prints(viewer, "explain", "du/"+upload), "kubectl describe volumesnapshotcontent "+upload)
+	require.Contains(t, v.prints(viewer, "status"), "its snapshot is not deleted yet")
+
+	close(repaired)
+	v.uploaded(upload, handle, testenv.Canceled)
+	require.Equal(t, 1, strings.Count(strings.Join(v.eventsOf(upload), " "), "CleanUpWaits"))
+}
+
+// leftover is a kind of object that a transfer may leave.
+type leftover struct {
+	resource  schema.GroupVersionResource
+	namespace string
+	labels    string
+	belongs   func(*unstructured.Unstructured) bool // to this environment; nil: all do
+}
+
+// leftovers are what agents make, all of it.
+func (e *env) leftovers() []leftover {
+	const ours = api.LabelMover + "=true"
+	return []leftover{
+		{resource: corev1.SchemeGroupVersion.WithResource("pods"), namespace: e.Namespace, labels: ours},
+		{resource: corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), namespace: e.Namespace},
+		{resource: corev1.SchemeGroupVersion.WithResource("persistentvolumes"), belongs: e.isOf("claimRef", e.Namespace)},
+		{resource: snapshotv1.SchemeGroupVersion.WithResource("volumesnapshots"), namespace: e.Namespace},
+		{resource: snapshotv1.SchemeGroupVersion.WithResource("volumesnapshotcontents"), belongs: e.isOf("volumeSnapshotRef", e.Namespace)},
+	}
+}
+
+// isOf reports whether an object of the whole cluster is bound to one in a namespace.
+func (e *env) isOf(reference, namespace string) func(*unstructured.Unstructured) bool {
+	return func(bound *unstructured.Unstructured) bool {
+		to, _, err := unstructured.NestedString(bound.Object, "spec", reference, "namespace")
+		require.NoError(e, err)
+		return to == namespace
+	}
+}
+
+// nothingLeft waits until nothing is left of what agents have made.
+func (e *env) nothingLeft() {
+	client, err := dynamic.NewForConfig(e.Plane.Admin())
+	require.NoError(e, err)
+	for _, what := range e.leftovers() {
+		objects := client.Resource(what.resource).Namespace(what.namespace)
+		require.NoError(e, testenv.WaitGone(e.soon(), objects, metav1.ListOptions{LabelSelector: what.labels}, func(object runtime.Object) bool {
+			found, ok := object.(*unstructured.Unstructured)
+			return ok && (what.belongs == nil || what.belongs(found))
+		}), "%s that are left", what.resource.Resource)
+	}
+}
+
+// TestFinishedTransfersAreDeletedWithTheirOwnersEnd: Velero reads a DataUpload until its Backup is done, and a
+// DataDownload until its Restore is. PodVolumeBackups are never deleted: the deletion of a backup reads them.
+func TestFinishedTransfersAreDeletedWithTheirOwnersEnd(t *testing.T) {
+	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{})
+	v.start(func(options *agent.Options) {
+		options.Flags.FinishedTTL, options.OrphanSweep = time.Second, 200*time.Millisecond
+	})
+	podVolume := v.ends(v.transfer(), testenv.Completed).Name
+	upload, _ := v.uploads("data")
+	v.settles(testenv.DataUpload, upload, testenv.Completed)
+	download := v.download(v.target())
+	v.settles(testenv.DataDownload, download, testenv.Completed)
+	reads := func(resource, name string) func() bool {
+		return func() bool {
+			return len(v.requests(cluster.Query{Verbs: []string{"get"}, Resources: []string{resource}, Name: name})) > 1
+		}
+	}
+	for resource, name := range map[string]string{"backups": v.backup.Name, "restores": "nightly"} {
+		require.Eventually(t, reads(resource, name), testenv.Patience, 100*time.Millisecond, "two sweeps have read the owner")
+	}
+	for kind, name := range map[testenv.Kind]string{testenv.DataUpload: upload, testenv.DataDownload: download} {
+		_, err := v.Transfers(kind).Get(v.soon(), name)
+		require.NoError(t, err, "its owner is in progress")
+	}
+	done := []byte(`{"status":{"phase":"Completed"}}`)
+	_, err := v.Backups().Patch(v.soon(), v.backup.Name, types.MergePatchType, done, metav1.PatchOptions{})
+	require.NoError(t, err)
+	_, err = v.Restores().Patch(v.soon(), "nightly", types.MergePatchType, done, metav1.PatchOptions{})
+	require.NoError(t, err)
+	require.NoError(t, v.Transfers(testenv.DataUpload).WaitGone(v.soon(), upload))
+	require.NoError(t, v.Transfers(testenv.DataDownload).WaitGone(v.soon(), download))
+	_, err = v.Transfers(testenv.PodVolumeBackup).Get(v.soon(), podVolume)
+	require.NoError(t, err)
+}
+
+// refusingWhere has an API server refuse the requests that match.
+func refusingWhere(match func(*http.Request) bool, code int32, reason metav1.StatusReason, message string) transport.WrapperFunc {
+	return func(next http.RoundTripper) http.RoundTripper {
+		return fixture.RoundTripper(func(request *http.Request) (*http.Response, error) {
+			if match(request) {
+				return fixture.Refuse(request, code, reason, message)
+			}
+			return next.RoundTrip(request)
+		})
+	}
+}
+
+// noRoom has movers ask for more than any node has.
+const noRoom = `{"podResources":{"cpuRequest":"4000"}}`
+
+// expire backdates an accepted transfer, so that its prepare timeout has passed. The agent that runs fails it with what it
+// has observed so far, which may be less than what the test has: every cache has a watch of its own.
+func (e *env) expire(kind testenv.Kind, name string) {
+	accepted := time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
+	require.NoError(e, e.Transfers(kind).Patch(e.soon(), name, fmt.Sprintf(`{"status":{"acceptedTimestamp":%q}}`, accepted)))
+}
+
+// expire backdates an accepted transfer and replaces the agent. The next one lists all objects before its first step, so
+// it has observed whatever the test has.
+func (a *agentRun) expire(kind testenv.Kind, name string) *agentRun {
+	a.env.Helper()
+	a.stop()
+	a.env.expire(kind, name)
+	return a.env.start()
+}
+
+// pending waits until the mover pod has a status from which an agent reads these words.
+func (e *env) pending(name, description string) {
+	e.moverIs(name, func(pod *corev1.Pod) bool { return strings.Contains(objects.ReadPod(pod).Message, description) })
+}
+
+// holds keeps the pod of a mover when it has ended, so that whoever looks late sees how, until what it returns is called.
+func (e *env) holds(name string) (letGo func()) {
+	finalizers := func(value string) error {
+		patch := []byte(`{"metadata":{"finalizers":` + value + `}}`)
+		_, err := e.Kube.CoreV1().Pods(e.Namespace).Patch(e.soon(), name, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	}
+	require.NoError(e, finalizers(`["example.com/held"]`))
+	return func() {
+		e.Helper()
+		require.NoError(e, finalizers("null"))
+	}
 }

@@ -11,6 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/reconcile/maintenance"
+	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // TestMaintenanceWaitsForWhatTheClusterLetsInOnKubernetes has Kubernetes keep the pods of jobs out, as the first run of each repository
@@ -133,4 +137,83 @@ func TestAWebhookThatChangesJobsDoesNotDisturbMaintenanceOnKubernetes(t *testing
 	require.Empty(t, job.Spec.Template.Spec.PriorityClassName)
 	s.says("PriorityClassNotInForce", "(rejected)")
 	require.Equal(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "maintenance-job", "reason", "rejected"))
+}
+
+// maintenanceConfigMap is the name of the maintenance ConfigMap of every environment.
+const maintenanceConfigMap = "repo-maintenance-config"
+
+// maintains is an agent that maintains repositories, as often as the test has them say, and without waits of minutes.
+func maintains(options *agent.Options) {
+	options.Flags.MaintenanceConcurrency, options.Flags.MaintenanceTimeout = 3, time.Hour
+	options.Flags.MaintenanceConfigMap = maintenanceConfigMap
+	options.Maintenance = maintenance.DefaultPolicy()
+	options.Maintenance.PodWait, options.Maintenance.DeleteDelay = 10*time.Second, time.Second
+}
+
+// configureJobs writes the maintenance ConfigMap, for all repositories. Jobs run on the node of this environment and succeed at once.
+func (e *env) configureJobs(more string) {
+	here := `{"loadAffinity":[{"nodeSelector":{"matchLabels":{"kubernetes.io/hostname":"` + e.node.Name() + `"}}}]`
+	if more != "" {
+		here += "," + more
+	}
+	require.NoError(e, e.ConfigMap(e.soon(), maintenanceConfigMap, map[string]string{"global": here + "}"}))
+	e.node.Faults.Add(node.Fault{Ends: &node.Result{}, Match: func(pod *corev1.Pod) bool {
+		return pod.Namespace == e.Namespace && pod.Labels[api.LabelRepository] != ""
+	}})
+}
+
+// ofRepositories selects maintenance jobs and their pods.
+var ofRepositories = metav1.ListOptions{LabelSelector: api.LabelRepository}
+
+// repository makes one that has been due for an hour, and returns its name.
+func (e *env) repository() string {
+	repository := &velerov1.BackupRepository{ObjectMeta: metav1.ObjectMeta{Name: "app-default-kopia-x7k2p", Namespace: e.Namespace}}
+	repository.Spec = velerov1.BackupRepositorySpec{
+		VolumeNamespace: "app", BackupStorageLocation: "default", RepositoryType: "kopia",
+		MaintenanceFrequency: metav1.Duration{Duration: time.Hour},
+	}
+	repository.Status.Phase = velerov1.BackupRepositoryPhaseReady
+	repository.Status.LastMaintenanceTime = new(metav1.NewTime(time.Now().Add(-2 * time.Hour)))
+	_, err := e.Repositories().Create(e.soon(), repository, metav1.CreateOptions{})
+	require.NoError(e, err)
+	return repository.Name
+}
+
+// maintained waits until a repository is as wanted.
+func (e *env) maintained(name string, wanted func(*velerov1.BackupRepository) bool) *velerov1.BackupRepository {
+	e.Helper()
+	return waitFor(e, e.Repositories(), testenv.Named(name), wanted)
+}
+
+// ran reports whether a repository has so many runs in its history.
+func ran(runs int) func(*velerov1.BackupRepository) bool {
+	return func(r *velerov1.BackupRepository) bool { return len(r.Status.RecentMaintenance) >= runs }
+}
+
+func (e *env) jobs() []batchv1.Job {
+	list, err := e.Kube.BatchV1().Jobs(e.Namespace).List(e.soon(), ofRepositories)
+	require.NoError(e, err)
+	return list.Items
+}
+
+// job waits for a maintenance job.
+func (e *env) job(wanted func(*batchv1.Job) bool) *batchv1.Job {
+	return waitFor(e, e.Kube.BatchV1().Jobs(e.Namespace), ofRepositories, wanted)
+}
+
+// serverJob is one that a server of Velero has made, for a node.
+func (e *env) serverJob(repository, class, node string) {
+	label := map[string]string{api.LabelRepository: repository}
+	_, err := e.Kube.BatchV1().Jobs(e.Namespace).Create(e.soon(), &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Name: repository + "-maintain-job-1", Labels: label},
+		Spec: batchv1.JobSpec{BackoffLimit: new(int32(0)), Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: label},
+			Spec: corev1.PodSpec{
+				NodeSelector:      map[string]string{corev1.LabelHostname: node},
+				PriorityClassName: class, RestartPolicy: corev1.RestartPolicyNever,
+				Containers: []corev1.Container{{Name: "velero", Image: "velero"}},
+			},
+		}},
+	}, metav1.CreateOptions{})
+	require.NoError(e, err)
 }

@@ -6,8 +6,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
+	"net/url"
+	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +24,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
+
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // Options configure a simulated node.
@@ -164,4 +171,242 @@ func (n *Node) beat(ctx context.Context) {
 			klog.FromContext(ctx).Error(err, "Renew lease", "node", n.options.Name)
 		}
 	}
+}
+
+// environment returns the variables of a container: those of every container, then its own.
+func (r Real) environment(pod *corev1.Pod, container corev1.Container) (map[string]string, error) {
+	server, err := url.Parse(r.Config.Host)
+	if err != nil {
+		return nil, fmt.Errorf("parse address of the API server: %w", err)
+	}
+	environment := map[string]string{
+		"HOME": "/tmp", "PATH": "/", "HOSTNAME": pod.Name,
+		"KUBERNETES_SERVICE_HOST": server.Hostname(), "KUBERNETES_SERVICE_PORT": server.Port(),
+	}
+	if container.EnvFrom != nil {
+		return nil, fmt.Errorf("container %s: this node does not know envFrom", container.Name)
+	}
+	for _, variable := range container.Env {
+		value := variable.Value
+		if variable.ValueFrom != nil {
+			if value, err = field(pod, variable); err != nil {
+				return nil, err
+			}
+		}
+		environment[variable.Name] = value
+	}
+	return environment, nil
+}
+
+// field returns the value of a downward API variable.
+func field(pod *corev1.Pod, variable corev1.EnvVar) (string, error) {
+	if variable.ValueFrom.FieldRef == nil {
+		return "", fmt.Errorf("variable %s: this node knows fieldRef only", variable.Name)
+	}
+	switch variable.ValueFrom.FieldRef.FieldPath {
+	case "spec.nodeName":
+		return pod.Spec.NodeName, nil
+	case "metadata.namespace":
+		return pod.Namespace, nil
+	case "metadata.name":
+		return pod.Name, nil
+	default:
+		return "", fmt.Errorf("variable %s: this node does not know field %s", variable.Name, variable.ValueFrom.FieldRef.FieldPath)
+	}
+}
+
+// Vanish removes a pod without a trace, like the deletion of a node or a forced deletion.
+func (n *Node) Vanish(ctx context.Context, namespace, name string) error {
+	err := n.client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})
+	if err != nil {
+		return fmt.Errorf("delete pod %s: %w", name, err)
+	}
+	return nil
+}
+
+// Evict ends a pod as the kubelet does under resource pressure. It ends the containers, then sets the status to
+// Failed with reason Evicted and the condition DisruptionTarget. The object stays.
+func (n *Node) Evict(namespace, name, message string) error {
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	for _, run := range n.pods {
+		if run.pod.Namespace != namespace || run.pod.Name != name || run.closed {
+			continue
+		}
+		run.closed, run.why = true, message
+		close(run.evicted)
+		return nil
+	}
+	return fmt.Errorf("evict pod %s/%s: it does not run on node %s", namespace, name, n.options.Name)
+}
+
+// close marks a pod so that Evict ignores it.
+func (n *Node) close(run *podRun) {
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	run.closed = true
+}
+
+// creating is the state of a container that waits for its volumes and its image.
+var creating = Waiting{Reason: "ContainerCreating"}
+
+// imageWarnings are the reasons of the Events that a kubelet sends about images besides Failed, by the container's reason.
+var imageWarnings = map[string]string{"ErrImageNeverPull": "ErrImageNeverPull", "InvalidImageName": "InspectFailed"}
+
+// warn sends the Events of a kubelet about a container that cannot start.
+func (n *Node) warn(ctx context.Context, pod *corev1.Pod, why Waiting) {
+	if why == creating {
+		return
+	}
+	if reason := imageWarnings[why.Reason]; reason != "" {
+		n.warning(ctx, pod, reason, why.Message)
+	}
+	n.warning(ctx, pod, "Failed", "Error: "+why.Reason)
+}
+
+// role is the task of a mover, from the arguments of its pod.
+type role struct {
+	kind       testenv.Kind
+	name       string // of the resource
+	volumeMode string // Filesystem or Block; pod volume movers have no such argument and use Filesystem
+}
+
+// roleOf reads the arguments of a mover pod. One of them names the resource and has the name of the label.
+func roleOf(pod *corev1.Pod) (role, error) {
+	for _, kind := range testenv.Kinds() {
+		_, flag, _ := strings.Cut(kind.Label(), "/")
+		if name := argument(pod, flag); name != "" {
+			mode := argument(pod, "volume-mode")
+			if mode == "" {
+				mode = string(corev1.PersistentVolumeFilesystem)
+			}
+			return role{kind: kind, name: name, volumeMode: mode}, nil
+		}
+	}
+	return role{}, fmt.Errorf("pod %s names no resource in its arguments", pod.Name)
+}
+
+func argument(pod *corev1.Pod, flag string) string {
+	for _, container := range pod.Spec.Containers {
+		for _, word := range container.Args {
+			if value, ok := strings.CutPrefix(word, "--"+flag+"="); ok {
+				return value
+			}
+		}
+	}
+	return ""
+}
+
+// inEvents returns the name of the resource in the Events of Velero's movers.
+func (r role) inEvents() string {
+	return strings.NewReplacer("DataUpload", "data upload", "DataDownload", "data download").Replace(r.kindInResults()) + " " + r.name
+}
+
+// inResults returns the name of the resource in the termination messages of Velero's movers.
+func (r role) inResults() string { return r.kindInResults() + " " + r.name }
+
+func (r role) kindInResults() string {
+	return strings.NewReplacer("PodVolumeBackup", "PVB", "PodVolumeRestore", "PVR").Replace(string(r.kind))
+}
+
+func (r role) restores() bool {
+	return r.kind == testenv.PodVolumeRestore || r.kind == testenv.DataDownload
+}
+
+// success returns the termination message of a successful mover (velero-protocol 3.4).
+func (r role) success(transfer *testenv.Transfer, done moved) string {
+	volume := fmt.Sprintf(`{"byPath":"/%s","volumeMode":"%s"}`, transfer.UID, r.volumeMode)
+	if r.restores() {
+		return fmt.Sprintf(`{"target":%s,"totalBytes":%d}`, volume, done.bytes)
+	}
+	return fmt.Sprintf(`{"snapshotID":"%s","emptySnapshot":false,"source":%s,"totalBytes":%d,"incrementalBytes":%d}`,
+		done.snapshot, volume, done.bytes, done.bytes/2)
+}
+
+// leave creates the mark that the restored pod's init container waits for. Its name is the UID of the restore.
+func (r role) leave(transfer *testenv.Transfer, host Host) error {
+	volume := host.Volumes[string(transfer.UID)]
+	if r.kind != testenv.PodVolumeRestore || volume == "" || len(transfer.OwnerReferences) == 0 {
+		return nil
+	}
+	done := filepath.Join(volume, doneDir)
+	if err := os.RemoveAll(done); err != nil {
+		return fmt.Errorf("remove marks of earlier restores: %w", err)
+	}
+	if err := os.MkdirAll(done, 0o755); err != nil {
+		return fmt.Errorf("make directory of the mark: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(done, string(transfer.OwnerReferences[0].UID)), nil, 0o644); err != nil {
+		return fmt.Errorf("mark volume as restored: %w", err)
+	}
+	return nil
+}
+
+// doneDir is the directory of a volume in which Velero's movers leave the mark of a restore.
+const doneDir = ".velero"
+
+// Runner plays the containers of a pod.
+type Runner interface {
+	// Run returns after the containers have ended, or soon after the context has ended. The context ends when the pod
+	// is deleted, evicted or gone, or when the node stops. Many goroutines call it.
+	Run(ctx context.Context, pod *corev1.Pod, host Host) Result
+}
+
+// Host is the environment of a pod on its node.
+type Host struct {
+	Node    string
+	PodDir  string // below the kubelet's pods directory
+	Log     io.Writer
+	Volumes map[string]string // directories by volume name, including hostPath volumes
+	// Beside runs a function that pods share until the node stops.
+	Beside func(func(context.Context))
+}
+
+// Result is the result of the containers of a pod.
+type Result struct {
+	ExitCode int32
+	Message  string // termination message; a kubelet keeps the last 4096 bytes
+	Reason   string // such as OOMKilled; empty: Completed or Error
+}
+
+// killed is the result of a container that a signal ended: 128 plus SIGTERM.
+var killed = Result{ExitCode: 143}
+
+// Idle is a container that runs until its context ends.
+type Idle struct{}
+
+// Run implements Runner.
+func (Idle) Run(ctx context.Context, _ *corev1.Pod, _ Host) Result {
+	<-ctx.Done()
+	return killed
+}
+
+// atOnce is a container that ends at its start.
+type atOnce struct{ end Result }
+
+func (a atOnce) Run(context.Context, *corev1.Pod, Host) Result { return a.end }
+
+// isMover reports whether a pod is a data mover of any kind.
+func isMover(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(testenv.Kinds(), func(kind testenv.Kind) bool { return pod.Labels[kind.Label()] != "" })
+}
+
+// repositoryLabel marks the pods of maintenance jobs (velero-protocol 4.4).
+const repositoryLabel = "velero.io/repo-name"
+
+// Movers runs data movers with one runner and keeps all other pods idle.
+type Movers struct {
+	Runner Runner
+	Jobs   Runner // runs the pods of maintenance jobs; nil: they are idle too
+}
+
+// Run implements Runner.
+func (m Movers) Run(ctx context.Context, pod *corev1.Pod, host Host) Result {
+	if isMover(pod) {
+		return m.Runner.Run(ctx, pod, host)
+	}
+	if m.Jobs != nil && pod.Labels[repositoryLabel] != "" {
+		return m.Jobs.Run(ctx, pod, host)
+	}
+	return Idle{}.Run(ctx, pod, host)
 }

@@ -2,20 +2,28 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 func (n *Node) watchPods(ctx context.Context) error {
@@ -241,3 +249,169 @@ func (n *Node) drop(ctx context.Context, pod *corev1.Pod) error {
 }
 
 func (n *Node) podDir(pod *corev1.Pod) string { return filepath.Join(n.PodsDir(), string(pod.UID)) }
+
+// place is the scope of a watch that movers share. The watch ends with the node.
+type place struct {
+	node, namespace string
+	kind            testenv.Kind
+}
+
+// follow returns channels for the start and the cancel of a transfer. As in Velero's mover, a cancel counts only as an
+// update of an uncanceled resource in phase InProgress.
+func (s *StandIn) follow(host Host, namespace string, role role) (
+	started <-chan *testenv.Transfer, canceled <-chan struct{}, stop func(), err error,
+) {
+	starts, cancels := make(chan *testenv.Transfer, 1), make(chan struct{}, 1)
+	see := func(object any) *testenv.Transfer {
+		transfer := look(object, role.name)
+		if transfer == nil || transfer.Status.Phase != testenv.InProgress {
+			return nil
+		}
+		select {
+		case starts <- transfer:
+		default: // one signal is enough
+		}
+		return transfer
+	}
+	informer := s.cache(host, place{node: host.Node, namespace: namespace, kind: role.kind})
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(object any) { see(object) },
+		UpdateFunc: func(old, object any) {
+			now, before := see(object), look(old, role.name)
+			if now == nil || before == nil || !now.Spec.Cancel || before.Spec.Cancel {
+				return
+			}
+			select {
+			case cancels <- struct{}{}:
+			default: // one signal is enough
+			}
+		},
+	})
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("watch %ss: %w", role.kind, err)
+	}
+	return starts, cancels, func() { _ = informer.RemoveEventHandler(registration) }, nil
+}
+
+// look returns the transfer of a watch event if it has that name. Many movers share the watch.
+func look(object any, name string) *testenv.Transfer {
+	resource, ok := object.(*unstructured.Unstructured)
+	if !ok || resource.GetName() != name {
+		return nil
+	}
+	transfer, err := testenv.View(resource)
+	if err != nil { // the API server validates all fields of a Transfer
+		return nil
+	}
+	return transfer
+}
+
+// cache returns the watch of a kind in a namespace. The first mover there starts it.
+func (s *StandIn) cache(host Host, here place) cache.SharedIndexInformer {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if informer := s.caches[here]; informer != nil {
+		return informer
+	}
+	informer := dynamicinformer.NewFilteredDynamicInformer(s.transfers, here.kind.Resource(), here.namespace, 0, nil, nil).Informer()
+	s.caches[here] = informer
+	host.Beside(func(ctx context.Context) {
+		informer.RunWithContext(ctx)
+		s.lock.Lock()
+		defer s.lock.Unlock()
+		delete(s.caches, here)
+	})
+	return informer
+}
+
+// eventSender sends the Events of a mover: one Event per reason, patched on each repetition.
+type eventSender struct {
+	client   kubernetes.Interface
+	role     role
+	transfer *testenv.Transfer
+	host     Host
+	said     map[string]*corev1.Event // by reason
+}
+
+// say sends an Event. A failure stops nothing, as in Velero's mover.
+func (e *eventSender) say(ctx context.Context, reason, message string) {
+	reported, err := e.send(ctx, reason, message)
+	if err != nil {
+		fmt.Fprintf(e.host.Log, "stand-in mover: send Event %s: %v\n", reason, err)
+		return
+	}
+	e.said[reason] = reported
+}
+
+// fails returns the result of a mover whose data path failed.
+func (e *eventSender) fails(why error) Result {
+	fmt.Fprintln(e.host.Log, "stand-in mover:", why)
+	return Result{ExitCode: 1, Message: fmt.Sprintf("Failed to run data path service for %s: %v", e.role.inResults(), why)}
+}
+
+func (e *eventSender) send(ctx context.Context, reason, message string) (*corev1.Event, error) {
+	now := metav1.Now()
+	events := e.client.CoreV1().Events(e.transfer.Namespace)
+	if last := e.said[reason]; last != nil {
+		patch, err := json.Marshal(map[string]any{"message": message, "count": last.Count + 1, "lastTimestamp": now})
+		if err != nil {
+			return nil, err
+		}
+		return events.Patch(ctx, last.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	}
+	return events.Create(ctx, &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: e.transfer.Name + ".", Namespace: e.transfer.Namespace},
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: e.role.kind.Resource().GroupVersion().String(), Kind: string(e.role.kind),
+			Namespace: e.transfer.Namespace, Name: e.transfer.Name, UID: e.transfer.UID,
+		},
+		Source: corev1.EventSource{Component: e.transfer.Name, Host: e.host.Node},
+		Reason: reason, Message: message, Type: corev1.EventTypeNormal, FirstTimestamp: now, LastTimestamp: now, Count: 1,
+	}, metav1.CreateOptions{})
+}
+
+// Fault replaces the normal run of a pod. Exactly one of its parts is set.
+type Fault struct {
+	Match func(*corev1.Pod) bool // nil: data movers
+	Times int                    // number of pods it applies to; 0: all
+
+	NeverStarts bool     // stays in ContainerCreating
+	Waiting     *Waiting // its container never starts, for a reason
+	Refused     *Waiting // the kubelet rejects it: OutOfcpu, UnexpectedAdmissionError, …
+	Ends        *Result  // it runs and ends with this result at once
+}
+
+// Waiting is a reason and a message.
+type Waiting struct{ Reason, Message string }
+
+// Faults are the rules of a node. Tests add them while it runs.
+type Faults struct {
+	lock  sync.Mutex
+	rules []*Fault
+}
+
+// Add appends a rule.
+func (f *Faults) Add(fault Fault) {
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	f.rules = append(f.rules, &fault)
+}
+
+// take returns the fault for a pod; the zero Fault if no rule matches.
+func (f *Faults) take(pod *corev1.Pod) Fault {
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	for i, rule := range f.rules {
+		if rule.Match == nil && !isMover(pod) || rule.Match != nil && !rule.Match(pod) {
+			continue
+		}
+		hit := *rule
+		if rule.Times == 1 {
+			f.rules = slices.Delete(f.rules, i, i+1)
+		} else if rule.Times > 1 {
+			rule.Times--
+		}
+		return hit
+	}
+	return Fault{}
+}

@@ -2,16 +2,30 @@ package node
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
+	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // dirAttribute is the CSI volume attribute of a simulated driver with the directory of the bytes.
@@ -184,4 +198,233 @@ func (n *Node) fill(ctx context.Context, pod *corev1.Pod, volume corev1.Volume, 
 		}
 	}
 	return nil
+}
+
+// dataFile is the only file of a volume. It shows the content of the volume.
+const dataFile = "data"
+
+// unfinished is the partial content that a restore's stand-in writes first.
+const unfinished = "unfinished\n"
+
+// Data returns the content of a volume that belongs to an object with that UID: the UID and a checksum. The checksum
+// covers the UID and the snapshot that the volume was restored from, if any.
+func Data(uid types.UID, snapshotID string) string {
+	sum := sha256.Sum256([]byte(string(uid) + "/" + snapshotID))
+	return fmt.Sprintf("%s %s\n", uid, hex.EncodeToString(sum[:]))
+}
+
+// WriteData writes data to a volume.
+func WriteData(volume, data string) error {
+	if err := os.WriteFile(filepath.Join(volume, dataFile), []byte(data), 0o644); err != nil {
+		return fmt.Errorf("write data: %w", err)
+	}
+	return nil
+}
+
+// ReadData returns the data of a volume; "" if it is empty.
+func ReadData(volume string) (string, error) {
+	data, err := os.ReadFile(filepath.Join(volume, dataFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("read data: %w", err)
+	}
+	return string(data), nil
+}
+
+// Uploaded returns the data that the last successful stand-in of a backup read from its volume; ok is false if none
+// has succeeded.
+func (s *StandIn) Uploaded(transfer types.UID) (data string, ok bool) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	data, ok = s.uploaded[transfer]
+	return data, ok
+}
+
+// begin leaves a restored volume in an unfinished state.
+func (s *StandIn) begin(r role, transfer *testenv.Transfer, host Host) error {
+	volume := host.Volumes[string(transfer.UID)]
+	if !r.restores() || volume == "" || s.Repository != nil {
+		return nil
+	}
+	return WriteData(volume, unfinished)
+}
+
+// moved is what a stand-in has moved: its snapshot, unless it restores, and the bytes.
+type moved struct {
+	snapshot string
+	bytes    int64
+}
+
+// move plays the data path: it reads all of a volume, or writes it.
+func (s *StandIn) move(r role, transfer *testenv.Transfer, host Host) (moved, error) {
+	volume := host.Volumes[string(transfer.UID)]
+	played := moved{"snapshot-of-" + r.name, s.bytes()}
+	switch {
+	case volume == "":
+		return played, nil
+	case r.restores() && s.Repository != nil:
+		bytes, err := s.Repository.Restore(transfer.Spec.SnapshotID, volume)
+		return moved{bytes: bytes}, err
+	case r.restores():
+		return played, WriteData(volume, Data(transfer.UID, transfer.Spec.SnapshotID))
+	case s.Repository != nil:
+		snapshot, bytes, err := s.Repository.Save(volume)
+		return moved{snapshot, bytes}, err
+	}
+	data, err := ReadData(volume)
+	if err != nil {
+		return played, err
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	s.uploaded[transfer.UID] = data
+	return played, nil
+}
+
+// Real runs the first container of a pod as a process. Bubblewrap gives it a mount namespace with the files of its
+// image and its volumes, and the default capabilities of containers. At the end, the process is killed with its
+// namespace, because bubblewrap does not forward signals. No process is left when Run returns.
+type Real struct {
+	Config *rest.Config // for the API server; may create tokens
+	Velero string       // binary that plays /velero of the image
+	Binds  []string     // host directories for resources that a container reaches by network: the repository
+	// RestoreHelper is the binary that plays /velero-restore-helper of the image. Only init containers need it.
+	RestoreHelper string
+}
+
+const (
+	secretsDir = "/var/run/secrets/kubernetes.io/serviceaccount"
+	// killDelay bounds the time from the signal to the end of a process and its children.
+	killDelay = 4 * time.Second
+)
+
+// Run implements Runner.
+func (r Real) Run(ctx context.Context, pod *corev1.Pod, host Host) Result {
+	return r.run(ctx, pod, pod.Spec.Containers[0], host)
+}
+
+func (r Real) run(ctx context.Context, pod *corev1.Pod, container corev1.Container, host Host) Result {
+	box, err := r.prepare(ctx, pod, container, host)
+	if err != nil {
+		fmt.Fprintln(host.Log, "node:", err)
+		return Result{ExitCode: 128, Reason: "StartError", Message: err.Error()}
+	}
+	// bubblewrap sets its parent-death signal for the thread that forks, not for this process.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	command := exec.CommandContext(ctx, "bwrap", box.args...)
+	command.Stdout, command.Stderr = host.Log, host.Log
+	command.Env = []string{} // the container has its own
+	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
+	command.WaitDelay = killDelay
+	err = command.Run()
+	message, readErr := os.ReadFile(box.termination)
+	if readErr != nil {
+		fmt.Fprintln(host.Log, "node:", readErr)
+	}
+	return Result{ExitCode: exitCode(err), Message: string(message)}
+}
+
+func exitCode(err error) int32 {
+	if err == nil {
+		return 0
+	}
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+			return 128 + int32(status.Signal())
+		}
+		return int32(exit.ExitCode())
+	}
+	return 128
+}
+
+// box is a container that is ready to start.
+type box struct {
+	args        []string
+	termination string
+}
+
+func (r Real) prepare(ctx context.Context, pod *corev1.Pod, container corev1.Container, host Host) (*box, error) {
+	secrets, err := r.secrets(ctx, pod, host)
+	if err != nil {
+		return nil, err
+	}
+	termination := filepath.Join(host.PodDir, "termination-log")
+	if err := os.WriteFile(termination, nil, 0o600); err != nil {
+		return nil, fmt.Errorf("make termination log: %w", err)
+	}
+	args := []string{
+		"--die-with-parent", "--unshare-pid", "--proc", "/proc", "--tmpfs", "/tmp",
+		"--dev-bind", "/dev/null", "/dev/null", "--dev-bind", "/dev/urandom", "/dev/urandom",
+		"--bind", termination, container.TerminationMessagePath, "--ro-bind", secrets, secretsDir, "--ro-bind", r.Velero, "/velero",
+	}
+	if r.RestoreHelper != "" {
+		args = append(args, "--ro-bind", r.RestoreHelper, "/velero-restore-helper")
+	}
+	for _, dir := range r.Binds {
+		args = append(args, "--bind", dir, dir)
+	}
+	for _, name := range capabilities() {
+		args = append(args, "--cap-add", name)
+	}
+	for _, device := range container.VolumeDevices {
+		args = append(args, "--dev-bind", host.Volumes[device.Name], device.DevicePath)
+	}
+	for _, mount := range container.VolumeMounts {
+		if mount.MountPath == secretsDir {
+			continue // the projected volume of admission; this node creates its files
+		}
+		dir := host.Volumes[mount.Name]
+		if dir == "" {
+			return nil, fmt.Errorf("mount %s: pod has no volume of that name", mount.Name)
+		}
+		how := "--bind"
+		if mount.ReadOnly {
+			how = "--ro-bind"
+		}
+		args = append(args, how, dir, mount.MountPath)
+	}
+	environment, err := r.environment(pod, container)
+	if err != nil {
+		return nil, err
+	}
+	args = append(args, "--clearenv")
+	for name, value := range environment {
+		args = append(args, "--setenv", name, value)
+	}
+	args = append(append(append(args, "--"), container.Command...), container.Args...)
+	return &box{args: args, termination: termination}, nil
+}
+
+// capabilities are the defaults of containerd. A mover needs some of them for files of other users.
+func capabilities() []string {
+	return []string{
+		"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD",
+		"CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
+	}
+}
+
+// secrets creates the directory of a ServiceAccount's token volume.
+func (r Real) secrets(ctx context.Context, pod *corev1.Pod, host Host) (string, error) {
+	client, err := kubernetes.NewForConfig(r.Config)
+	if err != nil {
+		return "", fmt.Errorf("make client: %w", err)
+	}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+	}}
+	token, err := client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, pod.Spec.ServiceAccountName, request, metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("get token of ServiceAccount %s: %w", pod.Spec.ServiceAccountName, err)
+	}
+	dir := filepath.Join(host.PodDir, "serviceaccount")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("make token directory: %w", err)
+	}
+	files := map[string][]byte{"token": []byte(token.Status.Token), "namespace": []byte(pod.Namespace), "ca.crt": r.Config.CAData}
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			return "", fmt.Errorf("write %s: %w", name, err)
+		}
+	}
+	return dir, nil
 }

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -188,4 +190,269 @@ func (m *machine) write(content string, path ...string) error {
 		return err
 	}
 	return os.WriteFile(file, []byte(content), 0o644)
+}
+
+// cgroupRoot is where systemd mounts cgroups: those of version 2 at this path itself, those of version 1 below it.
+const cgroupRoot = "/sys/fs/cgroup"
+
+// hierarchy is one of the machine's cgroup hierarchies of version 1.
+type hierarchy struct {
+	controllers string // as mount(2) takes them: "cpu,cpuacct", or "name=systemd"
+	mount       string // where the machine has it
+	own         string // the directory of this process' cgroup
+}
+
+// hierarchies are all that the machine has mounted.
+func hierarchies() ([]hierarchy, error) {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	memberships, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return nil, err
+	}
+	var all []hierarchy
+	for line := range strings.Lines(string(memberships)) { // 4:memory:/path
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(fields) != 3 || fields[1] == "" {
+			continue // version 2
+		}
+		if mount := mountOf(string(mounts), fields[1]); mount != "" {
+			all = append(all, hierarchy{controllers: fields[1], mount: mount, own: filepath.Join(mount, fields[2])})
+		}
+	}
+	return all, nil
+}
+
+// mountOf is where the hierarchy of controllers is mounted.
+func mountOf(mounts, controllers string) string {
+	for line := range strings.Lines(mounts) { // 36 35 98:0 / /mnt rw shared:1 - cgroup cgroup rw,memory
+		before, after, found := strings.Cut(line, " - ")
+		place, kind := strings.Fields(before), strings.Fields(after)
+		if !found || len(place) < 5 || len(kind) < 3 || kind[0] != "cgroup" {
+			continue
+		}
+		if mounted := strings.Split(kind[2], ","); !slices.ContainsFunc(strings.Split(controllers, ","), func(controller string) bool {
+			return !slices.Contains(mounted, controller)
+		}) {
+			return place[4]
+		}
+	}
+	return ""
+}
+
+// cgroup is the directory of the cluster's cgroup in a hierarchy.
+func (h hierarchy) cgroup(name string) string { return filepath.Join(h.own, name) }
+
+// create makes the cluster's cgroup. One of cpuset lets nothing in before it has CPUs and memory.
+func (h hierarchy) create(name string) error {
+	dir := h.cgroup(name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	if !slices.Contains(strings.Split(h.controllers, ","), "cpuset") {
+		return nil
+	}
+	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+		value, err := os.ReadFile(filepath.Join(h.own, file))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, file), value, 0o600); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(filepath.Join(dir, "cgroup.clone_children"), []byte("1"), 0o600)
+}
+
+// remove removes the cluster's cgroup with all below it, which have no processes any more.
+func (h hierarchy) remove(name string) error {
+	var dirs []string
+	err := filepath.WalkDir(h.cgroup(name), func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() {
+			dirs = append(dirs, path)
+		}
+		return err
+	})
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for _, dir := range slices.Backward(dirs) {
+		err = errors.Join(err, os.Remove(dir))
+	}
+	return err
+}
+
+// join puts this process into the cluster's cgroup.
+func (h hierarchy) join(name string) error {
+	return os.WriteFile(filepath.Join(h.cgroup(name), "cgroup.procs"), []byte("0"), 0o600)
+}
+
+// mountCgroups gives the node a view of its own cgroups, in whose namespace this process is. The machine's mounts
+// go out of sight before.
+func mountCgroups(all []hierarchy) error {
+	if err := unix.Mount("tmpfs", cgroupRoot, "tmpfs", 0, "mode=755"); err != nil {
+		return fmt.Errorf("mount a tmpfs at %s: %w", cgroupRoot, err)
+	}
+	for _, h := range all {
+		dir := filepath.Join(cgroupRoot, filepath.Base(h.mount))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return err
+		}
+		data := h.controllers
+		if strings.HasPrefix(data, "name=") {
+			data = "none," + data
+		}
+		if err := unix.Mount("cgroup", dir, "cgroup", 0, data); err != nil {
+			return fmt.Errorf("mount the cgroup hierarchy %s: %w", h.controllers, err)
+		}
+	}
+	return nil
+}
+
+// freezer is the controller that stops all processes of a cgroup at once.
+const freezer = "freezer"
+
+// setFreezer freezes or thaws a cgroup. One that does not exist needs neither.
+func (h hierarchy) setFreezer(name, state string) error {
+	err := os.WriteFile(filepath.Join(h.cgroup(name), "freezer.state"), []byte(state), 0o600)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// kernelDefaults are sysctls that the kubelet wants and that belong to the whole machine. The node sees files with these
+// values instead.
+var kernelDefaults = map[string]string{
+	"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
+	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
+}
+
+// mountAll gives a node the directories that a kubelet expects, all of its own but for the volumes of the CSI driver, which
+// all nodes reach as they would a storage system.
+func mountAll(o options, volumes string) error {
+	all, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	for _, each := range []struct{ kind, at string }{{"proc", "/proc"}, {"sysfs", "/sys"}, {"tmpfs", "/run"}, {"tmpfs", "/var/lib"}} {
+		if err := unix.Mount(each.kind, each.at, each.kind, 0, ""); err != nil {
+			return fmt.Errorf("mount %s: %w", each.at, err)
+		}
+	}
+	if err := mountCgroups(all); err != nil {
+		return err
+	}
+	for inside, outside := range map[string]string{
+		"/var/lib/kubelet": o.path("kubelet"), "/var/lib/csi-data": volumes, "/var/log": o.path("log", "node"),
+	} {
+		if err := mountDir(outside, inside); err != nil {
+			return err
+		}
+	}
+	for name, value := range kernelDefaults {
+		file := o.path("sysctl", filepath.Base(name))
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(file, []byte(value+"\n"), 0o644); err != nil {
+			return err
+		}
+		if err := unix.Mount(file, "/proc/sys/"+name, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("bind /proc/sys/%s: %w", name, err)
+		}
+	}
+	return unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "") // for volumes that a driver mounts in a container
+}
+
+func mountDir(source, target string) error {
+	for _, dir := range []string{source, target} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := unix.Mount(source, target, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind %s: %w", target, err)
+	}
+	return nil
+}
+
+// Addresses of the nodes' networks, which no other process can reach. The worker is behind a link of its own.
+const (
+	nodeName      = "node"
+	nodeAddress   = "10.10.0.1"
+	podRange      = "10.244.0.0/24"
+	s3Address     = nodeAddress + ":9000"
+	workerName    = "worker"
+	workerGateway = "10.10.1.1"
+	workerAddress = "10.10.1.2"
+	workerPods    = "10.244.1.0/24"
+	workerLink    = "worker0" // on the node's side
+)
+
+// setUpNetwork gives the node its address.
+func setUpNetwork(ctx context.Context) error {
+	return errors.Join(ip(ctx,
+		"link set lo up", "link add node0 type veth peer name node1", "address add "+nodeAddress+"/24 dev node0",
+		"link set node0 up", "link set node1 up", "route add default via 10.10.0.254 dev node0",
+	), forwardPackets())
+}
+
+// setUpWorkerNetwork gives the worker its address. Its end of the link is there already.
+func setUpWorkerNetwork(ctx context.Context) error {
+	return errors.Join(ip(ctx,
+		"link set lo up", "address add "+workerAddress+"/24 dev eth0", "link set eth0 up", "route add default via "+workerGateway,
+	), forwardPackets())
+}
+
+// linkWorker connects the network namespace of a process with the node.
+func linkWorker(ctx context.Context, pid int) error {
+	return ip(ctx,
+		fmt.Sprintf("link add %s type veth peer name eth0 netns %d", workerLink, pid), "address add "+workerGateway+"/24 dev "+workerLink,
+		"link set "+workerLink+" up", "route add "+workerPods+" via "+workerAddress,
+	)
+}
+
+func ip(ctx context.Context, lines ...string) error {
+	for _, line := range lines {
+		if output, err := exec.CommandContext(ctx, "ip", strings.Fields(line)...).CombinedOutput(); err != nil {
+			return fmt.Errorf("ip %s: %w: %s", line, err, output)
+		}
+	}
+	return nil
+}
+
+// forwardPackets lets the kernel forward between pods and nodes.
+func forwardPackets() error {
+	for _, name := range []string{"net/ipv4/ip_forward", "net/bridge/bridge-nf-call-iptables"} {
+		if err := os.WriteFile("/proc/sys/"+name, []byte("1"), 0o600); err != nil {
+			return fmt.Errorf("set %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// forward hands connections that the machine makes to the listener on to an address in the node's network.
+func forward(ctx context.Context, listener net.Listener, address string) {
+	for {
+		outer, err := listener.Accept()
+		if err != nil {
+			return // The listener is closed.
+		}
+		go func() {
+			defer outer.Close()
+			inner, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+			if err != nil {
+				return // The client sees that its connection ends.
+			}
+			defer inner.Close()
+			go func() {
+				_, _ = io.Copy(inner, outer) // An error ends the connection, as does the end.
+				inner.Close()
+			}()
+			_, _ = io.Copy(outer, inner)
+		}()
+	}
 }

@@ -1,12 +1,16 @@
 package sim
 
 import (
+	"fmt"
+	"hash/fnv"
 	"slices"
 	"time"
+	_ "unsafe" // for go:linkname
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/runtime"
 
 	"github.com/lateen-project/lateen/test/sim/apiserver"
 	"github.com/lateen-project/lateen/test/sim/controllers"
@@ -96,4 +100,193 @@ func (s *Simulation) evicting() (all []choice) {
 		}
 	}
 	return all
+}
+
+// drain cordons a node and evicts its movers and Jobs. What a DaemonSet or a disruption budget holds stays.
+func (s *Simulation) drain(node string) bool {
+	object := s.API.Get("nodes", "", node)
+	if object == nil {
+		return false
+	}
+	s.Patch("nodes", object, map[string]any{"spec": map[string]any{"unschedulable": true}})
+	for _, m := range s.running() {
+		pod := s.API.Find(m.pod.UID)
+		if pod == nil || m.pod.Spec.NodeName != node || pod.GetDeletionTimestamp() != nil {
+			continue
+		}
+		s.Evict(pod)
+	}
+	return true
+}
+
+// deleteNode takes a machine out of the cluster for ever: its agent and its movers end, its Node is deleted.
+func (s *Simulation) deleteNode(node string) bool {
+	object := s.API.Get("nodes", "", node)
+	if object == nil || s.faults.silent[node] {
+		return false
+	}
+	for _, p := range s.processes {
+		if p.node == node {
+			s.kill(p)
+		}
+	}
+	for _, m := range s.running() {
+		if m.pod.Spec.NodeName == node {
+			m.result = &result{code: 137}
+		}
+	}
+	s.faults.silent[node] = true
+	s.Delete("nodes", object)
+	return true
+}
+
+// silence cuts a machine off: its agent too, which the node lifecycle controller marks as not Ready. Its movers go on.
+func (s *Simulation) silence(node string) {
+	s.faults.silent[node] = true
+	s.setReady(node, corev1.ConditionUnknown)
+	for _, p := range s.processes {
+		if p.node != node || !p.alive() {
+			continue
+		}
+		p.cut = true
+		for _, w := range s.watchesOf(p) {
+			w.Close()
+		}
+		s.setAgent(p, corev1.ConditionFalse)
+	}
+}
+
+// checkLost checks that no transfer stays on a node that has been silent for long, if nothing else went wrong since
+// and an agent can act. One that is Accepted has no mover there, and waits for the prepare timeout.
+func (s *Simulation) checkLost() error {
+	const long = 10 * time.Minute
+	if time.Since(s.faults.since) < long || !s.calm() || len(s.faults.silent) == 0 {
+		return nil
+	}
+	for _, transfer := range s.transfers() {
+		v := viewOf(transfer.Object)
+		if s.faults.silent[v.node] && !v.ended() && !slices.Contains([]string{"", "New", "Accepted"}, v.phase) {
+			return fmt.Errorf("%s %s is %s on %s, which has been silent for more than %s", transfer.GetKind(), transfer.GetName(), v.phase, v.node, long)
+		}
+	}
+	return nil
+}
+
+// checkCanceled checks that no canceled transfer stays as it is before its mover starts, whatever is missing, if nothing
+// else went wrong for long and all agents can act: a node whose agent is cut off is Ready, and nobody takes its place.
+func (s *Simulation) checkCanceled() error {
+	const long = 10 * time.Minute
+	cut := slices.ContainsFunc(s.processes, func(p *process) bool { return p.cut })
+	if time.Since(s.faults.since) < long || !s.calm() || cut || s.faults.refused.stopsTransfers() {
+		return nil
+	}
+	for _, transfer := range s.transfers() {
+		v := viewOf(transfer.Object)
+		if v.cancel && slices.Contains([]string{"", "New", "Accepted", "Prepared"}, v.phase) {
+			return fmt.Errorf("%s %s is %s, though it was canceled more than %s ago", transfer.GetKind(), transfer.GetName(), v.phase, long)
+		}
+	}
+	return nil
+}
+
+// housekeeping plays the garbage collector of pods: it removes those of nodes that do not exist.
+func (s *Simulation) housekeeping() (all []choice) {
+	for _, object := range s.API.List("pods") {
+		node := apiserver.As[corev1.Pod](object).Spec.NodeName
+		if node != "" && s.API.Get("nodes", "", node) == nil {
+			all = append(all, choice{"pod garbage collector: removes pod " + object.Key(), seldom, func() { s.remove(object) }})
+		}
+	}
+	return all
+}
+
+// returning returns the choices that bring a node back.
+func (s *Simulation) returning(node string) (all []choice) {
+	object := s.API.Get("nodes", "", node)
+	switch {
+	case node == s.faults.ever:
+	case object == nil:
+		return []choice{{"node " + node + " joins again", seldom / 2, func() {
+			s.createNode(node)
+			s.faults.silent[node] = false
+			s.deploy(node)
+		}}}
+	case s.faults.silent[node]:
+		return []choice{{"node " + node + " returns", seldom / 2, func() {
+			s.faults.silent[node], s.faults.since = false, time.Now()
+			s.setReady(node, corev1.ConditionTrue)
+			if p := s.last(node); p.alive() {
+				p.cut = false
+				s.setAgent(p, corev1.ConditionTrue)
+			}
+		}}}
+	case apiserver.As[corev1.Node](object).Spec.Unschedulable:
+		return []choice{{"node " + node + " is uncordoned", seldom, func() {
+			s.Patch("nodes", object, map[string]any{"spec": map[string]any{"unschedulable": nil}})
+		}}}
+	}
+	return nil
+}
+
+// overlap starts another agent on a node while the old one still runs, as a rolling update with surge does.
+func (s *Simulation) overlap(node string) bool {
+	old := s.last(node)
+	if s.faults.silent[node] || !old.alive() {
+		return false
+	}
+	old.leaving = true
+	s.faults.overlaps[node]++
+	s.deploy(node)
+	return true
+}
+
+// leaving returns the choices that end the old agents of overlaps.
+func (s *Simulation) leaving() (all []choice) {
+	for _, p := range s.processes {
+		if p.stopping && !p.alive() && s.last(p.node) == p && !s.faults.silent[p.node] {
+			all = append(all, choice{p.node + ": the next agent follows " + p.name, often, func() { s.replace(p) }})
+		}
+		if p.leaving && p.alive() {
+			all = append(all, choice{p.node + ": ends the old agent " + p.name, seldom, func() {
+				s.kill(p)
+				s.faults.since = time.Now()
+				if pod := s.API.Find(podUID(p)); pod != nil {
+					s.remove(pod)
+				}
+			}})
+		}
+	}
+	return all
+}
+
+func (s *Simulation) setReady(node string, ready corev1.ConditionStatus) {
+	object := s.API.Get("nodes", "", node)
+	s.Patch("nodes", object, map[string]any{"status": map[string]any{
+		"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, LastTransitionTime: s.Now()}},
+	}})
+}
+
+// setAgent sets whether the pod of an agent is Ready.
+func (s *Simulation) setAgent(p *process, ready corev1.ConditionStatus) {
+	pod := s.API.Find(types.UID(p.pod))
+	if pod == nil {
+		return
+	}
+	s.Patch("pods", pod, map[string]any{"status": map[string]any{"conditions": s.conditions(ready)}})
+}
+
+// jitterRand is the random number of wait.Jitter, by which client-go delays retries and renewals.
+//
+//go:linkname jitterRand k8s.io/apimachinery/pkg/util/wait.jitterRand
+var jitterRand func() float64
+
+// fixJitter makes jitter a function of the time, which is virtual: it then does not depend on which goroutine asks
+// first.
+func fixJitter() {
+	jitterRand = func() float64 {
+		sum := fnv.New64a()
+		_, _ = sum.Write(time.Now().AppendFormat(nil, time.RFC3339Nano)) // it cannot fail
+		return float64(sum.Sum64()>>11) / (1 << 53)
+	}
+	runtime.ErrorHandlers = nil // they log, and sleep by a clock that all bubbles share
 }

@@ -1,15 +1,35 @@
 package sim
 
 import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"hash"
+	"io"
+	"maps"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"testing/synctest"
+	"time"
 
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/metrics"
+	"github.com/lateen-project/lateen/reconcile/transfer"
 	"github.com/lateen-project/lateen/test/sim/apiserver"
 )
 
@@ -71,3 +91,231 @@ func (s *Simulation) handle(p *parked) apiserver.Reply {
 	}
 	return reply
 }
+
+// process is one run of an agent on a node.
+type process struct {
+	name     string // node#number
+	node     string
+	pod      string // UID
+	gate     *gate
+	dead     atomic.Bool // it was killed: nothing of it gets through
+	cut      bool        // it does not reach the API server
+	leaving  bool        // another agent of its node has replaced it
+	stopping bool        // it got SIGTERM; another pod replaces its pod once it has ended
+	resigned bool        // it released the Lease after that
+	cancel   context.CancelFunc
+	ended    chan struct{}
+	err      error // readable once ended is closed
+	registry *prometheus.Registry
+
+	lock   sync.Mutex
+	queues map[string]*queue // by the name of the controller
+	began  map[string]int    // reconciles as the coordinator, by controller and key
+}
+
+// start starts an agent as the command node-agent assembles it.
+func (s *Simulation) start(node, pod string) *process {
+	s.started++
+	s.faults.since = time.Now() // it has to learn what happened before
+	p := &process{name: fmt.Sprintf("%s#%d", node, s.started), node: node, pod: pod, gate: s.gate, ended: make(chan struct{}), registry: prometheus.NewRegistry(), queues: map[string]*queue{}, began: map[string]int{}}
+	options := agent.Options{
+		Flags: config.Options{
+			Namespace: veleroNamespace, NodeName: node, PodUID: pod, NodeAgentConfigMap: configMapName, MoverTemplate: "daemonset",
+			ResourceTimeout: 10 * time.Minute, Workers: workers, KubeAPIQPS: 100, KubeAPIBurst: 200, StartupTimeout: 30 * time.Second,
+			AsVelero: s.plan.Adopted, MaintenanceConcurrency: s.plan.Maintenance, MaintenanceTimeout: s.plan.Timeout,
+		},
+		Rest:    &rest.Config{Host: "http://simulation", Transport: p},
+		Metrics: metrics.New(p.registry, "simulation", node), Limits: transfer.DefaultLimits(), Clock: s.clock(node), Log: io.Discard,
+		Server: &agent.Server{}, Process: fmt.Sprint(s.started), Queue: p.queue, Prepared: s.plan.prepared(),
+	}
+	const stall = 10 * time.Minute // a schedule is shorter than the default
+	options.Limits.StallTimeout = stall
+	logger := logr.Discard()
+	if s.Log != nil {
+		logger = s.Log.WithName(p.name)
+	}
+	var ctx context.Context
+	ctx, p.cancel = context.WithCancel(klog.NewContext(context.Background(), logger))
+	go func() {
+		defer close(p.ended)
+		p.err = agent.Run(ctx, options)
+	}()
+	s.processes = append(s.processes, p)
+	return p
+}
+
+// skewed is a clock that is wrong by a constant.
+type skewed struct {
+	clock.RealClock
+
+	by time.Duration
+}
+
+// Now implements clock.PassiveClock, as Since does.
+func (s skewed) Now() time.Time { return s.RealClock.Now().Add(s.by) }
+
+// Since returns the time from t until now.
+func (s skewed) Since(t time.Time) time.Duration { return s.Now().Sub(t) }
+
+// clock returns the clock of a node.
+func (s *Simulation) clock(node string) clock.WithTickerAndDelayedExecution {
+	if index := slices.Index(s.nodes, node); index >= 0 && index < len(s.plan.Skew) {
+		return skewed{by: s.plan.Skew[index]}
+	}
+	return clock.RealClock{}
+}
+
+// workers is how many resources of a kind an agent handles at once: more than a schedule has, so that the order of
+// the queue decides nothing.
+const workers = 8
+
+// alive reports whether the process runs.
+func (p *process) alive() bool {
+	select {
+	case <-p.ended:
+		return false
+	default:
+		return !p.dead.Load()
+	}
+}
+
+// reconciles returns the keys that the controllers of a process can reconcile next.
+func (s *Simulation) reconciles(p *process) (all []choice) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(p.queues)) {
+		for _, key := range p.queues[name].ready() {
+			all = append(all, choice{p.name + ": reconcile " + name + " " + key, often, func() {
+				if s.coordinator() == p {
+					p.began[name+" "+key]++
+				}
+				p.queues[name].grant(key)
+			}})
+		}
+	}
+	return all
+}
+
+// kill ends a process as SIGKILL does: none of its requests gets through from now on, and no answer.
+func (s *Simulation) kill(p *process) {
+	p.dead.Store(true)
+	p.cancel()
+	for _, waiting := range s.gate.waiting() {
+		if waiting.from == p {
+			s.gate.release(waiting, outcome{err: errKilled})
+		}
+	}
+	for _, w := range s.watchesOf(p) {
+		w.Close()
+	}
+}
+
+// checkMetrics checks that no terminal transfer was counted twice. An agent that dies may not have counted one.
+func (s *Simulation) checkMetrics(ended int) error {
+	counted, maintained := 0, 0
+	for _, p := range s.processes {
+		families, err := p.registry.Gather()
+		if err != nil {
+			return fmt.Errorf("gather metrics of %s: %w", p.name, err)
+		}
+		for _, family := range families {
+			for _, series := range family.GetMetric() {
+				switch family.GetName() {
+				case "lateen_transfers_finished_total":
+					counted += int(series.GetCounter().GetValue())
+				case "velero_repo_maintenance_success_total", "velero_repo_maintenance_failure_total":
+					maintained += int(series.GetCounter().GetValue())
+				}
+			}
+		}
+	}
+	calm := !slices.Contains(s.faults.met, killAgent) && !slices.Contains(s.faults.met, loseAnswer) && !slices.Contains(s.faults.met, cutAgent) && !slices.Contains(s.faults.met, killCoordinator) && !slices.Contains(s.faults.met, killAgents) && !slices.Contains(s.faults.met, cutCoordinator) && !slices.Contains(s.faults.met, delayRequest) && !slices.Contains(s.faults.met, deleteIt)
+	switch {
+	case calm && counted != ended:
+		return fmt.Errorf("%d transfers have ended and agents counted %d", ended, counted)
+	case counted > len(s.work):
+		return fmt.Errorf("agents counted %d of %d transfers", counted, len(s.work))
+	case maintained > s.jobs():
+		return fmt.Errorf("agents counted %d runs of %d maintenance jobs", maintained, s.jobs())
+	}
+	return nil
+}
+
+// checkMemory checks that no agent holds anything for a transfer that has ended, once it knows all that has happened.
+// What is left of goroutines makes the end of the bubble fail.
+func (s *Simulation) checkMemory() error {
+	s.quiesce()
+	empty := []string{"lateen_slots_in_use", "lateen_unattended_transfers", "lateen_mover_max_silence_seconds", "lateen_transfer_oldest_age_seconds"}
+	if len(s.API.List("jobs")) == 0 {
+		empty = append(empty, "lateen_maintenance_running")
+	}
+	if len(s.API.List("backuprepositories")) == 0 {
+		empty = append(empty, "lateen_maintenance_due")
+	}
+	for _, p := range s.processes {
+		if !p.alive() || p.cut {
+			continue
+		}
+		families, err := p.registry.Gather()
+		if err != nil {
+			return fmt.Errorf("gather metrics of %s: %w", p.name, err)
+		}
+		for _, family := range families {
+			if !slices.Contains(empty, family.GetName()) {
+				continue
+			}
+			for _, series := range family.GetMetric() {
+				if value := series.GetGauge().GetValue(); value != 0 {
+					return fmt.Errorf("%s of %s is %v after every transfer has ended: %s", family.GetName(), p.name, value, series)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// quiesce lets agents observe what has happened: watches that broke are opened again after a while.
+func (s *Simulation) quiesce() {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+		<-time.After(time.Microsecond)
+		synctest.Wait()
+		s.tidy()
+		all := append(append(s.requests(), s.late()...), s.deliveries()...)
+		for _, p := range s.processes {
+			if p.alive() {
+				all = append(all, s.reconciles(p)...)
+			}
+		}
+		if len(all) == 0 {
+			s.sleep(true)
+			continue
+		}
+		one := all[s.random.IntN(len(all))]
+		s.step++
+		s.trace.add(s.step, time.Since(s.begin), one.name)
+		one.do()
+	}
+}
+
+// trace records the choices of a schedule.
+type trace struct {
+	lines []string
+	sum   hash.Hash
+}
+
+func newTrace() *trace { return &trace{sum: sha256.New()} }
+
+func (t *trace) add(step int, at time.Duration, text string) {
+	t.note(fmt.Sprintf("%5d %10s %s", step, at.Round(time.Millisecond), text))
+}
+
+func (t *trace) note(line string) {
+	t.lines = append(t.lines, line)
+	t.sum.Write([]byte(line + "\n"))
+}
+
+// hash identifies the whole trace.
+func (t *trace) hash() string { return hex.EncodeToString(t.sum.Sum(nil)[:8]) }
+
+// String returns the trace for people.
+func (t *trace) String() string { return strings.Join(t.lines, "\n") }

@@ -2,6 +2,9 @@ package sim
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -101,3 +104,144 @@ func podTemplate(name string, args ...string) corev1.PodTemplateSpec {
 		},
 	}
 }
+
+// Plan is what a seed decides before the first choice: the cluster, the work and the faults. A minimiser removes parts
+// of it and plays the same seed again.
+type Plan struct {
+	Seed         uint64
+	Nodes        int
+	Slots        int             // transfers InProgress on a node
+	Queue        int             // prepared transfers of the cluster; 0: unlimited
+	Maintenance  int             // maintenance jobs at once
+	Repositories int             // of backups, each due for maintenance at once
+	Timeout      time.Duration   // of a maintenance job
+	Failing      int             // the first runs of each repository that fail, refused ones included
+	History      int             // entries of a repository's history that Velero's server keeps; 0: it does not look at it
+	Foreign      int             // transfers of another data mover that never end, one on each of the first nodes
+	Velero       bool            // one more node has Velero's agent
+	Lists        bool            // the API server cannot stream lists, as before Kubernetes 1.32
+	Skew         []time.Duration // of each node's clock
+	WhenUsed     bool            // volumes are provisioned for the first consumer
+	Retain       bool            // the storage class keeps volumes
+	Priority     bool            // movers have a priority class
+	Adopted      bool            // agents have the arguments of Velero's, and label their pods
+	Hurry        bool            // time passes only when nothing else can happen
+	Work         []Work
+	Faults       []Fault
+}
+
+func (p Plan) binding() storagev1.VolumeBindingMode {
+	if p.WhenUsed {
+		return storagev1.VolumeBindingWaitForFirstConsumer
+	}
+	return storagev1.VolumeBindingImmediate
+}
+
+func (p Plan) reclaim() corev1.PersistentVolumeReclaimPolicy {
+	if p.Retain {
+		return corev1.PersistentVolumeReclaimRetain
+	}
+	return corev1.PersistentVolumeReclaimDelete
+}
+
+// prepared is how many transfers an agent prepares at once; 0 is as many as an agent does on its own. Most plans have too
+// little work for that, so every third of them without a queue allows one.
+func (p Plan) prepared() int {
+	if p.Queue == 0 && p.Seed%3 == 0 {
+		return 1
+	}
+	return 0
+}
+
+// Kind is a kind of transfer.
+type Kind string
+
+// The kinds.
+const (
+	Backup   Kind = "PodVolumeBackup"
+	Restore  Kind = "PodVolumeRestore"
+	Upload   Kind = "DataUpload"
+	Download Kind = "DataDownload"
+)
+
+// Kinds returns all kinds.
+func Kinds() []Kind { return []Kind{Backup, Restore, Upload, Download} }
+
+// Work is a transfer that Velero's server asks for.
+type Work struct {
+	Kind Kind
+	Node int // of the application's pod
+}
+
+// Draw makes the plan of a seed. Each seed also decides which faults are possible at all (swarm testing).
+func Draw(seed uint64) Plan {
+	random := rand.New(rand.NewPCG(seed, planStream))
+	plan := Plan{
+		Seed: seed, Nodes: 3, Slots: 1 + random.IntN(maxSlots), Queue: random.IntN(4),
+		WhenUsed: random.IntN(2) == 0, Retain: random.IntN(3) == 0, Hurry: random.IntN(2) == 0,
+	}
+	if random.IntN(3) == 0 {
+		plan.Repositories, plan.Maintenance = 1+random.IntN(2), 1+random.IntN(2)
+	}
+	if plan.Timeout = 12 * time.Hour; random.IntN(3) == 0 {
+		plan.Timeout = time.Minute
+	}
+	if random.IntN(5) == 0 {
+		plan.Foreign = 1 + random.IntN(plan.Nodes)
+	}
+	plan.Lists = random.IntN(3) == 0
+	if random.IntN(3) == 0 {
+		for range plan.Nodes {
+			plan.Skew = append(plan.Skew, time.Duration(random.IntN(2*maxSkew+1)-maxSkew)*time.Minute)
+		}
+	}
+	for range 1 + random.IntN(maxWork) {
+		plan.Work = append(plan.Work, Work{Kind: Kinds()[random.IntN(len(Kinds()))], Node: random.IntN(plan.Nodes)})
+	}
+	plan.Faults = drawFaults(random, plan)
+	drawClasses(&plan)
+	drawMaintenance(&plan)
+	drawLag(&plan)
+	drawTakeover(&plan)
+	drawVelero(&plan)
+	drawHandover(&plan)
+	drawPolicy(&plan)
+	return plan
+}
+
+// drawClasses deletes a class in one of five schedules. It draws from a stream of its own, so that the other seeds keep
+// their schedules.
+func drawClasses(plan *Plan) {
+	const oneIn, steps, picks = 5, 300, 1000
+	random := rand.New(rand.NewPCG(plan.Seed, classStream))
+	if random.IntN(oneIn) > 0 {
+		return
+	}
+	plan.Priority = random.IntN(2) == 0
+	what := deleteClass
+	if plan.Priority {
+		what = deletePriority
+	}
+	at := 1 + random.IntN(steps)
+	plan.Faults = append(plan.Faults, Fault{Step: at, What: what, Pick: random.IntN(picks)})
+	if random.IntN(2) == 0 {
+		plan.Faults = append(plan.Faults, Fault{Step: at + random.IntN(steps), What: cancel, Pick: random.IntN(picks)})
+	}
+	slices.SortStableFunc(plan.Faults, func(a, b Fault) int { return a.Step - b.Step })
+}
+
+const (
+	maxWork           = 4
+	maxSlots          = 2
+	maxSkew           = 3 // minutes
+	planStream        = 1 // streams of random numbers of one seed
+	choiceStream      = 2
+	nameStream        = 3
+	classStream       = 7
+	maintenanceStream = 8
+	lagStream         = 9
+	takeoverStream    = 10
+	veleroStream      = 11
+	handoverStream    = 12
+	policyStream      = 13
+)

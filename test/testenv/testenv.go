@@ -3,21 +3,33 @@
 package testenv
 
 import (
+	"cmp"
 	"context"
+	_ "embed"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"strings"
 
 	snapshots "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
 )
 
 // Options configure the installation of Velero. The zero value equals `velero install --use-node-agent`.
@@ -140,4 +152,219 @@ func create[T any, P interface {
 		return nil, fmt.Errorf("create in %s: %w", resource, err)
 	}
 	return created, nil
+}
+
+// object is one of Velero's types.
+type object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// clientOf returns a typed client of Velero's namespace.
+func clientOf[T any, L any, P interface {
+	*T
+	object
+}, Q interface {
+	*L
+	runtime.Object
+}](e *Env, resource string) *gentype.ClientWithList[P, Q] {
+	return gentype.NewClientWithList[P, Q](resource, e.Velero, metav1.ParameterCodec, e.Namespace,
+		func() P { return new(T) }, func() Q { return new(L) })
+}
+
+// Backups returns the client of Backups.
+func (e *Env) Backups() *gentype.ClientWithList[*velerov1.Backup, *velerov1.BackupList] {
+	return clientOf[velerov1.Backup, velerov1.BackupList](e, "backups")
+}
+
+// Restores returns the client of Restores.
+func (e *Env) Restores() *gentype.ClientWithList[*velerov1.Restore, *velerov1.RestoreList] {
+	return clientOf[velerov1.Restore, velerov1.RestoreList](e, "restores")
+}
+
+// Locations returns the client of BackupStorageLocations.
+func (e *Env) Locations() *gentype.ClientWithList[*velerov1.BackupStorageLocation, *velerov1.BackupStorageLocationList] {
+	return clientOf[velerov1.BackupStorageLocation, velerov1.BackupStorageLocationList](e, "backupstoragelocations")
+}
+
+// Repositories returns the client of BackupRepositories.
+func (e *Env) Repositories() *gentype.ClientWithList[*velerov1.BackupRepository, *velerov1.BackupRepositoryList] {
+	return clientOf[velerov1.BackupRepository, velerov1.BackupRepositoryList](e, "backuprepositories")
+}
+
+// Repository creates the backup repository of a namespace, as Velero's server does before the first pod volume
+// backup. It waits until a running Velero server has set it to Ready.
+func (e *Env) Repository(ctx context.Context, volumeNamespace string, change ...func(*velerov1.BackupRepository)) (*velerov1.BackupRepository, error) {
+	repository := &velerov1.BackupRepository{
+		ObjectMeta: metav1.ObjectMeta{
+			GenerateName: fmt.Sprintf("%s-%s-kopia-", volumeNamespace, defaultLocation), Namespace: e.Namespace,
+			Labels: map[string]string{
+				velerov1.VolumeNamespaceLabel: labelValue(volumeNamespace), velerov1.StorageLocationLabel: defaultLocation,
+				velerov1.RepositoryTypeLabel: velerov1.BackupRepositoryTypeKopia,
+			},
+		},
+		Spec: velerov1.BackupRepositorySpec{
+			VolumeNamespace: volumeNamespace, BackupStorageLocation: defaultLocation, RepositoryType: velerov1.BackupRepositoryTypeKopia,
+		},
+	}
+	for _, set := range change {
+		set(repository)
+	}
+	created, err := e.Repositories().Create(ctx, repository, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("create repository: %w", err)
+	}
+	return Wait(ctx, e.Repositories(), Named(created.Name), func(r *velerov1.BackupRepository) bool {
+		return r.Status.Phase == velerov1.BackupRepositoryPhaseReady
+	})
+}
+
+const defaultImage = "velero/velero:v1.18.3"
+
+// What Velero 1.18.3 installs, with and without a Secret with credentials. `go test ./testenv -update` writes both.
+var (
+	//go:embed installed.json
+	installed string
+	//go:embed installed-with-credentials.json
+	installedWithCredentials string
+)
+
+// The values in these files which an installation replaces.
+const (
+	printedNamespace     = "namespace-of-velero"
+	printedImage         = "image-of-velero:v1"
+	printedKubeletRoot   = "/root-of-kubelet"
+	printedRepositoryDir = "/directory-of-repositories"
+)
+
+// objects returns the objects of `velero install --use-node-agent` in a namespace. The first one is the namespace.
+func (o Options) objects(namespace string) ([]*unstructured.Unstructured, error) {
+	text := installed
+	if o.Credentials != nil {
+		text = installedWithCredentials
+	}
+	text = strings.NewReplacer(
+		printedNamespace, namespace, printedImage, cmp.Or(o.Image, defaultImage),
+		printedKubeletRoot, cmp.Or(o.KubeletRoot, "/var/lib/kubelet"), printedRepositoryDir, cmp.Or(o.RepositoryDir, "/nonexistent"),
+	).Replace(text)
+	var list struct {
+		Items []*unstructured.Unstructured `json:"items"`
+	}
+	if err := json.Unmarshal([]byte(text), &list); err != nil {
+		return nil, fmt.Errorf("decode objects: %w", err)
+	}
+	for _, object := range list.Items {
+		if err := o.change(object); err != nil {
+			return nil, fmt.Errorf("change %s: %w", object.GetKind(), err)
+		}
+	}
+	return list.Items, nil
+}
+
+// change sets the fields of an object that depend on the options.
+func (o Options) change(object *unstructured.Unstructured) error {
+	switch object.GetKind() {
+	case "Secret":
+		return unstructured.SetNestedField(object.Object, base64.StdEncoding.EncodeToString(o.Credentials), "data", "cloud")
+	case "BackupStorageLocation":
+		if o.Location == nil {
+			return nil
+		}
+		location := *o.Location
+		location.Default = true
+		spec, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&location)
+		object.Object["spec"] = spec
+		return err
+	case "Deployment", "DaemonSet":
+		return unstructured.SetNestedStringMap(object.Object, o.nodeSelector(), "spec", "template", "spec", "nodeSelector")
+	}
+	return nil
+}
+
+// nodeSelector returns the selector of this installation's nodes; nil for any node.
+func (o Options) nodeSelector() map[string]string {
+	selector := maps.Clone(o.NodeLabels)
+	if o.Node != "" {
+		if selector == nil {
+			selector = map[string]string{}
+		}
+		selector[corev1.LabelHostname] = o.Node
+	}
+	return selector
+}
+
+// install creates Velero's namespace and the objects in it.
+func (e *Env) install(ctx context.Context, options Options) error {
+	objects, err := options.objects(options.Namespace)
+	if err != nil {
+		return err
+	}
+	namespace := &corev1.Namespace{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(objects[0].Object, namespace); err != nil {
+		return err
+	}
+	if options.Namespace == "" {
+		namespace.GenerateName = "velero-"
+	}
+	if e.Namespace, err = e.namespace(ctx, namespace); err != nil {
+		return err
+	}
+	if objects, err = options.objects(e.Namespace); err != nil {
+		return err
+	}
+	for _, object := range objects[1:] {
+		if object.GetKind() == "ClusterRoleBinding" && options.WithoutRights {
+			continue
+		}
+		resource, _ := apimeta.UnsafeGuessKindToResource(object.GroupVersionKind())
+		client := dynamic.ResourceInterface(e.dynamic.Resource(resource))
+		if object.GetNamespace() != "" {
+			client = e.dynamic.Resource(resource).Namespace(object.GetNamespace())
+		}
+		if _, err := client.Create(ctx, object, metav1.CreateOptions{}); err != nil {
+			return fmt.Errorf("create %s: %w", object.GetKind(), err)
+		}
+	}
+	return nil
+}
+
+// Apply applies the objects in order, as `kubectl apply --server-side` does. Each object must have apiVersion and
+// kind. The error names the object that failed.
+func Apply(ctx context.Context, config *rest.Config, objects ...runtime.Object) error {
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	discovered, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make discovery client: %w", err)
+	}
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discovered))
+	for _, object := range objects {
+		if err := apply(ctx, client, mapper, object); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func apply(ctx context.Context, client dynamic.Interface, mapper apimeta.RESTMapper, object runtime.Object) error {
+	kind := object.GetObjectKind().GroupVersionKind()
+	mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+	if err != nil {
+		return fmt.Errorf("find resource of %s: %w", kind, err)
+	}
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		return fmt.Errorf("convert %s: %w", kind, err)
+	}
+	wanted := &unstructured.Unstructured{Object: fields}
+	resource := dynamic.ResourceInterface(client.Resource(mapping.Resource))
+	if mapping.Scope.Name() == apimeta.RESTScopeNameNamespace {
+		resource = client.Resource(mapping.Resource).Namespace(wanted.GetNamespace())
+	}
+	if _, err := resource.Apply(ctx, wanted.GetName(), wanted, metav1.ApplyOptions{FieldManager: "testenv", Force: true}); err != nil {
+		return fmt.Errorf("apply %s %s: %w", kind.Kind, wanted.GetName(), err)
+	}
+	return nil
 }

@@ -7,14 +7,20 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"sync"
 	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 )
 
 // maxSeenBytes bounds the bytes of the last observed object in an error.
@@ -185,4 +191,166 @@ func Running(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunnin
 // WaitEvent returns a Kubernetes Event of Velero's namespace after done accepts it.
 func (e *Env) WaitEvent(ctx context.Context, done func(*corev1.Event) bool) (*corev1.Event, error) {
 	return Wait(ctx, e.Kube.CoreV1().Events(e.Namespace), metav1.ListOptions{}, done)
+}
+
+// Bound reports whether a claim is bound to a volume.
+func Bound(claim *corev1.PersistentVolumeClaim) bool { return claim.Status.Phase == corev1.ClaimBound }
+
+// ReadyToUse reports whether a snapshot is bound to a content and ready for a restore.
+func ReadyToUse(snapshot *snapshotv1.VolumeSnapshot) bool {
+	return snapshot.Status != nil && ptr.Deref(snapshot.Status.ReadyToUse, false) && snapshot.Status.BoundVolumeSnapshotContentName != nil
+}
+
+// WaitClaim returns the claim after done accepts it, for example Bound.
+func (e *Env) WaitClaim(
+	ctx context.Context, namespace, name string, done func(*corev1.PersistentVolumeClaim) bool,
+) (*corev1.PersistentVolumeClaim, error) {
+	return Wait(ctx, e.Kube.CoreV1().PersistentVolumeClaims(namespace), Named(name), done)
+}
+
+// WaitClaimGone waits until the claim is deleted.
+func (e *Env) WaitClaimGone(ctx context.Context, namespace, name string) error {
+	return WaitGone(ctx, e.Kube.CoreV1().PersistentVolumeClaims(namespace), Named(name))
+}
+
+// WaitVolume returns the PersistentVolume after done accepts it.
+func (e *Env) WaitVolume(ctx context.Context, name string, done func(*corev1.PersistentVolume) bool) (*corev1.PersistentVolume, error) {
+	return Wait(ctx, e.Kube.CoreV1().PersistentVolumes(), Named(name), done)
+}
+
+// WaitSnapshot returns the VolumeSnapshot after done accepts it, for example ReadyToUse.
+func (e *Env) WaitSnapshot(
+	ctx context.Context, namespace, name string, done func(*snapshotv1.VolumeSnapshot) bool,
+) (*snapshotv1.VolumeSnapshot, error) {
+	return Wait(ctx, e.Snapshots.SnapshotV1().VolumeSnapshots(namespace), Named(name), done)
+}
+
+// Handle returns the driver's name of the snapshot behind a VolumeSnapshot after the driver has reported it, as
+// Velero's server waits for it before it creates a DataUpload. It also returns the VolumeSnapshot as bound.
+func (e *Env) Handle(ctx context.Context, snapshot *snapshotv1.VolumeSnapshot) (*snapshotv1.VolumeSnapshot, string, error) {
+	bound, err := e.WaitSnapshot(ctx, snapshot.Namespace, snapshot.Name, func(s *snapshotv1.VolumeSnapshot) bool {
+		return s.Status != nil && s.Status.BoundVolumeSnapshotContentName != nil
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	named := Named(*bound.Status.BoundVolumeSnapshotContentName)
+	content, err := Wait(ctx, e.Snapshots.SnapshotV1().VolumeSnapshotContents(), named, func(c *snapshotv1.VolumeSnapshotContent) bool {
+		return c.Status != nil && c.Status.SnapshotHandle != nil
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	return bound, *content.Status.SnapshotHandle, nil
+}
+
+// Gone is the phase of a Transition for a deletion. No resource has this phase.
+const Gone Phase = "(gone)"
+
+// Transition is one change of a transfer's phase, or its first observation.
+type Transition struct {
+	Name string
+	Node string // the node of the transfer, if already known
+	To   Phase
+	At   time.Time // when this process observed it
+}
+
+// Recorder records the phase transitions of all transfers in a namespace, in the API server's order for each kind.
+type Recorder struct {
+	mu          sync.Mutex
+	transitions []Transition
+	changed     chan struct{} // closed and replaced at each transition
+}
+
+// Record starts a recorder that ends with ctx. Existing transfers count as first observations.
+func (e *Env) Record(ctx context.Context) (*Recorder, error) {
+	r := &Recorder{changed: make(chan struct{})}
+	var synced []cache.InformerSynced
+	for _, kind := range Kinds() {
+		informer := dynamicinformer.NewFilteredDynamicInformer(e.dynamic, kind.Resource(), e.Namespace, 0, nil, nil).Informer()
+		registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: func(object any) { r.add(transferOf(object)) },
+			UpdateFunc: func(old, object any) {
+				before, now := transferOf(old), transferOf(object)
+				if before == nil || now != nil && before.Status.Phase != now.Status.Phase {
+					r.add(now)
+				}
+			},
+			DeleteFunc: func(object any) {
+				if last := transferOf(object); last != nil {
+					last.Status.Phase = Gone
+					r.add(last)
+				}
+			},
+		})
+		if err != nil {
+			return nil, fmt.Errorf("watch %ss: %w", kind, err)
+		}
+		go informer.RunWithContext(ctx)
+		synced = append(synced, registration.HasSynced)
+	}
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+		return nil, fmt.Errorf("list transfers: %w", context.Cause(ctx))
+	}
+	return r, nil
+}
+
+// transferOf returns the transfer of an informer's event, or nil. The API server validates all fields of a Transfer.
+func transferOf(object any) *Transfer {
+	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = tombstone.Obj
+	}
+	resource, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return nil
+	}
+	transfer, err := View(resource)
+	if err != nil {
+		return nil
+	}
+	return transfer
+}
+
+func (r *Recorder) add(transfer *Transfer) {
+	if transfer == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.transitions = append(r.transitions, Transition{
+		Name: transfer.Name, Node: transfer.Node(), To: transfer.Status.Phase, At: time.Now(),
+	})
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// Phases returns the observed phases of the transfer with that name, including the first one.
+func (r *Recorder) Phases(name string) []Phase {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var phases []Phase
+	for _, transition := range r.transitions {
+		if transition.Name == name {
+			phases = append(phases, transition.To)
+		}
+	}
+	return phases
+}
+
+// Until returns the transitions after done accepts them. The error contains the newest ones.
+func (r *Recorder) Until(ctx context.Context, done func([]Transition) bool) ([]Transition, error) {
+	for {
+		r.mu.Lock()
+		all, changed := slices.Clone(r.transitions), r.changed
+		r.mu.Unlock()
+		if done(all) {
+			return all, nil
+		}
+		select {
+		case <-ctx.Done():
+			newest := all[max(0, len(all)-10):]
+			return all, fmt.Errorf("wait for transitions: %w; the newest of %d: %+v", context.Cause(ctx), len(all), newest)
+		case <-changed:
+		}
+	}
 }

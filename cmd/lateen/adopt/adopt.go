@@ -4,18 +4,28 @@ package adopt
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/lateen-project/lateen/cmd/lateen/cluster"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // options are the flags of `lateen adopt`.
@@ -73,4 +83,286 @@ func (a *adoption) agents(ctx context.Context) ([]*unstructured.Unstructured, er
 
 func isAdopted(agents *unstructured.Unstructured) bool {
 	return agents.GetAnnotations()[api.AnnotationAdopted] != ""
+}
+
+// apply installs Lateen's RBAC objects, then updates the agents.
+func (a *adoption) apply(ctx context.Context, changes []replacement) error {
+	rights, err := a.rbac()
+	if err != nil {
+		return err
+	}
+	for _, each := range rights {
+		if err := a.Install(ctx, each); err != nil {
+			return err
+		}
+	}
+	var failed error
+	for _, change := range changes {
+		if err := a.update(ctx, change); err != nil {
+			failed = errors.Join(failed, err)
+			continue
+		}
+		if err := a.stopVelerosAgents(ctx, change.before.GetUID()); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("stop Velero's agents: %w; until they are replaced, their new movers fail: delete their pods", err))
+		}
+	}
+	return failed
+}
+
+// stopVelerosAgents deletes the pods of Velero's agents without waiting for the roll-out. Each would give its next movers
+// Lateen's image, which it reads from the DaemonSet (Velero's getInheritedPodInfo).
+func (a *adoption) stopVelerosAgents(ctx context.Context, owner types.UID) error {
+	pods := a.Kube.CoreV1().Pods(a.Namespace)
+	list, err := pods.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, pod := range list.Items {
+		if !objects.OwnedBy(&pod, owner) || pod.Spec.ServiceAccountName == deploy.ServiceAccountName || pod.DeletionTimestamp != nil {
+			continue
+		}
+		err := pods.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// revert restores Velero's agents. It removes Lateen's RBAC objects after the last agent of Lateen has stopped, and the
+// annotations at last: until then, the command can be repeated.
+func (a *adoption) revert(ctx context.Context, changes []replacement) error {
+	var failed error
+	for _, change := range changes {
+		failed = errors.Join(failed, a.update(ctx, change))
+	}
+	waiting, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	for _, change := range changes {
+		if failed == nil {
+			failed = a.DaemonSetRollout(waiting, change.before.GetName())
+		}
+	}
+	if failed != nil {
+		return errors.Join(failed, errors.New("the RBAC objects of Lateen's agents are left"))
+	}
+	if err := a.removeRights(ctx); err != nil {
+		return err
+	}
+	for _, change := range changes {
+		if err := a.release(ctx, change.before.GetName()); err != nil {
+			return fmt.Errorf("remove annotations of DaemonSet %s: %w", change.before.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// removeRights removes Lateen's RBAC objects. Its error names those that are left.
+func (a *adoption) removeRights(ctx context.Context) error {
+	rights, err := a.rbac()
+	if err != nil {
+		return err
+	}
+	copies, err := a.copyRights(ctx)
+	if err != nil {
+		return err
+	}
+	remain, err := a.moversRemain(ctx)
+	if err != nil {
+		return err
+	}
+	var failed error
+	for _, each := range append(rights, copies...) {
+		if remain && each.GetName() == deploy.MoverAccountName {
+			continue
+		}
+		found, err := a.Resource(each).Get(ctx, each.GetName(), metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err), err == nil && found.GetLabels()[api.LabelInstalled] != a.Namespace:
+			continue
+		case err == nil:
+			err = a.Resource(each).Delete(ctx, each.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: new(found.GetUID())}})
+		}
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("remove %s %s: %w", each.GetKind(), each.GetName(), err))
+			continue
+		}
+		fmt.Fprintf(a.Out, "%s %s removed\n", each.GetKind(), each.GetName())
+	}
+	return failed
+}
+
+// release removes the annotations of restored agents, and Lateen as manager of their fields. With it, a server-side
+// apply of Velero's manifest would find a conflict.
+func (a *adoption) release(ctx context.Context, name string) error {
+	client := a.Dynamic.Resource(cluster.DaemonSets()).Namespace(a.Namespace)
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		agents, err := client.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		removeAnnotations(agents, api.AnnotationAdopted, api.AnnotationAdoptedArgs)
+		agents.SetManagedFields(slices.DeleteFunc(agents.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
+			return entry.Manager == cluster.FieldManager
+		}))
+		_, err = client.Update(ctx, agents, metav1.UpdateOptions{FieldManager: cluster.FieldManager})
+		return err
+	})
+}
+
+func (a *adoption) rbac() ([]*unstructured.Unstructured, error) {
+	return cluster.Manifests(a.Namespace, slices.Concat(deploy.RBAC(a.Namespace), a.restricts, deploy.CopyAccess(a.Namespace, a.copies)))
+}
+
+// update changes a DaemonSet, unless it has been changed by an earlier command.
+func (a *adoption) update(ctx context.Context, change replacement) error {
+	name, did := change.before.GetName(), "unchanged"
+	if !apiequality.Semantic.DeepEqual(change.before.Object, change.after.Object) {
+		if err := retry.RetryOnConflict(retry.DefaultBackoff, func() error { return a.write(ctx, change.after) }); err != nil {
+			return fmt.Errorf("update DaemonSet %s: %w", name, err)
+		}
+		did = "changed"
+	}
+	_, err := fmt.Fprintf(a.Out, "DaemonSet %s %s\n", name, did)
+	return err
+}
+
+// write fails if the specification has changed since it was displayed. A changed status is no conflict, because
+// controllers update it at any time.
+func (a *adoption) write(ctx context.Context, agents *unstructured.Unstructured) error {
+	client := a.Dynamic.Resource(cluster.DaemonSets()).Namespace(a.Namespace)
+	current, err := client.Get(ctx, agents.GetName(), metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if current.GetUID() != agents.GetUID() || current.GetGeneration() != agents.GetGeneration() {
+		return errors.New("it changed after the diff was printed")
+	}
+	current.SetAnnotations(agents.GetAnnotations())
+	current.Object["spec"] = agents.Object["spec"]
+	_, err = client.Update(ctx, current, metav1.UpdateOptions{FieldManager: cluster.FieldManager})
+	return err
+}
+
+// copyRights returns the RBAC objects that let agents copy, in all namespaces.
+func (a *adoption) copyRights(ctx context.Context) (rights []*unstructured.Unstructured, err error) {
+	names := deploy.CopyAccessNames(a.Namespace)
+	for _, resource := range []string{"rolebindings", "roles", "clusterrolebindings", "clusterroles"} {
+		found, err := a.Installed(ctx, rbacv1.SchemeGroupVersion.WithResource(resource))
+		if err != nil {
+			return nil, err
+		}
+		for index := range found {
+			if slices.Contains(names, found[index].GetName()) {
+				rights = append(rights, &found[index])
+			}
+		}
+	}
+	return rights, nil
+}
+
+// server returns Velero's Deployment: the one with the usual name, else the only one that runs Velero's server. It is
+// nil without one.
+func (a *adoption) server(ctx context.Context) (*appsv1.Deployment, error) {
+	deployments := a.Kube.AppsV1().Deployments(a.Namespace)
+	usual, err := deployments.Get(ctx, deploy.VeleroDeployment, metav1.GetOptions{})
+	if err == nil || !apierrors.IsNotFound(err) {
+		return usual, err
+	}
+	list, err := deployments.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("find Velero's server: %w", err)
+	}
+	var found []*appsv1.Deployment
+	for index := range list.Items {
+		if slices.ContainsFunc(list.Items[index].Spec.Template.Spec.Containers, deploy.RunsServer) {
+			found = append(found, &list.Items[index])
+		}
+	}
+	if len(found) != 1 {
+		return nil, nil
+	}
+	return found[0], nil
+}
+
+// serverArgs returns the arguments that replace Velero's Deployment if it does not have the usual name. They set the
+// image and ServiceAccount of movers, as in Velero's agents, and the ConfigMap of maintenance jobs. With --restrict-movers,
+// they always set the ServiceAccount.
+func (a *adoption) serverArgs(ctx context.Context, velero corev1.PodTemplateSpec) ([]string, error) {
+	server, err := a.server(ctx)
+	if err != nil {
+		return nil, err
+	}
+	maintenance := ""
+	if server != nil {
+		maintenance, _ = config.MaintenanceConfigMap("", &server.Spec.Template)
+	}
+	if maintenance != "" {
+		a.maintenance = fmt.Sprintf("Maintenance jobs use ConfigMap %s, named by Deployment %s.", maintenance, server.Name)
+	}
+	var args []string
+	if a.movers.Account {
+		args = append(args, deploy.MoverAccountFlag+"="+deploy.MoverAccountName)
+	}
+	if server != nil && server.Name == deploy.VeleroDeployment || len(velero.Spec.Containers) == 0 {
+		return args, nil
+	}
+	args = append(args, "--mover-image="+velero.Spec.Containers[0].Image)
+	if !a.movers.Account {
+		args = append(args, deploy.MoverAccountFlag+"="+velero.Spec.ServiceAccountName)
+	}
+	if maintenance != "" {
+		args = append(args, "--repo-maintenance-job-configmap="+maintenance)
+	}
+	return args, nil
+}
+
+func (o options) validateMovers() error {
+	if o.undo && (o.movers.Account || len(o.movers.Secrets) > 0 || o.podPolicy != "") {
+		return errors.New("--undo removes the ServiceAccount of movers and the policies: remove --restrict-movers, --mover-secrets and --pod-policy")
+	}
+	return cluster.ValidateMovers(o.movers, o.podPolicy)
+}
+
+// restrict returns the objects that restrict movers and agents. For --undo, it returns those of every adoption.
+func (a *adoption) restrict(ctx context.Context, agents *unstructured.Unstructured) ([]runtime.Object, error) {
+	if a.undo {
+		all := deploy.MoverAccess(a.Namespace, deploy.Movers{Account: true})
+		return append(all, deploy.PodPolicies(deploy.PodPolicy{Namespace: a.Namespace})...), nil
+	}
+	wanted := deploy.MoverAccess(a.Namespace, a.movers)
+	if a.podPolicy == "" {
+		return wanted, nil
+	}
+	server, err := a.server(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if server == nil {
+		return nil, fmt.Errorf("find Velero's server for --pod-policy: namespace %s has no Deployment %s, and not exactly one other that runs velero server", a.Namespace, deploy.VeleroDeployment)
+	}
+	template, err := readTemplate(agents)
+	if err != nil {
+		return nil, err
+	}
+	return append(wanted, deploy.PodPolicies(deploy.PodPolicy{
+		Namespace: a.Namespace, PodsDir: deploy.PodsDir(template), Mode: a.podPolicy, Movers: a.movers, Copies: a.copies,
+		Inherited: deploy.InheritedFrom(server.Spec.Template.Spec, template.Spec),
+	})...), nil
+}
+
+// moversRemain reports whether pods run with the ServiceAccount of movers. Without it, they could not write their results.
+func (a *adoption) moversRemain(ctx context.Context) (bool, error) {
+	list, err := a.Kube.CoreV1().Pods(a.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return false, fmt.Errorf("list movers: %w", err)
+	}
+	for _, pod := range list.Items {
+		if pod.Spec.ServiceAccountName == deploy.MoverAccountName && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+			fmt.Fprintf(a.warnings, "Warning: ServiceAccount, Role and RoleBinding %[1]s remain, because movers run with them; when these have ended: kubectl -n %[2]s delete serviceaccount,role,rolebinding %[1]s\n",
+				deploy.MoverAccountName, a.Namespace)
+			return true, nil
+		}
+	}
+	return false, nil
 }

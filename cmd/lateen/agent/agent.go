@@ -3,17 +3,26 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/typed/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/exposer"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/reconcile"
@@ -239,4 +248,116 @@ func (a *assembly) moverLog(ctx context.Context, mover string, text []byte) {
 		logger.Error(err, "Failed to write mover log", "pod", mover)
 	}
 	logger.Info("End of mover log", "pod", mover)
+}
+
+// Limits of the clients for Kubernetes Events and for the Lease, in requests per second. A storm of Events must not
+// delay transfers.
+const (
+	eventsQPS   = 10
+	eventsBurst = 50
+)
+
+type clients struct {
+	kube   kubernetes.Interface
+	velero *informers.Clientset
+	events kubernetes.Interface
+	lease  kubernetes.Interface
+
+	metadata  metadata.Interface
+	snapshots snapshotclient.SnapshotV1Interface
+}
+
+func newClients(options Options) (*clients, error) {
+	base := rest.CopyConfig(options.Rest)
+	base.QPS, base.Burst = options.Flags.KubeAPIQPS, options.Flags.KubeAPIBurst
+	base.Wrap(func(next http.RoundTripper) http.RoundTripper { return options.Metrics.Transport(next, options.Clock) })
+	velero, err := informers.NewClientset(base)
+	if err != nil {
+		return nil, err
+	}
+	snapshots, err := snapshotclient.NewForConfig(base)
+	if err != nil {
+		return nil, fmt.Errorf("create client for snapshots: %w", err)
+	}
+	base.ContentType = runtime.ContentTypeProtobuf
+	base.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	kube, err := kubernetes.NewForConfig(base)
+	if err != nil {
+		return nil, fmt.Errorf("create client: %w", err)
+	}
+	slow := rest.CopyConfig(base)
+	slow.QPS, slow.Burst = eventsQPS, eventsBurst
+	events, err := kubernetes.NewForConfig(slow)
+	if err != nil {
+		return nil, fmt.Errorf("create client for Events: %w", err)
+	}
+	lease, err := kubernetes.NewForConfig(slow) // a separate client, so that nothing delays a renewal
+	if err != nil {
+		return nil, fmt.Errorf("create client for the Lease: %w", err)
+	}
+	objects, err := metadata.NewForConfig(base)
+	if err != nil {
+		return nil, fmt.Errorf("create client for metadata: %w", err)
+	}
+	return &clients{kube: kube, velero: velero, events: events, lease: lease, metadata: objects, snapshots: snapshots}, nil
+}
+
+// ownPod returns the agent's own pod; nil if the agent does not run in a pod.
+func (a *assembly) ownPod() *corev1.Pod { return ownPodOf(a.caches.LocalPods.List(), a.Flags) }
+
+// ownPodOf finds the agent's own pod among those of its node. A rolling update may show two agents there.
+func ownPodOf(local []*corev1.Pod, flags config.Options) *corev1.Pod {
+	var own *corev1.Pod
+	for _, pod := range local {
+		if pod.Namespace != flags.Namespace || pod.Labels[api.LabelRole] != api.RoleNodeAgent {
+			continue
+		}
+		if pod.Name == flags.PodName {
+			return pod
+		}
+		if own == nil || own.DeletionTimestamp != nil {
+			own = pod
+		}
+	}
+	return own
+}
+
+// labelOwnPod labels the agent's pod if it was started with the arguments of Velero's agent. Without the label, the
+// coordinator would take it for Velero's, and leave the transfers to it that Velero's agent of its node had accepted.
+func (a *assembly) labelOwnPod(ctx context.Context) error {
+	pod := a.ownPod()
+	if !a.Flags.AsVelero || pod == nil || pod.Labels[api.LabelAgent] == "true" {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "labels": map[string]string{api.LabelAgent: "true"}}})
+	if err != nil {
+		return err
+	}
+	err = config.Retry(ctx, a.Flags, a.Clock, func(ctx context.Context) error {
+		_, err := a.clients.kube.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("label pod %s as an agent of Lateen: %w; or set label %s=true in the pod template of the DaemonSet", pod.Name, err, api.LabelAgent)
+	}
+	return nil
+}
+
+// synced waits for caches to sync and reports whether they did. client-go logs one line per cache, two dozen at every
+// start. They are demoted to --log-level=debug, where they show which cache does not sync.
+func synced(ctx context.Context, what string, handled ...cache.DoneChecker) bool {
+	return cache.WaitFor(klog.NewContext(ctx, klog.FromContext(ctx).V(2)), what, handled...)
+}
+
+// EventCaches is the reason of a Kubernetes Event on the agent's own pod: the caches of the coordinator cannot sync.
+const EventCaches = "CachesNotSynced"
+
+// syncTimeout is how long a coordinator waits for its caches before it reports the failing requests.
+const syncTimeout = 2 * time.Minute
+
+// reportLacking reports the failing requests that keep the coordinator's caches, or a part of them, from syncing.
+func (a *assembly) reportLacking(ctx context.Context, what, lacking string) {
+	klog.FromContext(ctx).Error(nil, "Failed to sync caches", "of", what, "failing", lacking)
+	a.recorder.Event(a.self(), corev1.EventTypeWarning, EventCaches,
+		reconcile.EventMessage(fmt.Sprintf("Caches of %s cannot sync: %s. Check the RBAC rules of the agents' ServiceAccount (lateen install --apply restores them)", what, lacking)))
 }

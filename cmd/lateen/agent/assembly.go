@@ -1,11 +1,19 @@
 package agent
 
 import (
+	"context"
+	"errors"
 	"io"
 	"sync/atomic"
 	"time"
 
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 
@@ -15,6 +23,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/metrics"
+	"github.com/lateen-project/lateen/reconcile"
 	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/leader"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
@@ -114,4 +123,220 @@ func (l *leadership) RunsVelero(node string) bool {
 func (l *leadership) Lost(node string) bool {
 	agents := l.agents.Load()
 	return agents != nil && agents.Lost(node)
+}
+
+// kind is one kind of custom resource with its queue. It hides the Go type of the resources.
+type kind interface {
+	name() string
+	enqueue(key string)
+	enqueueUnsettled()
+	enqueueNode(node string)
+	agentReturned(node string)
+	addHandlers(caches *informers.Caches) ([]cache.DoneChecker, error)
+	addTermHandlers(caches *informers.Caches, term *informers.CoordinatorCaches) ([]cache.DoneChecker, error)
+	resume() (first []string)
+	run(ctx context.Context, first []string)
+	ready() <-chan struct{}
+	count() []metrics.Count
+	owner(uid types.UID) (exists, done bool)
+	settled() (keys []string)
+	labelDone(ctx context.Context, key string) error
+}
+
+// kindController implements kind.
+type kindController[T transfer.Object] struct {
+	transfers  *reconcile.TransferReconciler[T]
+	controller *reconcile.Controller
+	resources  resources[T]
+}
+
+// resources reads the resources of one kind from a cache. An informer implements it.
+type resources[T transfer.Object] interface {
+	Get(key string) (T, bool)
+	List() []T
+	ByIndex(index, word string) []T
+	Index(name string, of func(T) []string) error
+	AddHandler(enqueue func(T)) (cache.DoneChecker, error)
+}
+
+// newKindController connects one kind to its queue and to the shared dependencies.
+func newKindController[T transfer.Object](
+	p *assembly, what transfer.Kind[T], shared reconcile.Dependencies, resources resources[T], client reconcile.Patcher[T],
+) *kindController[T] {
+	transfers := &reconcile.TransferReconciler[T]{
+		Kind: what, Dependencies: shared, Cached: resources.Get, Client: client,
+		OnUpdate: func(_ T, _, after transfer.State) { p.dataMoved(what.Name, after) },
+	}
+	controller := reconcile.NewController(reconcile.Options{
+		Name: what.Name, Workers: p.Flags.Workers, Grace: stepGrace, Clock: p.Clock, Metrics: p.Metrics.Workqueues(),
+		Queue: p.queue(what.Name),
+	}, transfers.Reconcile)
+	transfers.Enqueue = controller.Enqueue
+	l := &kindController[T]{transfers: transfers, controller: controller, resources: resources}
+	transfers.Siblings = l.siblings
+	return l
+}
+
+// kindSet holds the queues of all kinds.
+type kindSet struct {
+	all []kind
+	// the kinds that events of objects without an owner also enqueue: pods of restores, snapshots of uploads
+	restores, uploads kind
+}
+
+// kinds returns all kinds, in the order of the table.
+func (a *assembly) kinds(shared reconcile.Dependencies) kindSet {
+	velero, namespace := a.clients.velero, a.Flags.Namespace
+	backups := newKindController(a, transfer.PodVolumeBackup(), shared, a.caches.PodVolumeBackups, reconcile.Patcher[*velerov1.PodVolumeBackup](velero.PodVolumeBackups(namespace)))
+	backups.transfers.OnUpdate = a.backupChanged
+	restores := newKindController(a, transfer.PodVolumeRestore(), shared, a.caches.PodVolumeRestores, reconcile.Patcher[*velerov1.PodVolumeRestore](velero.PodVolumeRestores(namespace)))
+	uploads := newKindController(a, transfer.DataUpload(), shared, a.caches.DataUploads, reconcile.Patcher[*velerov2alpha1.DataUpload](velero.DataUploads(namespace)))
+	downloads := newKindController(a, transfer.DataDownload(), shared, a.caches.DataDownloads, reconcile.Patcher[*velerov2alpha1.DataDownload](velero.DataDownloads(namespace)))
+	return kindSet{all: []kind{backups, restores, uploads, downloads}, restores: restores, uploads: uploads}
+}
+
+func (k *kindController[T]) name() string { return k.transfers.Kind.Name }
+
+func (k *kindController[T]) enqueue(key string) { k.controller.Enqueue(key) }
+
+// enqueueUnsettled enqueues every resource that still needs an action. It is called when the acting agent changes.
+func (k *kindController[T]) enqueueUnsettled() {
+	for _, object := range k.resources.List() {
+		if !k.transfers.Kind.Get(object).Settled() {
+			k.enqueue(informers.Key(object))
+		}
+	}
+}
+
+// enqueueNode enqueues the resources of a node, and those that have no node yet.
+func (k *kindController[T]) enqueueNode(node string) {
+	for _, name := range []string{node, ""} {
+		for _, object := range k.resources.ByIndex(informers.ByNode, name) {
+			k.enqueue(informers.Key(object))
+		}
+	}
+}
+
+// agentReturned enqueues the resources that a coordinator left to the agent of that node, which is Ready again.
+func (k *kindController[T]) agentReturned(node string) {
+	for _, object := range k.resources.ByIndex(informers.ByNode, "") {
+		k.transfers.AgentReturned(informers.Key(object), node)
+	}
+}
+
+// addHandlers registers the event handlers of an agent's caches: for the resources, and for the objects created for
+// them.
+func (k *kindController[T]) addHandlers(caches *informers.Caches) ([]cache.DoneChecker, error) {
+	name := k.transfers.Kind.GVK.Kind
+	err0 := k.index()
+	own, err1 := k.resources.AddHandler(func(object T) {
+		k.note(object)
+		k.enqueue(informers.Key(object))
+		k.enqueueSiblings(object)
+	})
+	here, err2 := caches.LocalPods.AddHandler(caches.DropCreated(informers.EnqueueOwner[*corev1.Pod](name, k.enqueue)))
+	movers, err3 := caches.Movers.AddHandler(caches.DropCreated(informers.EnqueueOwner[*corev1.Pod](name, k.enqueue)))
+	claims, err4 := caches.Claims.AddHandler(informers.EnqueueOwner[*corev1.PersistentVolumeClaim](name, k.enqueue))
+	return []cache.DoneChecker{own, here, movers, claims}, errors.Join(err0, err1, err2, err3, err4)
+}
+
+func (k *kindController[T]) index() error {
+	return errors.Join(
+		k.resources.Index(informers.ByNode, func(object T) []string { return k.transfers.Kind.Get(object).Nodes() }),
+		k.resources.Index(informers.ByPod, func(object T) []string {
+			if k.transfers.Kind.Get(object).Settled() {
+				return nil
+			}
+			return k.pods(object)
+		}),
+	)
+}
+
+// pods returns the namespace/name of the pod to whose volume a resource restores; none if it is of another kind.
+func (k *kindController[T]) pods(object T) []string {
+	source := k.transfers.Kind.Movement(object, 0).Source.PodVolume
+	if source == nil || !k.transfers.Kind.Restores {
+		return nil
+	}
+	return []string{source.Pod.Namespace + "/" + source.Pod.Name}
+}
+
+// addTermHandlers registers the handlers for the movers and claims that only a coordinator watches.
+func (k *kindController[T]) addTermHandlers(caches *informers.Caches, term *informers.CoordinatorCaches) ([]cache.DoneChecker, error) {
+	name := k.transfers.Kind.GVK.Kind
+	movers, err1 := term.Movers.AddHandler(caches.DropCreated(informers.EnqueueOwner[*corev1.Pod](name, k.enqueue)))
+	claims, err2 := term.Claims.AddHandler(informers.EnqueueOwner[*corev1.PersistentVolumeClaim](name, k.enqueue))
+	return []cache.DoneChecker{movers, claims}, errors.Join(err1, err2)
+}
+
+// note passes a resource to admission. A handler also receives deleted objects, so note checks the cache.
+func (k *kindController[T]) note(object T) {
+	if current, ok := k.resources.Get(informers.Key(object)); ok && current.GetUID() == object.GetUID() {
+		k.transfers.TrackCapacity(current)
+		return
+	}
+	k.transfers.ReleaseCapacity(object.GetUID())
+}
+
+func (k *kindController[T]) resume() []string {
+	owned := k.transfers.Owned(k.resources.List())
+	k.transfers.Resume(owned)
+	return keys(owned)
+}
+
+func (k *kindController[T]) run(ctx context.Context, first []string) { k.controller.Run(ctx, first) }
+func (k *kindController[T]) ready() <-chan struct{}                  { return k.controller.Ready() }
+func (k *kindController[T]) count() []metrics.Count                  { return k.transfers.Count(k.resources.List()) }
+
+func (k *kindController[T]) settled() []string { return k.transfers.Settled(k.resources.List()) }
+
+func (k *kindController[T]) labelDone(ctx context.Context, key string) error {
+	return k.transfers.LabelDone(ctx, key)
+}
+
+func keys[T metav1.Object](objects []T) []string {
+	all := make([]string, 0, len(objects))
+	for _, object := range objects {
+		all = append(all, informers.Key(object))
+	}
+	return all
+}
+
+// siblings returns the unfinished restores to other volumes of the same pod.
+func (k *kindController[T]) siblings(object T) (found []T) {
+	for _, pod := range k.pods(object) {
+		for _, other := range k.resources.ByIndex(informers.ByPod, pod) {
+			if k.transfers.SharePod(object, other) {
+				found = append(found, other)
+			}
+		}
+	}
+	return found
+}
+
+// enqueueSiblings enqueues the restores that may wait for this one after it changed or was deleted.
+func (k *kindController[T]) enqueueSiblings(object T) {
+	for _, other := range k.siblings(object) {
+		if k.transfers.AwaitsSibling(other) {
+			k.enqueue(informers.Key(other))
+		}
+	}
+}
+
+// backupChanged updates the metrics that Velero itself has for PodVolumeBackups.
+func (a *assembly) backupChanged(backup *velerov1.PodVolumeBackup, before, after transfer.State) {
+	switch {
+	case before.Phase.NeedsSlot() && after.Phase.IsMoving():
+		a.Metrics.BackupStarted()
+	case after.Phase.HasSucceeded():
+		names := transfer.VeleroMetricNames(backup)
+		a.Metrics.BackupCompleted(names.Operation, names.Backup, backup.Name, after.CompletedAt.Sub(after.StartedAt))
+	}
+}
+
+// dataMoved updates the metrics that Velero itself has for DataUploads and DataDownloads.
+func (a *assembly) dataMoved(kind string, after transfer.State) {
+	if after.Phase.Terminal() {
+		a.Metrics.DataMoved(kind, string(after.Phase))
+	}
 }

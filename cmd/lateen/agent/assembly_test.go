@@ -1,19 +1,35 @@
 package agent
 
 import (
+	"context"
+	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/informers"
+	"github.com/lateen-project/lateen/reconcile"
 	"github.com/lateen-project/lateen/reconcile/capacity"
+	"github.com/lateen-project/lateen/reconcile/leader"
+	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 func TestOnlyAPrepareQueueReplacesThePaceOfPreparation(t *testing.T) {
@@ -39,5 +55,198 @@ func TestAnAgentSelectsTheMoversThatItHasMarked(t *testing.T) {
 		selected, err := labels.Parse(Selectors(config.Options{NodeName: node}).CreatedLabels)
 		require.NoError(t, err, node)
 		require.True(t, selected.Matches(labels.Set(objects.OwnerLabels("uid", node))), "%s", selected)
+	}
+}
+
+// stored implements resources with client-go's own store.
+type stored[T transfer.Object] struct{ cache.Indexer }
+
+func (s stored[T]) typed(objects []any) []T {
+	var all []T
+	for _, object := range objects {
+		all = append(all, object.(T))
+	}
+	return all
+}
+
+func (s stored[T]) Get(key string) (found T, exists bool) {
+	object, exists, err := s.GetByKey(key)
+	if err != nil || !exists {
+		return found, false
+	}
+	return object.(T), true
+}
+
+func (s stored[T]) List() []T { return s.typed(s.Indexer.List()) }
+
+func (s stored[T]) ByIndex(index, word string) []T {
+	objects, err := s.Indexer.ByIndex(index, word)
+	if err != nil {
+		panic(err)
+	}
+	return s.typed(objects)
+}
+
+func (s stored[T]) Index(name string, of func(T) []string) error {
+	return s.AddIndexers(cache.Indexers{name: func(object any) ([]string, error) { return of(object.(T)), nil }})
+}
+
+func (s stored[T]) AddHandler(func(T)) (cache.DoneChecker, error) { panic("no test adds a handler") }
+
+func newStored[T transfer.Object]() stored[T] {
+	return stored[T]{cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})}
+}
+
+// steps records the reconciled keys.
+type steps struct {
+	lock sync.Mutex
+	keys []string
+}
+
+func (s *steps) reconcile(_ context.Context, key string) (time.Duration, error) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	s.keys = append(s.keys, key)
+	return 0, nil
+}
+
+// taken waits until the controller is idle. It returns the keys that were reconciled since the last call.
+func (s *steps) taken() []string {
+	synctest.Wait()
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	keys := s.keys
+	s.keys = nil
+	return keys
+}
+
+// queueOf runs the queue of a kind, and returns its resources and what is reconciled.
+func queueOf[T transfer.Object](t *testing.T, kind transfer.Kind[T]) (l *kindController[T], all stored[T], taken *steps) {
+	t.Helper()
+	all, taken = newStored[T](), &steps{}
+	l = &kindController[T]{
+		transfers:  &reconcile.TransferReconciler[T]{Kind: kind},
+		controller: reconcile.NewController(reconcile.Options{Name: kind.Name, Workers: 1, Clock: clock.RealClock{}}, taken.reconcile),
+		resources:  all,
+	}
+	require.NoError(t, l.index())
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { l.run(ctx, nil) })
+	t.Cleanup(func() {
+		stop()
+		running.Wait()
+	})
+	return l, all, taken
+}
+
+// restoreTo returns a restore to a pod of this UID.
+func restoreTo(pod types.UID, name, node string, phase velerov1.PodVolumeRestorePhase, finalizers ...string) *velerov1.PodVolumeRestore {
+	return &velerov1.PodVolumeRestore{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name, UID: types.UID(name), Finalizers: finalizers},
+		Spec:       velerov1.PodVolumeRestoreSpec{UploaderType: "kopia", Pod: corev1.ObjectReference{Namespace: "app", Name: string(pod), UID: pod}},
+		Status:     velerov1.PodVolumeRestoreStatus{Phase: phase, Node: node},
+	}
+}
+
+func TestANodeEventEnqueuesOnlyUnsettledTransfersOfTheNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, all, taken := queueOf(t, transfer.PodVolumeRestore())
+		for i := range 10_000 {
+			require.NoError(t, all.Add(restoreTo("", fmt.Sprint("done-", i), fmt.Sprint("n", i%3), velerov1.PodVolumeRestorePhaseCompleted)))
+		}
+		for _, object := range []*velerov1.PodVolumeRestore{
+			restoreTo("", "works", "n1", velerov1.PodVolumeRestorePhaseInProgress), restoreTo("", "waits", "", ""),
+			restoreTo("", "cleans-up", "n1", velerov1.PodVolumeRestorePhaseFailed, api.FinalizerPodVolume),
+			restoreTo("", "elsewhere", "n2", velerov1.PodVolumeRestorePhaseInProgress),
+		} {
+			require.NoError(t, all.Add(object))
+		}
+		l.enqueueNode("n1")
+		require.ElementsMatch(t, []string{"velero/works", "velero/cleans-up", "velero/waits"}, taken.taken())
+		l.enqueueUnsettled()
+		require.ElementsMatch(t, []string{"velero/works", "velero/cleans-up", "velero/waits", "velero/elsewhere"}, taken.taken())
+	})
+}
+
+func TestAChangedRestoreEnqueuesThoseThatMayWaitForIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, all, taken := queueOf(t, transfer.PodVolumeRestore())
+		ended := restoreTo("pod", "ended", "n1", velerov1.PodVolumeRestorePhaseFailed, api.FinalizerPodVolume)
+		for _, object := range []*velerov1.PodVolumeRestore{
+			ended, restoreTo("pod", "prepared", "n1", velerov1.PodVolumeRestorePhasePrepared), restoreTo("pod", "unplaced", "", velerov1.PodVolumeRestorePhasePrepared),
+			restoreTo("pod", "works", "n1", velerov1.PodVolumeRestorePhaseInProgress), restoreTo("other", "of-another-pod", "n1", velerov1.PodVolumeRestorePhasePrepared),
+		} {
+			require.NoError(t, all.Add(object))
+		}
+		l.enqueueSiblings(ended)
+		require.ElementsMatch(t, []string{"velero/prepared", "velero/unplaced"}, taken.taken())
+		settled := restoreTo("pod", "settled", "n1", velerov1.PodVolumeRestorePhaseFailed)
+		require.NoError(t, all.Add(settled))
+		require.Len(t, all.ByIndex(informers.ByPod, "app/pod"), 4, "unsettled restores to this pod")
+		l.enqueueSiblings(settled)
+		require.ElementsMatch(t, []string{"velero/prepared", "velero/unplaced"}, taken.taken(), "no event showed it before it was settled")
+
+		backups, stored, taken := queueOf(t, transfer.PodVolumeBackup())
+		one := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1"}}
+		require.NoError(t, stored.Add(&velerov1.PodVolumeBackup{
+			ObjectMeta: metav1.ObjectMeta{Name: "two", UID: "2"}, Status: velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhasePrepared},
+		}))
+		backups.enqueueSiblings(one)
+		require.Empty(t, taken.taken(), "backups of one pod run beside each other")
+	})
+}
+
+// A deleted resource leaves the admission queue, even if this agent never reconciled it. Otherwise, the transfers
+// behind it never get their turn (T6).
+func TestADeletedTransferLeavesTheAdmissionQueue(t *testing.T) {
+	admission := capacity.NewAdmission(1, 1, time.Minute, testingclock.NewFakeClock(time.Unix(10, 0)))
+	for i, uid := range []types.UID{"first", "second"} {
+		admission.Observe(capacity.Entry{UID: uid, Key: string(uid), Version: "1", Created: time.Unix(int64(i), 0), Phase: capacity.Waiting})
+	}
+	enqueued := false
+	require.False(t, admission.TryAdmit("second", func() { enqueued = true }))
+	l := &kindController[*velerov1.PodVolumeBackup]{
+		resources: newStored[*velerov1.PodVolumeBackup](),
+		transfers: &reconcile.TransferReconciler[*velerov1.PodVolumeBackup]{Kind: transfer.PodVolumeBackup(), Dependencies: reconcile.Dependencies{
+			Admission: admission, NodeSlots: capacity.NewNodeSlots("n1", 1, 1), Preparing: capacity.Unpaced(),
+		}},
+	}
+	recreated := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "its successor"}}
+	require.NoError(t, l.resources.(stored[*velerov1.PodVolumeBackup]).Add(recreated))
+	l.note(&velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "first"}})
+	require.True(t, enqueued, "the second in the queue is not enqueued")
+	require.True(t, admission.TryAdmit("second", nil))
+}
+
+// TestAnElectionThatCannotRunEndsTheAgentAtItsStart renews the Lease later than it expires.
+func TestAnElectionThatCannotRunEndsTheAgentAtItsStart(t *testing.T) {
+	p := assembly{
+		Options: Options{Clock: clock.RealClock{}, Election: leader.Options{Lease: 10 * time.Second, Renew: 20 * time.Second}},
+		clients: &clients{lease: fake.NewClientset()}, startup: &config.Startup{},
+	}
+	require.ErrorContains(t, p.run(t.Context()), "coordinator election")
+}
+
+func TestAnAgentFindsItsOwnPod(t *testing.T) {
+	pod := func(namespace, name, role string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{api.LabelRole: role}}}
+	}
+	old, own := pod("velero", "node-agent-old", api.RoleNodeAgent), pod("velero", "node-agent-new", api.RoleNodeAgent)
+	deleting := old.DeepCopy()
+	deleting.DeletionTimestamp = new(metav1.Now())
+	for name, test := range map[string]struct {
+		hostname string
+		local    []*corev1.Pod
+		want     *corev1.Pod
+	}{
+		"by its host name, beside another agent": {"node-agent-new", []*corev1.Pod{old, own, old}, own},
+		"without its name, the only one":         {"elsewhere", []*corev1.Pod{pod("shop", "a", api.RoleNodeAgent), own, pod("velero", "b", "")}, own},
+		"without its name, the one that stays":   {"elsewhere", []*corev1.Pod{deleting, own}, own},
+		"and none outside of a cluster":          {"elsewhere", []*corev1.Pod{pod("velero", "b", "")}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Same(t, test.want, ownPodOf(test.local, config.Options{Namespace: "velero", PodName: test.hostname}))
+		})
 	}
 }

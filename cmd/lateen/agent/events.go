@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 
@@ -18,8 +19,13 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
+	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile"
+	"github.com/lateen-project/lateen/reconcile/capacity"
+	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 // component names Lateen in Kubernetes Events.
@@ -143,4 +149,97 @@ func (o onceSink) Create(event *corev1.Event) (*corev1.Event, error) {
 		event.Name = strings.ToLower(event.Reason) + "." + string(event.InvolvedObject.UID)
 	}
 	return o.EventSink.Create(event)
+}
+
+// observe registers the metrics that are computed at each scrape.
+func (a *assembly) observe(slots *capacity.Slots, kinds []kind) {
+	a.Metrics.Slots(slots.Limit, slots.InUse)
+	a.Metrics.Queue(a.startup.Config.PrepareQueueLength)
+	a.Metrics.Transfers(func() []metrics.Count {
+		var all []metrics.Count
+		for _, k := range kinds {
+			all = append(all, k.count()...)
+		}
+		return all
+	})
+}
+
+// countFromZero initializes every series with 0 before the first event.
+func countFromZero(meter *metrics.Metrics) {
+	meter.Init(metrics.InitialLabels{
+		Consumers:     priority.Consumers(),
+		ClassReasons:  format(priority.Reasons()),
+		Sections:      format(configmap.Sections()),
+		ConfigReasons: format(configmap.Reasons()),
+		Kinds:         kindNames(),
+		LostReasons:   format(objects.LostReasons()),
+		Ends:          terminalReasons(),
+	})
+}
+
+func kindNames() []string {
+	var names []string
+	for _, kind := range api.Kinds() {
+		names = append(names, kind.Name)
+	}
+	return names
+}
+
+func terminalReasons() []metrics.End {
+	var all []metrics.End
+	for phase, reasons := range transfer.TerminalReasons() {
+		for _, reason := range reasons {
+			all = append(all, metrics.End{Phase: string(phase), Reason: string(reason)})
+		}
+	}
+	return all
+}
+
+// format converts named strings to label values.
+func format[T ~string](named []T) []string {
+	plain := make([]string, 0, len(named))
+	for _, word := range named {
+		plain = append(plain, string(word))
+	}
+	return plain
+}
+
+// jobProblems are the Problems of the maintenance jobs of each repository, by its key, as of the last read. The
+// maintenance ConfigMap takes effect without a restart, so they change while an agent coordinates.
+type jobProblems map[string][]configmap.Problem
+
+// replace stores the Problems of a repository and drops repositories that no longer exist. It returns the Problems
+// that no repository had before.
+func (j jobProblems) replace(key string, read []configmap.Problem, exists func(key string) bool) (added []configmap.Problem) {
+	maps.DeleteFunc(j, func(key string, _ []configmap.Problem) bool { return !exists(key) })
+	before := j.all()
+	j[key] = read
+	return slices.DeleteFunc(slices.Clone(read), func(problem configmap.Problem) bool { return slices.Contains(before, problem) })
+}
+
+// all returns the Problems of every repository without duplicates.
+func (j jobProblems) all() []configmap.Problem {
+	var all []configmap.Problem
+	for _, problems := range j {
+		for _, problem := range problems {
+			if !slices.Contains(all, problem) {
+				all = append(all, problem)
+			}
+		}
+	}
+	return all
+}
+
+// showProblems sets the gauge of a section to its current Problems.
+func (a *assembly) showProblems(section configmap.Section, problems []configmap.Problem) {
+	counts := map[string]int{}
+	for _, reason := range configmap.Reasons() {
+		counts[string(reason)] = 0
+	}
+	for _, problem := range problems {
+		if problem.Section == section {
+			counts[string(problem.Reason)]++
+		}
+	}
+	a.Metrics.ConfigProblems(string(section), counts)
 }

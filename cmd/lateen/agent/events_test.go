@@ -2,21 +2,36 @@ package agent
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/version"
 	fakediscovery "k8s.io/client-go/discovery/fake"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/informers"
+	"github.com/lateen-project/lateen/metrics"
+	"github.com/lateen-project/lateen/reconcile"
 )
 
 func TestAgentsWarnOfVersionsThatWereNotTested(t *testing.T) {
@@ -55,4 +70,118 @@ func TestAProblemIsAWarning(t *testing.T) {
 	warn(ctx, configmap.Problem{Section: configmap.SectionPodLabels, Path: "podLabels.team", Reason: configmap.WrongType, Message: "a number"})
 	require.Contains(t, out.String(), `level=WARN msg="Found configuration problem" controller=maintenance section=podLabels path=podLabels.team reason=wrong_type message="a number"`)
 	require.NotContains(t, out.String(), "nothing of note")
+}
+
+func TestReportOnceEventsAreKeptOncePerTransfer(t *testing.T) {
+	client := fake.NewClientset()
+	requests := make(chan struct{}, 10)
+	client.PrependReactor("*", "events", func(action clienttesting.Action) (handled bool, answer runtime.Object, err error) {
+		defer func() { requests <- struct{}{} }()
+		return clienttesting.ObjectReaction(client.Tracker())(action)
+	})
+
+	for _, node := range []string{"n1", "n2"} {
+		events, flush := newRecorder(context.Background(), client, config.Options{Namespace: "velero", NodeName: node})
+		for _, uid := range []types.UID{"u1", "u2"} {
+			about := &corev1.ObjectReference{Kind: "DataDownload", Namespace: "velero", Name: "d-" + string(uid), UID: uid}
+			events.Event(about, corev1.EventTypeNormal, reconcile.EventForeign, "for another one")
+			events.Event(about, corev1.EventTypeWarning, reconcile.EventCleanUpWaits, "for the kubelet")
+			events.Event(about, corev1.EventTypeNormal, reconcile.EventCompleted, "on "+node)
+		}
+		for range 6 {
+			<-requests
+		}
+		flush()
+	}
+	kept, err := client.CoreV1().Events("velero").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	reasons := map[string]int{}
+	for _, event := range kept.Items {
+		reasons[event.Reason]++
+	}
+	require.Equal(t, map[string]int{reconcile.EventForeign: 2, reconcile.EventCleanUpWaits: 2, reconcile.EventCompleted: 4}, reasons)
+}
+
+func TestEveryKindHasAQueue(t *testing.T) {
+	velero, err := informers.NewClientset(&rest.Config{Host: "http://127.0.0.1:1"})
+	require.NoError(t, err)
+	caches, err := informers.NewCaches(fake.NewClientset(), velero, informers.Selectors{Namespace: "velero", Node: "n1"})
+	require.NoError(t, err)
+	p := &assembly{Options: Options{Clock: clock.RealClock{}, Metrics: metrics.New(prometheus.NewRegistry(), "v1", "n1")}, clients: &clients{velero: velero}, caches: caches}
+	var queues, table []string
+	kinds := p.kinds(reconcile.Dependencies{})
+	for _, queue := range kinds.all {
+		queues = append(queues, queue.name())
+	}
+	for _, kind := range api.Kinds() {
+		table = append(table, kind.Name)
+	}
+	require.Equal(t, table, queues)
+	require.Equal(t, []string{api.PodVolumeRestore().Name, api.DataUpload().Name}, []string{kinds.restores.name(), kinds.uploads.name()})
+}
+
+func TestSeriesOfEveryKindStartAtZero(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	countFromZero(metrics.New(registry, "v1", "n1"))
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	kinds := map[string]map[string]bool{}
+	for _, family := range families {
+		for _, series := range family.GetMetric() {
+			for _, label := range series.GetLabel() {
+				if label.GetName() == "kind" {
+					if kinds[family.GetName()] == nil {
+						kinds[family.GetName()] = map[string]bool{}
+					}
+					kinds[family.GetName()][label.GetValue()] = true
+				}
+			}
+		}
+	}
+	for _, kind := range api.Kinds() {
+		for _, name := range []string{"lateen_transfers_finished_total", "lateen_bytes_moved_total", "lateen_mover_restarts_total"} {
+			require.True(t, kinds[name][kind.Name], "%s of %s", name, kind.Name)
+		}
+	}
+}
+
+func TestMaintenanceProblemsAreSetAndCleared(t *testing.T) {
+	global := configmap.Problem{Section: configmap.SectionMaintenance, Path: "global", Reason: configmap.InvalidValue}
+	own := configmap.Problem{Section: configmap.SectionMaintenance, Path: "one", Reason: configmap.UnknownField}
+	repositories := map[string]bool{"velero/one": true, "velero/two": true}
+	exists := func(key string) bool { return repositories[key] }
+	current := jobProblems{}
+
+	require.Equal(t, []configmap.Problem{global, own}, current.replace("velero/one", []configmap.Problem{global, own}, exists))
+	require.Empty(t, current.replace("velero/two", []configmap.Problem{global}, exists), "it was reported of another repository")
+	require.ElementsMatch(t, []configmap.Problem{global, own}, current.all())
+
+	require.Empty(t, current.replace("velero/one", nil, exists), "corrected")
+	require.Equal(t, []configmap.Problem{global}, current.all(), "the job of the other repository uses it")
+	require.Equal(t, []configmap.Problem{own}, current.replace("velero/one", []configmap.Problem{own}, exists), "it is there again")
+
+	delete(repositories, "velero/two")
+	require.Empty(t, current.replace("velero/one", nil, exists))
+	require.Empty(t, current.all(), "nothing counts of a repository that does not exist")
+}
+
+func TestAProblemOfJobsIsReportedOnceAndExported(t *testing.T) {
+	registry, events := prometheus.NewRegistry(), record.NewFakeRecorder(2)
+	p := jobPlanner{
+		assembly: &assembly{Options: Options{Metrics: metrics.New(registry, "v1", "n1")}, recorder: events},
+		problems: jobProblems{}, exists: func(string) bool { return true },
+	}
+	problem := configmap.Problem{Section: configmap.SectionMaintenance, Path: "global", Reason: configmap.InvalidValue}
+	for _, name := range []string{"one", "two"} {
+		p.reportProblems(t.Context(), &velerov1.BackupRepository{ObjectMeta: metav1.ObjectMeta{Name: name}}, []configmap.Problem{problem})
+	}
+	require.Len(t, events.Events, 1)
+	require.Contains(t, <-events.Events, "Warning MaintenanceConfigProblem global: ")
+	const labels = `{reason="invalid_value",section="repoMaintenance"} 1`
+	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(
+		"# HELP lateen_config_fallbacks_total Reported configuration problems, by section and reason.\n"+
+			"# TYPE lateen_config_fallbacks_total counter\nlateen_config_fallbacks_total"+labels+"\n"), "lateen_config_fallbacks_total"))
+	shown, err := testutil.GatherAndCount(registry, "lateen_config_problems")
+	require.NoError(t, err)
+	require.Len(t, configmap.Reasons(), shown)
 }

@@ -4,18 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/util/retry"
 
+	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
@@ -154,4 +161,207 @@ func condition(object *unstructured.Unstructured, kind string) string {
 		}
 	}
 	return ""
+}
+
+// NewerFields returns the versions and fields of an existing CustomResourceDefinition that the manifest lacks, sorted, as
+// <version>.<path>; none of other kinds. It omits what is below them. After an apply of the manifest, the API server
+// would prune them from objects.
+func NewerFields(existing, manifest *unstructured.Unstructured) []string {
+	if manifest.GetKind() != "CustomResourceDefinition" {
+		return nil
+	}
+	known, unknown := definedFields(manifest), definedFields(existing)
+	maps.DeleteFunc(unknown, func(field string, _ bool) bool { return known[field] })
+	var newer []string
+	for _, field := range slices.Sorted(maps.Keys(unknown)) {
+		below := func(parent string) bool {
+			return strings.HasPrefix(field, parent+".") || strings.HasPrefix(field, parent+"[]")
+		}
+		if !slices.ContainsFunc(newer, below) {
+			newer = append(newer, field)
+		}
+	}
+	return newer
+}
+
+// definedFields returns the versions of a CustomResourceDefinition, and the fields of each version's schema.
+func definedFields(definition *unstructured.Unstructured) map[string]bool {
+	fields := map[string]bool{}
+	versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
+	for _, each := range versions {
+		version, _ := each.(map[string]any)
+		name, _ := version["name"].(string)
+		fields[name] = true
+		schema, _, _ := unstructured.NestedMap(version, "schema", "openAPIV3Schema")
+		addFields(fields, name, schema)
+	}
+	return fields
+}
+
+// addFields adds the properties of a schema, of its array items, and of its map values.
+func addFields(fields map[string]bool, path string, schema map[string]any) {
+	properties, _ := schema["properties"].(map[string]any)
+	for name, property := range properties {
+		fields[path+"."+name] = true
+		nested, _ := property.(map[string]any)
+		addFields(fields, path+"."+name, nested)
+	}
+	for _, each := range []string{"items", "additionalProperties"} {
+		if nested, ok := schema[each].(map[string]any); ok {
+			addFields(fields, path+"[]", nested)
+		}
+	}
+}
+
+// Manifests returns objects as sent to the API server, with the label of the installation for a namespace.
+func Manifests(namespace string, objects []runtime.Object) ([]*unstructured.Unstructured, error) {
+	var all []*unstructured.Unstructured
+	for _, object := range objects {
+		manifest, err := deploy.Manifest(object)
+		if err != nil {
+			return nil, err
+		}
+		labels := manifest.GetLabels()
+		labels[api.LabelInstalled] = namespace
+		manifest.SetLabels(labels)
+		all = append(all, manifest)
+	}
+	return all, nil
+}
+
+// Installed lists the objects of a resource, in all namespaces, that have the label of this installation.
+func (c *Client) Installed(ctx context.Context, resource schema.GroupVersionResource) ([]unstructured.Unstructured, error) {
+	list, err := c.Dynamic.Resource(resource).List(ctx, metav1.ListOptions{LabelSelector: api.LabelInstalled + "=" + c.Namespace})
+	if apierrors.IsNotFound(err) {
+		return nil, nil // the definition does not exist
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", resource.Resource, err)
+	}
+	return list.Items, nil
+}
+
+// DiagnoseTimeout bounds the diagnosis of an object that is not ready or still exists after the timeout.
+const DiagnoseTimeout = 5 * time.Second
+
+// UntilReady waits for the server and the agents' DaemonSets, and prints the number of their ready pods.
+func (c *Client) UntilReady(ctx context.Context, agents ...string) error {
+	if err := c.rollout(ctx, "deployments", deploy.VeleroDeployment, deploymentPods); err != nil {
+		return err
+	}
+	for _, name := range agents {
+		if err := c.agentsReady(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// agentsReady waits until the DaemonSet has a node and every agent is ready. Only a cluster without Windows nodes
+// needs no agent on Windows.
+func (c *Client) agentsReady(ctx context.Context, name string) error {
+	if name == deploy.WindowsDaemonSetName {
+		windows, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: corev1.LabelOSStable + "=" + string(corev1.Windows), Limit: 1})
+		if err != nil {
+			return fmt.Errorf("wait for DaemonSet %s: list nodes: %w", name, err)
+		}
+		if len(windows.Items) == 0 {
+			_, err := fmt.Fprintf(c.Out, "DaemonSet %s: no Windows node in the cluster, nothing to wait for\n", name)
+			return err
+		}
+	}
+	return c.rollout(ctx, "daemonsets", name, agentPods)
+}
+
+// pods counts the ready and the desired pods of a workload.
+type pods struct {
+	ready, wanted int64
+	needed        bool // zero desired pods do not count as complete
+}
+
+func (p pods) complete() bool { return p.ready >= p.wanted && (p.wanted > 0 || !p.needed) }
+
+// DaemonSetRollout waits until all pods of a DaemonSet are updated and ready. The DaemonSet may have no node.
+func (c *Client) DaemonSetRollout(ctx context.Context, name string) error {
+	return c.rollout(ctx, "daemonsets", name, daemonSetPods)
+}
+
+// rollout waits until the counted pods of a workload are complete, and prints every change of their number. Its error says
+// what keeps them off the nodes.
+func (c *Client) rollout(ctx context.Context, resource, name string, count func(*unstructured.Unstructured) pods) error {
+	last := pods{wanted: -1} // unknown
+	var agents *unstructured.Unstructured
+	var behind int64 // the generation that its controller has not observed, or 0
+	workloads := c.Dynamic.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource}).Namespace(c.Namespace)
+	err := Follow(ctx, workloads, metav1.ListOptions{FieldSelector: "metadata.name=" + name}, func(event watch.EventType, workload *unstructured.Unstructured) {
+		observed, _, _ := unstructured.NestedInt64(workload.Object, "status", "observedGeneration")
+		behind = 0
+		if event == watch.Deleted {
+			return
+		}
+		if observed < workload.GetGeneration() {
+			behind = workload.GetGeneration()
+			return
+		}
+		agents = workload
+		now := count(workload)
+		if now == last {
+			return
+		}
+		last = now
+		if now.wanted == 0 && now.needed {
+			fmt.Fprintf(c.Out, "%s %s: %s\n", workload.GetKind(), name, c.whyNoNode(ctx, workload))
+			return
+		}
+		fmt.Fprintf(c.Out, "%s %s: %d of %d pods ready\n", workload.GetKind(), name, now.ready, now.wanted)
+	}, func() bool { return last.wanted >= 0 && last.complete() })
+	if err == nil {
+		return nil
+	}
+	remedy := fmt.Sprintf("see kubectl -n %s describe pods", c.Namespace)
+	if behind > 0 {
+		remedy = fmt.Sprintf("its controller has not observed generation %d: check kube-controller-manager", behind)
+	}
+	if last.wanted == 0 && last.needed && !errors.Is(err, context.Canceled) {
+		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), DiagnoseTimeout)
+		defer cancel()
+		remedy = c.whyNoNode(asking, agents)
+	}
+	return fmt.Errorf("wait for %s %s: %w; %s", resource, name, err, remedy)
+}
+
+// whyNoNode describes what keeps the pods of a DaemonSet off each node.
+func (c *Client) whyNoNode(ctx context.Context, agents *unstructured.Unstructured) string {
+	const none = "no node is eligible for its pods: "
+	fields, _, _ := unstructured.NestedMap(agents.Object, "spec", "template", "spec")
+	var pod corev1.PodSpec
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &pod); err != nil {
+		return none + err.Error()
+	}
+	nodes, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return none + "cannot list nodes: " + err.Error()
+	}
+	return none + formatBlockers(pod, nodes.Items)
+}
+
+func deploymentPods(workload *unstructured.Unstructured) pods {
+	wanted, _, _ := unstructured.NestedInt64(workload.Object, "spec", "replicas")
+	updated, _, _ := unstructured.NestedInt64(workload.Object, "status", "updatedReplicas")
+	available, _, _ := unstructured.NestedInt64(workload.Object, "status", "availableReplicas")
+	return pods{ready: min(updated, available), wanted: wanted}
+}
+
+func daemonSetPods(workload *unstructured.Unstructured) pods {
+	wanted, _, _ := unstructured.NestedInt64(workload.Object, "status", "desiredNumberScheduled")
+	updated, _, _ := unstructured.NestedInt64(workload.Object, "status", "updatedNumberScheduled")
+	available, _, _ := unstructured.NestedInt64(workload.Object, "status", "numberAvailable")
+	return pods{ready: min(updated, available), wanted: wanted}
+}
+
+// agentPods counts the pods of a DaemonSet that needs at least one.
+func agentPods(workload *unstructured.Unstructured) pods {
+	counted := daemonSetPods(workload)
+	counted.needed = true
+	return counted
 }

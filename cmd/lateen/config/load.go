@@ -3,20 +3,28 @@ package config
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
@@ -169,4 +177,205 @@ func unreadableClass(problems []configmap.Problem) (priority.Reason, string) {
 		}
 	}
 	return "", ""
+}
+
+type loader struct {
+	client    kubernetes.Interface
+	options   Options
+	budget    budget
+	workloads map[workload]*corev1.PodTemplateSpec // the workloads read so far; nil for a missing one
+	agents    *int                                 // sums up what their DaemonSets want
+}
+
+// get reads one object within the budget; nil if it does not exist.
+func get[T any](ctx context.Context, l loader, what object, read func(ctx context.Context, name string, options metav1.GetOptions) (*T, error)) (*T, error) {
+	var found *T
+	err := l.budget.retry(ctx, func(ctx context.Context) (err error) {
+		found, err = read(ctx, what.name, metav1.GetOptions{})
+		return err
+	})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, what.explain(err, l.options.StartupTimeout)
+	}
+	return found, nil
+}
+
+func (l loader) nodeObject() object { return object{resource: "nodes", name: l.options.NodeName} }
+
+// configMap reads a ConfigMap in Velero's namespace; nil if it does not exist.
+func (l loader) configMap(ctx context.Context, name string) (object, *corev1.ConfigMap, error) {
+	what := object{resource: "configmaps", namespace: l.options.Namespace, name: name}
+	found, err := get(ctx, l, what, l.client.CoreV1().ConfigMaps(what.namespace).Get)
+	return what, found, err
+}
+
+// workload is a DaemonSet or Deployment in Velero's namespace.
+type workload struct {
+	resource string // daemonSets or deployments
+	name     string
+}
+
+// Startup is everything that an agent reads before it starts. It is immutable; Reload returns its successor after an edit
+// of the node-agent ConfigMap.
+type Startup struct {
+	Config    configmap.Config
+	Problems  []configmap.Problem // settings that could not be used
+	ConfigMap *corev1.ConfigMap   // of the node-agent, as read at the start; nil if there is none
+	// base of the mover pods; always for linux, for windows if agents run there
+	Templates map[corev1.OSName]objects.Template
+	// the kubelet's pods directory on the host; empty if no manifest names it
+	HostPods string
+	Agents   int                 // number of nodes that should have an agent
+	Node     Node                // of the agent
+	Priority priority.Resolution // of the movers' priority class
+
+	MaintenanceConfigMap string  // of maintenance jobs; read again for each job
+	MaintenanceNamedBy   NamedBy // the workload whose flag names it; empty if none does
+
+	written configmap.Config    // as the ConfigMap says, before the cluster is checked for what it names
+	parsed  []configmap.Problem // those of the node-agent ConfigMap itself
+}
+
+// Settings returns the effective settings of movers and their volumes.
+func (s *Startup) Settings() objects.Settings {
+	settings := s.Config.Movers
+	settings.PriorityClass = s.Priority.Effective
+	return settings
+}
+
+// Node is the agent's view of its node.
+type Node struct {
+	Name   string
+	Labels map[string]string
+	OS     corev1.OSName // linux if the node has no such label, as in Velero
+}
+
+// NamedBy is the workload whose flag names the ConfigMap of maintenance jobs.
+type NamedBy string
+
+// The workloads whose flag may name it.
+const (
+	NamedByAgents NamedBy = "DaemonSet " + DaemonSetName
+	NamedByServer NamedBy = "Deployment " + VeleroDeployment
+)
+
+const (
+	firstDelay     = 200 * time.Millisecond
+	longestDelay   = 2 * time.Second
+	attemptTimeout = 10 * time.Second // a hanging connection must not use up the whole budget
+)
+
+// budget is the time that all reads before the start share.
+type budget struct {
+	clock clock.Clock
+	ends  time.Time
+}
+
+func newBudget(clock clock.Clock, total time.Duration) budget {
+	return budget{clock: clock, ends: clock.Now().Add(total)}
+}
+
+// Retry repeats a request of the start-up until it has a final answer, for Options.StartupTimeout at most. It returns the
+// last error.
+func Retry(ctx context.Context, options Options, clock clock.Clock, attempt func(context.Context) error) error {
+	return newBudget(clock, options.StartupTimeout).retry(ctx, attempt)
+}
+
+// retry attempts at least once, until the result is final or the budget is used up. It then returns the last error.
+func (b budget) retry(ctx context.Context, attempt func(context.Context) error) error {
+	for delay := firstDelay; ; delay = min(2*delay, longestDelay) {
+		err := once(ctx, attempt)
+		if err == nil || !transient(err) {
+			return err
+		}
+		left := b.ends.Sub(b.clock.Now())
+		if left <= 0 {
+			return err
+		}
+		// Half of the delay is random, because the agents of all nodes may start at the same time.
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-b.clock.After(min(wait.Jitter(delay/2, 1), left)):
+		}
+	}
+}
+
+func once(ctx context.Context, attempt func(context.Context) error) error {
+	bounded, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	return attempt(bounded)
+}
+
+// transient reports whether another attempt may succeed: after no answer, 5xx, or too many requests.
+func transient(err error) bool {
+	var status apierrors.APIStatus
+	var certificate *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &status):
+		code := status.Status().Code
+		return code >= http.StatusInternalServerError || code == http.StatusTooManyRequests
+	case errors.Is(err, context.Canceled), errors.As(err, &certificate):
+		return false
+	default:
+		return true
+	}
+}
+
+// object identifies the object of a GET.
+type object struct {
+	group, resource string
+	namespace, name string // namespace is empty for cluster-scoped objects
+}
+
+// String returns text such as "configmaps velero/node-agent-config".
+func (o object) String() string {
+	if o.namespace == "" {
+		return o.resource + " " + o.name
+	}
+	return o.resource + " " + o.namespace + "/" + o.name
+}
+
+// explain turns an error of a GET into one line with its cause and fix.
+func (o object) explain(err error, timeout time.Duration) error {
+	var certificate *tls.CertificateVerificationError
+	switch {
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("get %s: API server rejected the credentials, check --kubeconfig and --kubecontext, or the token of the ServiceAccount: %w", o, err)
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("get %s: not allowed, add {apiGroups: [%q], resources: [%s], verbs: [get]} to the agent's Role or ClusterRole: %w", o, o.group, o.resource, err)
+	case errors.As(err, &certificate):
+		return fmt.Errorf("get %s: certificate of the API server is not trusted, check the certificate authority in the kubeconfig: %w", o, err)
+	case transient(err):
+		return fmt.Errorf("get %s: no response from the API server within %s, check that it is running and reachable, or raise --startup-timeout: %w", o, timeout, err)
+	default:
+		return fmt.Errorf("get %s: %w", o, err)
+	}
+}
+
+// setPaths sets the object's name as the path of Problems that concern the whole object.
+func (o object) setPaths(problems []configmap.Problem) {
+	for i, problem := range problems {
+		problems[i].Path = cmp.Or(problem.Path, o.String())
+	}
+}
+
+// hashBytes is how much of the hash a metric can hold: every integer of 48 bits is an exact float64.
+const hashBytes = 6
+
+// Hash returns a hash of the effective configuration: flags, ConfigMaps, the class in force, and the templates of movers.
+// It leaves out what differs between nodes, so equal agents have equal hashes.
+func (s *Startup) Hash(options Options) (uint64, error) {
+	options.NodeName, options.PodUID, options.PodName = "", "", ""
+	effective := s.Config
+	effective.Concurrency = 0 // that of the node; NodeRules has the rules of all nodes
+	text, err := json.Marshal([]any{options, effective, s.Priority.Effective, s.Templates, s.MaintenanceConfigMap})
+	if err != nil {
+		return 0, fmt.Errorf("encode configuration: %w", err)
+	}
+	sum := sha256.Sum256(text)
+	return binary.BigEndian.Uint64(append(make([]byte, 8-hashBytes), sum[:hashBytes]...)), nil
 }

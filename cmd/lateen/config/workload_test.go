@@ -1,6 +1,9 @@
 package config_test
 
 import (
+	"flag"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -8,9 +11,12 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 func TestLoadOfTheMoversIdentity(t *testing.T) {
@@ -185,4 +191,233 @@ func TestLoadCountsTheAgents(t *testing.T) {
 	got, err := config.Load(t.Context(), client, options(t, "--mover-template=deployment/velero"), newHasty())
 	require.NoError(t, err)
 	require.Equal(t, 507, got.Agents)
+}
+
+func hostPath(name, path string) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}}}
+}
+
+// velerosTemplate returns the pod template of Velero's own DaemonSet, with every addition of a cloud provider.
+func velerosTemplate() corev1.PodTemplateSpec {
+	return corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{
+			Labels:      map[string]string{"role": "node-agent", "azure.workload.identity/use": "true"},
+			Annotations: map[string]string{"iam.amazonaws.com/role": "backup", "checksum/config": "1"},
+		},
+		Spec: corev1.PodSpec{
+			ServiceAccountName: "velero",
+			PriorityClassName:  "system-node-critical",
+			HostNetwork:        true,
+			NodeSelector:       map[string]string{"a": "b"},
+			DNSPolicy:          corev1.DNSClusterFirst,
+			DNSConfig:          &corev1.PodDNSConfig{Nameservers: []string{"192.0.2.1"}},
+			ImagePullSecrets:   []corev1.LocalObjectReference{{Name: "registry"}},
+			Tolerations: []corev1.Toleration{
+				{Key: "dedicated", Operator: corev1.TolerationOpExists},
+				{Key: "CriticalAddonsOnly", Operator: corev1.TolerationOpExists},
+				{Key: "kubernetes.azure.com/scalesetpriority", Value: "spot", Effect: corev1.TaintEffectNoSchedule},
+				{Key: "CriticalAddonsOnly", Value: "second"},
+			},
+			InitContainers: []corev1.Container{{Name: "wait"}},
+			Volumes: []corev1.Volume{
+				hostPath("host-plugins", "/data/kubelet/plugins"), hostPath("host-pods", "/data/kubelet/pods"),
+				{Name: "scratch"}, {Name: "cloud-credentials"},
+			},
+			Containers: []corev1.Container{{
+				Name: "node-agent", Image: "velero/velero:v1.18.3", Command: []string{"/velero"},
+				Args:    []string{"node-agent", "server", "--log-level=debug", "--features=", "--log-format", "json"},
+				Env:     []corev1.EnvVar{{Name: "NODE_NAME"}, {Name: "VELERO_NAMESPACE"}, {Name: "VELERO_SCRATCH_DIR", Value: "/scratch"}},
+				EnvFrom: []corev1.EnvFromSource{{Prefix: "P_"}},
+				VolumeMounts: []corev1.VolumeMount{
+					{Name: "host-pods", MountPath: "/host_pods"}, {Name: "host-plugins", MountPath: "/var/lib/kubelet/plugins"},
+					{Name: "scratch", MountPath: "/scratch"}, {Name: "cloud-credentials", MountPath: "/credentials"},
+				},
+			}},
+		},
+	}
+}
+
+// agentsPlacement returns Velero's DaemonSet with all that may place its pods.
+func agentsPlacement() corev1.PodTemplateSpec {
+	agents := velerosTemplate()
+	agents.Spec.Affinity = &corev1.Affinity{
+		NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "pool", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"gpu"}}},
+			}}},
+			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 1}},
+		},
+		PodAffinity: &corev1.PodAffinity{},
+	}
+	return agents
+}
+
+func TestInheritSharesNothingWithTheTemplate(t *testing.T) {
+	template := agentsPlacement()
+	got, err := config.Inherit(template)
+	require.NoError(t, err)
+	config.AddPlacement(&got, template)
+	got.Volumes[0].Name, got.Env[2].Value, got.DNSConfig.Nameservers[0] = "x", "x", "x"
+	got.AgentNodeSelector["c"], got.AgentTolerations[0].Key = "d", "x"
+	got.AgentAffinity.NodeSelectorTerms[0].MatchExpressions[0].Key = "x"
+	require.Equal(t, agentsPlacement(), template)
+}
+
+func TestInheritLogArguments(t *testing.T) {
+	for name, test := range map[string]struct {
+		arguments []string
+		want      []string
+		message   string
+	}{
+		"none are none":                     {arguments: []string{"node-agent", "server"}},
+		"one token stays one":               {arguments: []string{"--log-level=debug"}, want: []string{"--log-level=debug"}},
+		"two tokens become one":             {arguments: []string{"--log-level", "debug", "x"}, want: []string{"--log-level=debug"}},
+		"an empty value is a value":         {arguments: []string{"--log-format="}, want: []string{"--log-format="}},
+		"a longer name is another flag":     {arguments: []string{"--log-levels=x", "--log-format-x", "y"}},
+		"the last one without a value":      {arguments: []string{"server", "--log-level"}, message: "--log-level has no value"},
+		"the only argument without value":   {arguments: []string{"--log-format"}, message: "--log-format has no value"},
+		"both forms may stand side by side": {arguments: []string{"--log-format", "json", "--log-level=info"}, want: []string{"--log-format=json", "--log-level=info"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			template := velerosTemplate()
+			template.Spec.Containers[0].Args = test.arguments
+			got, err := config.Inherit(template)
+			if test.message != "" {
+				require.ErrorContains(t, err, test.message)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, test.want, got.LogArgs)
+		})
+	}
+}
+
+func TestInheritNeedsOneContainer(t *testing.T) {
+	for _, count := range []int{0, 2} {
+		template := velerosTemplate()
+		template.Spec.Containers = make([]corev1.Container, count)
+		_, err := config.Inherit(template)
+		require.ErrorContains(t, err, "want 1")
+		require.ErrorContains(t, err, "--mover-template")
+	}
+}
+
+func TestHostPods(t *testing.T) {
+	require.Equal(t, "/data/kubelet/pods", config.HostPods(velerosTemplate()))
+	require.Empty(t, config.HostPods(corev1.PodTemplateSpec{}))
+	elsewhere := corev1.PodTemplateSpec{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "host-pods"}}}}
+	require.Empty(t, config.HostPods(elsewhere), "only a directory of the host counts")
+}
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// serverOn returns the pod template of Velero's Deployment with the additions of a platform.
+func serverOn(change func(*corev1.PodTemplateSpec, *corev1.Container)) corev1.PodTemplateSpec {
+	template := corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+		ServiceAccountName: "velero",
+		InitContainers:     []corev1.Container{{Name: "plugin", Image: "velero/velero-plugin-for-aws:v1.14.0"}},
+		Containers: []corev1.Container{{
+			Name: "velero", Image: "velero/velero:v1.18.3", Command: []string{"/velero"}, Args: []string{"server"},
+		}},
+	}}
+	change(&template, &template.Spec.Containers[0])
+	return template
+}
+
+func variables(pairs ...string) []corev1.EnvVar {
+	var all []corev1.EnvVar
+	for i := 0; i < len(pairs); i += 2 {
+		all = append(all, corev1.EnvVar{Name: pairs[i], Value: pairs[i+1]})
+	}
+	return all
+}
+
+// mount adds a volume to a template.
+func mount(template *corev1.PodTemplateSpec, name, path string, source corev1.VolumeSource) {
+	template.Spec.Volumes = append(template.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: source})
+	container := &template.Spec.Containers[0]
+	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: path, ReadOnly: true})
+}
+
+func configMap(name string) corev1.VolumeSource {
+	return corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}
+}
+
+// The movers of docs/platforms.md have what their platform needs, each with a golden file. One template has all that a mover
+// may inherit, and all that it must not.
+func TestMoversHaveWhatTheirPlatformNeeds(t *testing.T) {
+	tests := map[string]struct {
+		change     func(*corev1.PodTemplateSpec, *corev1.Container)
+		agents     corev1.PodSpec
+		privileged bool
+	}{
+		// Webhook or agent of the cluster recognize the pod by its ServiceAccount.
+		"eks": {change: func(_ *corev1.PodTemplateSpec, c *corev1.Container) {
+			c.Env = variables("AWS_REGION", "eu-central-1")
+		}},
+		"eks-token-without-webhook": {change: func(p *corev1.PodTemplateSpec, c *corev1.Container) {
+			c.Env = variables("AWS_ROLE_ARN", "arn:aws:iam::1:role/velero", "AWS_WEB_IDENTITY_TOKEN_FILE", "/var/run/aws/token")
+			mount(p, "aws-token", "/var/run/aws", corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{
+				ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Audience: "sts.amazonaws.com", Path: "token", ExpirationSeconds: new(int64(86400))},
+			}}}})
+		}},
+		"kube2iam": {change: func(p *corev1.PodTemplateSpec, _ *corev1.Container) {
+			p.Annotations = map[string]string{"iam.amazonaws.com/role": "velero"}
+		}},
+		"aks": {change: func(p *corev1.PodTemplateSpec, c *corev1.Container) {
+			p.Labels = map[string]string{"azure.workload.identity/use": "true"}
+			p.Spec.Tolerations = []corev1.Toleration{{
+				Key: "kubernetes.azure.com/scalesetpriority", Operator: corev1.TolerationOpEqual, Value: "spot", Effect: corev1.TaintEffectNoSchedule,
+			}}
+			c.Env = variables("AZURE_CREDENTIALS_FILE", "/credentials/cloud")
+			mount(p, "cloud-credentials", "/credentials", corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "cloud-credentials"}})
+		}},
+		"gke": {
+			change: func(*corev1.PodTemplateSpec, *corev1.Container) {},
+			agents: corev1.PodSpec{
+				NodeSelector: map[string]string{"iam.gke.io/gke-metadata-server-enabled": "true"},
+				Affinity:     &corev1.Affinity{PodAffinity: &corev1.PodAffinity{}},
+			},
+		},
+		"everything": {
+			change: func(p *corev1.PodTemplateSpec, _ *corev1.Container) { *p = velerosTemplate() },
+			agents: agentsPlacement().Spec,
+		},
+		"openshift": {change: func(*corev1.PodTemplateSpec, *corev1.Container) {}, privileged: true},
+		"proxy": {change: func(_ *corev1.PodTemplateSpec, c *corev1.Container) {
+			c.Env = variables("HTTPS_PROXY", "http://proxy.example:3128", "NO_PROXY", ".svc,10.0.0.0/8")
+			c.EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "proxy"}}}}
+		}},
+		"private-ca": {change: func(p *corev1.PodTemplateSpec, c *corev1.Container) {
+			c.Env = variables("SSL_CERT_DIR", "/etc/company-ca")
+			mount(p, "company-ca", "/etc/company-ca", configMap("company-ca"))
+			p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "mirror"}}
+		}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			template, err := config.Inherit(serverOn(test.change))
+			require.NoError(t, err)
+			config.AddPlacement(&template, corev1.PodTemplateSpec{Spec: test.agents})
+			move := objects.MoverSpec{
+				Name: "nightly-1", Namespace: "velero", UID: "7a2d", GVK: api.PodVolumeBackup().GVK, PodLabel: api.PodVolumeBackup().PodLabel,
+				ExposingNode: "n1", Command: []string{"pod-volume", "backup"}, Source: objects.Source{PodVolume: &objects.PodVolumeSource{Volume: "data"}},
+			}
+			facts := objects.VolumeInfo{OS: corev1.Linux, HostPath: "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/data/mount", Node: "n1"}
+			if test.agents.NodeSelector != nil { // only the mover of a snapshot may run on any node of agents
+				move.GVK, move.PodLabel, move.Command = api.DataUpload().GVK, api.DataUpload().PodLabel, []string{"data-mover", "backup"}
+				move.Source, facts.Node, facts.HostPath = objects.Source{Snapshot: &objects.SnapshotSource{}}, "", ""
+			}
+			got, err := yaml.Marshal(objects.PlanOf(move, facts, template, objects.Settings{Privileged: test.privileged}).Pod)
+			require.NoError(t, err)
+			golden := filepath.Join("testdata", "platforms", name+".yaml")
+			if *update {
+				require.NoError(t, os.MkdirAll(filepath.Dir(golden), 0o755))
+				require.NoError(t, os.WriteFile(golden, got, 0o644))
+			}
+			want, err := os.ReadFile(golden)
+			require.NoError(t, err)
+			require.Equal(t, string(want), string(got))
+		})
+	}
 }

@@ -3,6 +3,14 @@
 package configmap
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -60,4 +68,246 @@ func (l Limits) on(nodeLabels map[string]string, rules []NodeRule) int {
 // Defaults returns Velero's defaults for an empty configuration.
 func Defaults() Config {
 	return Config{Limits: Limits{Concurrency: 1, GlobalConcurrency: 1, MaxConcurrency: 1}}
+}
+
+// Parse evaluates the data of a node-agent ConfigMap for a node with these labels. It is pure. A value that cannot be
+// used gets a Problem and its default, and its siblings stay in effect. A list element counts as a whole or not at
+// all: half a selector would select too many nodes.
+func Parse(data, nodeLabels map[string]string) (Config, []Problem) {
+	config := Defaults()
+	text, problem := onlyValue(data)
+	if problem != nil {
+		return config, []Problem{*problem}
+	}
+	document, err := readJSON("", text)
+	if err != nil {
+		return config, []Problem{notJSON(SectionConfigMap, text, err)}
+	}
+	r := newReader(SectionConfigMap, text)
+	r.object(document, r.sections(&config, nodeLabels))
+	return config, r.problems
+}
+
+// onlyValue returns the value of the one key that Velero allows, whatever its name.
+func onlyValue(data map[string]string) (string, *Problem) {
+	problem := Problem{Section: SectionConfigMap}
+	keys := slices.Sorted(maps.Keys(data))
+	switch {
+	case len(keys) > 1:
+		problem.Reason = TooManyKeys
+		problem.Message = fmt.Sprintf("%d keys, including %s and %s; keep only the key with the configuration",
+			len(keys), quote(keys[0]), quote(keys[1]))
+	case len(keys) == 0:
+		problem.Reason, problem.Message = Empty, "no data; add one key with the configuration as JSON"
+	case strings.TrimSpace(data[keys[0]]) == "":
+		problem.Reason = Empty
+		problem.Message = fmt.Sprintf("key %s is empty; add the configuration as JSON, at least {}", quote(keys[0]))
+	default:
+		return data[keys[0]], nil
+	}
+	return "", &problem
+}
+
+func notJSON(whole Section, text string, err error) Problem {
+	problem := Problem{Section: whole, Reason: InvalidJSON, Message: "cannot parse: " + err.Error()}
+	if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
+		problem.Line, problem.Column = place(text, int(syntax.Offset)-1)
+		problem.Message = "invalid JSON: " + err.Error() + remedy(text)
+	}
+	return problem
+}
+
+// byteOrderMark starts the files of some editors. JSON forbids it (RFC 8259, 8.1).
+const byteOrderMark = "\uFEFF"
+
+// remedy returns the fix that follows the decoder's message about a text; empty if there is no special one.
+func remedy(text string) string {
+	switch {
+	case strings.HasPrefix(text, byteOrderMark):
+		return "; the text begins with a byte order mark, save it as UTF-8 without one"
+	case !strings.HasPrefix(strings.TrimSpace(text), "{"):
+		return "; write a JSON object that begins with {, YAML is not supported here"
+	default:
+		return ""
+	}
+}
+
+// sections is the first level of the schema (velero-protocol 5.3).
+func (r *reader) sections(config *Config, nodeLabels map[string]string) fields {
+	movers := &config.Movers
+	return fields{
+		string(SectionLoadConcurrency):                   func(v value) { r.loadConcurrency(v, nodeLabels, config) },
+		string(SectionLoadAffinity):                      func(v value) { movers.LoadAffinity = r.loadAffinity(v) },
+		string(SectionBackupPVC):                         func(v value) { movers.BackupClaims = r.backupPVC(v) },
+		string(SectionRestorePVC):                        func(v value) { r.restorePVC(v, movers) },
+		string(SectionCachePVC):                          func(v value) { movers.Cache = r.cachePVC(v) },
+		string(SectionPodResources):                      func(v value) { movers.Resources = r.podResources(v) },
+		string(SectionPriorityClassName):                 set(r, r.name, &config.PriorityClassName),
+		string(SectionPrivilegedFsBackup):                set(r, r.bool, &movers.Privileged),
+		string(SectionPodLabels):                         func(v value) { movers.Labels = r.labels(v) },
+		string(SectionPodAnnotations):                    func(v value) { movers.Annotations = r.podAnnotations(v) },
+		string(SectionTolerations):                       func(v value) { movers.Tolerations = r.tolerations(v) },
+		string(SectionCSISnapshotMetadataServiceConfigs): r.snapshotMetadata,
+	}
+}
+
+// Section is a part of the configuration.
+type Section string
+
+// The sections. Those in lower camel case are top-level fields of the node-agent ConfigMap, except the first four.
+const (
+	SectionConfigMap                         Section = "configMap"        // the node-agent ConfigMap itself
+	SectionBackupRepository                  Section = "backupRepository" // the backup repository ConfigMap
+	SectionMaintenance                       Section = "repoMaintenance"  // the maintenance ConfigMap
+	SectionMoverTemplate                     Section = "moverTemplate"    // the workload that movers inherit from
+	SectionLoadConcurrency                   Section = "loadConcurrency"
+	SectionLoadAffinity                      Section = "loadAffinity"
+	SectionBackupPVC                         Section = "backupPVC"
+	SectionRestorePVC                        Section = "restorePVC"
+	SectionCachePVC                          Section = "cachePVC"
+	SectionPodResources                      Section = "podResources"
+	SectionPriorityClassName                 Section = "priorityClassName"
+	SectionPrivilegedFsBackup                Section = "privilegedFsBackup"
+	SectionPodLabels                         Section = "podLabels"
+	SectionPodAnnotations                    Section = "podAnnotations"
+	SectionTolerations                       Section = "tolerations"                       // since Velero 1.19
+	SectionCSISnapshotMetadataServiceConfigs Section = "csiSnapshotMetadataServiceConfigs" // since Velero 1.19
+)
+
+// Sections lists all sections, so that a metric can initialize a series for each.
+func Sections() []Section {
+	return []Section{
+		SectionConfigMap, SectionBackupRepository, SectionMaintenance, SectionMoverTemplate, SectionLoadConcurrency, SectionLoadAffinity,
+		SectionBackupPVC, SectionRestorePVC, SectionCachePVC, SectionPodResources, SectionPriorityClassName,
+		SectionPrivilegedFsBackup, SectionPodLabels, SectionPodAnnotations, SectionTolerations, SectionCSISnapshotMetadataServiceConfigs,
+	}
+}
+
+// Reason is a stable code for the cause of a Problem.
+type Reason string
+
+// The reasons. For all except UnknownField and Ignored, the value at the Problem's path gets its default, or its list
+// element is omitted.
+const (
+	Missing        Reason = "missing"         // a required object or field does not exist
+	Empty          Reason = "empty"           // the ConfigMap has no data
+	TooManyKeys    Reason = "too_many_keys"   // the ConfigMap has more than one key
+	InvalidJSON    Reason = "invalid_json"    // the text is not valid JSON
+	Forbidden      Reason = "forbidden"       // the agent may not read the named object
+	UnknownField   Reason = "unknown_field"   // the schema has no such field
+	Ignored        Reason = "ignored"         // a known value has no effect
+	DuplicateField Reason = "duplicate_field" // the field occurs twice, so its value is ambiguous
+	WrongType      Reason = "wrong_type"      // such as a string for a number
+	InvalidValue   Reason = "invalid_value"   // of the right type, but unusable
+)
+
+// Reasons lists all reasons, so that a metric can initialize a series for each.
+func Reasons() []Reason {
+	return []Reason{
+		Missing, Empty, TooManyKeys, InvalidJSON, Forbidden, UnknownField, Ignored, DuplicateField, WrongType, InvalidValue,
+	}
+}
+
+// Problem is a part of the configuration that cannot be used.
+type Problem struct {
+	Section Section `json:"section"`          // such as loadConcurrency
+	Path    string  `json:"path,omitempty"`   // such as loadConcurrency.perNodeConfig[1].number; absent for the ConfigMap itself
+	Line    int     `json:"line,omitempty"`   // in the file, or in the value of the ConfigMap's key, from 1; absent if unknown
+	Column  int     `json:"column,omitempty"` // in bytes, from 1; absent if unknown, and for a manifest
+	Reason  Reason  `json:"reason"`           // a stable code: docs/configuration.md lists them
+	Message string  `json:"message"`          // the cause and the fix for people, one line
+}
+
+// String formats the Problem as one line.
+func (p Problem) String() string {
+	place := p.Path
+	if place == "" {
+		place = string(p.Section)
+	}
+	if p.Line > 0 {
+		place = fmt.Sprintf("%s (line %d, column %d)", place, p.Line, p.Column)
+	}
+	return place + ": " + p.Message
+}
+
+// NoNodeAgent returns the Problem of a --node-agent-configmap that does not exist.
+func NoNodeAgent(namespace, name string) Problem {
+	return Problem{
+		Section: SectionConfigMap, Path: "configmaps " + namespace + "/" + name, Reason: Missing,
+		Message: "does not exist, so all settings have defaults; create it or remove --node-agent-configmap",
+	}
+}
+
+// NoRepository returns the Problem of a --backup-repository-configmap that does not exist.
+func NoRepository(namespace, name string) Problem {
+	return Problem{
+		Section: SectionBackupRepository, Path: "configmaps " + namespace + "/" + name, Reason: Missing,
+		Message: "does not exist, so caches have the default size; create it or remove --backup-repository-configmap",
+	}
+}
+
+// NoMaintenance returns the Problem of a --repo-maintenance-job-configmap that does not exist.
+func NoMaintenance(namespace, name string) Problem {
+	return Problem{
+		Section: SectionMaintenance, Path: "configmaps " + namespace + "/" + name, Reason: Missing,
+		Message: "does not exist, so maintenance jobs have defaults; create it or remove --repo-maintenance-job-configmap",
+	}
+}
+
+// Invalidates reports whether the reason causes a default.
+func (r Reason) Invalidates() bool { return r != UnknownField && r != Ignored }
+
+// Edit is the effect of an edited configuration on a running agent.
+type Edit struct {
+	Config  Config
+	Applied []string // fields that changed and are in force
+	Pending []string // fields that changed and need a restart
+}
+
+// Apply returns the effect of an edited configuration on the one in force. It is pure. What only new movers read, and
+// the limits of movers, are in force at once. The agent's restart applies the rest: volumes of transfers in flight
+// depend on backupPVC, restorePVC and cachePVC, and agents that have different queues would admit too many transfers.
+func Apply(inForce, edited Config) Edit {
+	edit := Edit{Config: edited}
+	for _, field := range []struct {
+		name    string
+		of      func(*Config) any
+		restore func() // keeps the value in force; nil if the edited value is in force at once
+	}{
+		{name: string(SectionPriorityClassName), of: func(c *Config) any { return c.PriorityClassName }},
+		{name: string(SectionLoadConcurrency), of: func(c *Config) any { return []any{c.GlobalConcurrency, c.NodeRules} }},
+		{name: string(SectionLoadAffinity), of: func(c *Config) any { return c.Movers.LoadAffinity }},
+		{name: string(SectionPodResources), of: func(c *Config) any { return c.Movers.Resources }},
+		{name: string(SectionPodLabels), of: func(c *Config) any { return c.Movers.Labels }},
+		{name: string(SectionPodAnnotations), of: func(c *Config) any { return c.Movers.Annotations }},
+		{name: string(SectionTolerations), of: func(c *Config) any { return c.Movers.Tolerations }},
+		{name: string(SectionPrivilegedFsBackup), of: func(c *Config) any { return c.Movers.Privileged }},
+		{
+			name: string(SectionLoadConcurrency) + ".prepareQueueLength", of: func(c *Config) any { return c.PrepareQueueLength },
+			restore: func() { edit.Config.PrepareQueueLength = inForce.PrepareQueueLength },
+		},
+		{
+			name: string(SectionBackupPVC), of: func(c *Config) any { return c.Movers.BackupClaims },
+			restore: func() { edit.Config.Movers.BackupClaims = inForce.Movers.BackupClaims },
+		},
+		{
+			name: string(SectionRestorePVC), of: func(c *Config) any { return []any{c.Movers.IgnoreDelayBinding, c.Movers.RestoreCopies} },
+			restore: func() {
+				edit.Config.Movers.IgnoreDelayBinding, edit.Config.Movers.RestoreCopies = inForce.Movers.IgnoreDelayBinding, inForce.Movers.RestoreCopies
+			},
+		},
+		{
+			name: string(SectionCachePVC), of: func(c *Config) any { return c.Movers.Cache },
+			restore: func() { edit.Config.Movers.Cache = inForce.Movers.Cache },
+		},
+	} {
+		switch changed := !apiequality.Semantic.DeepEqual(field.of(&inForce), field.of(&edited)); {
+		case changed && field.restore != nil:
+			field.restore()
+			edit.Pending = append(edit.Pending, field.name)
+		case changed:
+			edit.Applied = append(edit.Applied, field.name)
+		}
+	}
+	return edit
 }

@@ -7,10 +7,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/exposer/truncate"
 )
 
 // loadConcurrency reads the limits for a node with these labels.
@@ -228,4 +230,159 @@ func (r *reader) annotations(v value) map[string]string {
 		return nil
 	}
 	return all
+}
+
+// maxErrorBytes bounds the error that a message quotes. It contains text of the document.
+const maxErrorBytes = 256
+
+// selector reads a label selector, which counts as a whole. The API machinery validates it. An ignored field must not
+// turn it into a selector of everything.
+func (r *reader) selector(v value) metav1.LabelSelector {
+	var selector metav1.LabelSelector
+	before, unknown := r.invalid, r.unknown
+	r.object(v, fields{
+		"matchLabels": func(v value) { selector.MatchLabels = r.strings(v, func(string, string) []string { return nil }) },
+		"matchExpressions": func(v value) {
+			r.list(v, func(v value) { selector.MatchExpressions = append(selector.MatchExpressions, r.requirement(v)) })
+		},
+	})
+	if r.invalid > before {
+		return selector
+	}
+	if r.unknown > unknown && len(selector.MatchLabels)+len(selector.MatchExpressions) == 0 {
+		r.problem(v, Missing, "selector has only unknown fields and would match everything; use matchLabels or matchExpressions")
+	}
+	if _, err := metav1.LabelSelectorAsSelector(&selector); err != nil {
+		r.problem(v, InvalidValue, "selector is invalid: %s", truncate.End(withoutPattern(err.Error()), maxErrorBytes))
+	}
+	return selector
+}
+
+func (r *reader) requirement(v value) metav1.LabelSelectorRequirement {
+	var requirement metav1.LabelSelectorRequirement
+	r.object(v, fields{
+		"key":      func(v value) { requirement.Key = r.string(v) },
+		"operator": func(v value) { requirement.Operator = metav1.LabelSelectorOperator(r.string(v)) },
+		"values": func(v value) {
+			r.list(v, func(v value) { requirement.Values = append(requirement.Values, r.string(v)) })
+		},
+	})
+	return requirement
+}
+
+// tolerations reads the tolerations of movers beyond the inherited ones (Velero PR #9575). An element counts as a
+// whole: half of one would tolerate other taints.
+func (r *reader) tolerations(v value) []corev1.Toleration {
+	var all []corev1.Toleration
+	r.list(v, whole(r, r.toleration, func(one corev1.Toleration) { all = append(all, one) }))
+	return all
+}
+
+// toleration validates like the API server, which would reject the whole mover pod.
+func (r *reader) toleration(v value) corev1.Toleration {
+	var one corev1.Toleration
+	before := r.invalid
+	r.object(v, fields{
+		"key": func(v value) { one.Key = r.taintKey(v) },
+		"operator": func(v value) {
+			one.Operator = oneOfThese(r, v, "", corev1.TolerationOpExists, corev1.TolerationOpEqual)
+		},
+		"value": func(v value) { one.Value = r.string(v) },
+		"effect": func(v value) {
+			one.Effect = oneOfThese(r, v, "", corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute)
+		},
+		"tolerationSeconds": func(v value) { one.TolerationSeconds = new(int64(r.number(v, 0))) },
+	})
+	if r.invalid > before {
+		return one
+	}
+	exists := one.Operator == corev1.TolerationOpExists
+	wrong := validation.IsValidLabelValue(one.Value)
+	switch {
+	case one.Key == "" && !exists:
+		r.problem(v, InvalidValue, "without key, operator must be Exists, which tolerates all taints; set key or operator")
+	case exists && one.Value != "":
+		r.problem(v, InvalidValue, "operator Exists takes no value; remove value or use Equal")
+	case one.TolerationSeconds != nil && one.Effect != corev1.TaintEffectNoExecute:
+		r.problem(v, InvalidValue, "tolerationSeconds requires effect NoExecute; set that effect or remove tolerationSeconds")
+	case len(wrong) > 0:
+		r.problem(v, InvalidValue, "%q is not a valid taint value: %s", quote(one.Value), withoutPattern(wrong[0]))
+	}
+	return one
+}
+
+func (r *reader) taintKey(v value) string {
+	key := r.string(v)
+	if key == "" {
+		return ""
+	}
+	if wrong := validation.IsQualifiedName(key); len(wrong) > 0 {
+		r.problem(v, InvalidValue, "%q is not a valid taint key: %s", quote(key), withoutPattern(wrong[0]))
+	}
+	return key
+}
+
+// oneOfThese reads a string with a fixed set of values. The first of them is the empty one.
+func oneOfThese[T ~string](r *reader, v value, known ...T) T {
+	before := r.invalid
+	text := T(r.string(v))
+	if r.invalid == before && !slices.Contains(known, text) {
+		var names []string
+		for _, name := range known[1:] {
+			names = append(names, string(name))
+		}
+		r.problem(v, InvalidValue, "%q is unknown; use %s, or remove it", quote(string(text)), OneOf(names))
+	}
+	return text
+}
+
+// snapshotMetadata validates a field of Velero's block data mover. Lateen has no such mover, so it stores nothing.
+func (r *reader) snapshotMetadata(v value) {
+	r.object(v, fields{"saName": func(v value) { r.name(v) }})
+}
+
+// suggestion names the closest known name of an unknown one. At most a third of the known name may differ. If none is
+// close, it lists all known names.
+func suggestion(unknown string, known []string) string {
+	best, nearest := "", len(unknown)
+	for _, name := range known {
+		d := editDistance(strings.ToLower(quote(unknown)), strings.ToLower(name))
+		if d <= len(name)/3 && d < nearest {
+			best, nearest = name, d
+		}
+	}
+	if best == "" {
+		return "known fields: " + OneOf(known)
+	}
+	return "did you mean " + best + "?"
+}
+
+// editDistance counts the bytes to change, add or drop between two words (Levenshtein).
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1) // distances of a[:i] to each b[:j]
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// OneOf joins words as "a, b or c".
+func OneOf(description []string) string {
+	last := len(description) - 1
+	if last < 1 {
+		return strings.Join(description, "")
+	}
+	return strings.Join(description[:last], ", ") + " or " + description[last]
 }

@@ -3,14 +3,25 @@
 package install
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
+	"github.com/lateen-project/lateen/cmd/lateen/check"
 	"github.com/lateen-project/lateen/cmd/lateen/cluster"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/deploy"
 )
 
@@ -120,4 +131,125 @@ func (o *options) manifests() (definitions, rest []*unstructured.Unstructured, e
 	}
 	rest, err = cluster.Manifests(o.cluster.Namespace, objects)
 	return definitions, rest, err
+}
+
+// checkCluster checks the existing objects that the installation names. An unusable ConfigMap fails the installation,
+// as in Velero. A missing class is a warning, because it may be created later.
+func (o *options) checkCluster(ctx context.Context, kube kubernetes.Interface, warnings io.Writer) error {
+	o.checkClasses(ctx, kube, warnings)
+	return o.checkConfigMaps(ctx, kube, warnings)
+}
+
+func (o *options) checkClasses(ctx context.Context, kube kubernetes.Interface, warnings io.Writer) {
+	for _, class := range []struct{ flag, name, whose string }{
+		{"--server-priority-class-name", o.server.PriorityClass, "the server"},
+		{"--node-agent-priority-class-name", o.agent.PriorityClass, "the agents"},
+	} {
+		if class.name == "" {
+			continue
+		}
+		_, err := kube.SchedulingV1().PriorityClasses().Get(ctx, class.name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			fmt.Fprintf(warnings, "Warning: %s: PriorityClass %s does not exist; pods of %s cannot be created until it does\n", class.flag, class.name, class.whose)
+		case err != nil:
+			fmt.Fprintf(warnings, "Warning: %s: cannot check whether PriorityClass %s exists: %v\n", class.flag, class.name, err)
+		}
+	}
+}
+
+// checkConfigMaps evaluates the named ConfigMaps as `lateen check` does. Ignored settings, and settings whose objects do not
+// exist in the cluster, are warnings.
+func (o *options) checkConfigMaps(ctx context.Context, kube kubernetes.Interface, warnings io.Writer) error {
+	maintenance := o.agent.MaintenanceConfigMap
+	if o.agent.NodeAgentConfigMap == "" && o.agent.BackupRepositoryConfigMap == "" && maintenance == "" {
+		return nil
+	}
+	installation := check.Installation{Namespace: o.cluster.Namespace}
+	documents, err := installation.Documents(ctx, kube, o.agent.NodeAgentConfigMap, o.agent.BackupRepositoryConfigMap, maintenance)
+	if err != nil {
+		return err
+	}
+	cluster, unreadable := installation.Observe(ctx, kube)
+	if unreadable != nil {
+		fmt.Fprintf(warnings, "Warning: cannot check the objects named in the ConfigMaps: %v\n", unreadable)
+	}
+	cluster.MoverImage = o.server.Image
+	var wrong []error
+	for _, document := range documents {
+		if document.Missing != nil {
+			wrong = append(wrong, errors.New(document.Missing.String()))
+			continue
+		}
+		result := check.Evaluate(document, cluster)
+		for i, problem := range result.Problems {
+			message := fmt.Sprintf("%s: %s", document.Title, problem)
+			if i < result.Parsed && problem.Reason.Invalidates() {
+				wrong = append(wrong, errors.New(message))
+			} else {
+				fmt.Fprintf(warnings, "Warning: %s\n", message)
+			}
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+// serverWaits is the frequency that keeps Velero's server from repositories that the agents maintain. serverDefault
+// is the server's own.
+const (
+	serverWaits   = 8760 * time.Hour
+	serverDefault = time.Hour
+)
+
+// keepFrequency keeps the maintenance frequency of the existing agents, unless a flag sets it. An apply without it
+// would leave repositories to a server that waits for a year.
+func (o *options) keepFrequency(ctx context.Context, client *cluster.Client) error {
+	if !o.apply || o.crdsOnly || !o.useNodeAgent || o.frequencyGiven || o.maintain > 0 {
+		return nil
+	}
+	agents, err := client.Kube.AppsV1().DaemonSets(client.Namespace).Get(ctx, deploy.DaemonSetName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("get DaemonSet %s: %w", deploy.DaemonSetName, err)
+	}
+	frequency, err := time.ParseDuration(config.FlagOf(agents.Spec.Template.Spec.Containers, deploy.MaintenanceFrequencyFlag))
+	if err != nil || frequency <= 0 {
+		return nil //nolint:nilerr // no valid frequency is set
+	}
+	o.agent.MaintenanceFrequency = frequency
+	fmt.Fprintf(client.Out, "DaemonSet %s keeps %s=%s\n", deploy.DaemonSetName, deploy.MaintenanceFrequencyFlag, frequency)
+	o.server.Args = o.serverArgs()
+	return nil
+}
+
+// setFrequencies sets the frequency of each repository to a year for Velero's server while the agents maintain it. If
+// the flag now turns this off, it restores the frequency of the server.
+func (o *options) setFrequencies(ctx context.Context, client *cluster.Client) error {
+	if o.crdsOnly || o.agent.MaintenanceFrequency == 0 && !o.frequencyGiven {
+		return nil
+	}
+	repositories := client.Dynamic.Resource(schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "backuprepositories"}).Namespace(client.Namespace)
+	list, err := repositories.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list BackupRepositories: %w", err)
+	}
+	for _, repository := range list.Items {
+		text, _, _ := unstructured.NestedString(repository.Object, "spec", "maintenanceFrequency")
+		is, _ := time.ParseDuration(text)
+		wanted := serverWaits
+		if o.agent.MaintenanceFrequency == 0 {
+			wanted = cmp.Or(o.maintain, serverDefault)
+		}
+		if is == wanted || wanted != serverWaits && is != serverWaits {
+			continue
+		}
+		patch := fmt.Sprintf(`{"spec":{"maintenanceFrequency":%q}}`, wanted)
+		if _, err := repositories.Patch(ctx, repository.GetName(), types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: cluster.FieldManager}); err != nil {
+			return fmt.Errorf("patch BackupRepository %s: %w", repository.GetName(), err)
+		}
+		fmt.Fprintf(client.Out, "BackupRepository %s: maintenanceFrequency %s\n", repository.GetName(), wanted)
+	}
+	return nil
 }

@@ -3,9 +3,14 @@ package driver
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -162,4 +167,160 @@ func statusOf(err error) error {
 		return status.Error(codes.NotFound, err.Error())
 	}
 	return status.Error(codes.Internal, err.Error())
+}
+
+// ControllerPublishVolume implements csi.ControllerServer. A volume that one node may write to is attached to one node at
+// a time.
+func (d *Driver) ControllerPublishVolume(
+	_ context.Context, request *csi.ControllerPublishVolumeRequest,
+) (*csi.ControllerPublishVolumeResponse, error) {
+	d.store.lock.Lock()
+	defer d.store.lock.Unlock()
+	volume, err := d.store.get(volumes, request.VolumeId)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	if _, err := d.store.get(nodes, request.NodeId); err != nil {
+		return nil, statusOf(err)
+	}
+	if slices.Contains(volume.Attached, request.NodeId) {
+		return &csi.ControllerPublishVolumeResponse{}, nil
+	}
+	if len(volume.Attached) > 0 && singleNode(request.VolumeCapability) {
+		return nil, status.Errorf(codes.FailedPrecondition, "volume %s is attached to %v", volume.ID, volume.Attached)
+	}
+	volume.Attached = append(volume.Attached, request.NodeId)
+	return &csi.ControllerPublishVolumeResponse{}, statusOf(d.store.describe(volumes, volume))
+}
+
+// ControllerUnpublishVolume implements csi.ControllerServer. Without a node, the volume is detached from all.
+func (d *Driver) ControllerUnpublishVolume(
+	_ context.Context, request *csi.ControllerUnpublishVolumeRequest,
+) (*csi.ControllerUnpublishVolumeResponse, error) {
+	d.store.lock.Lock()
+	defer d.store.lock.Unlock()
+	answer := &csi.ControllerUnpublishVolumeResponse{}
+	volume, err := d.store.get(volumes, request.VolumeId)
+	if err != nil {
+		if errors.Is(err, errNotFound) {
+			return answer, nil
+		}
+		return nil, statusOf(err)
+	}
+	volume.Attached = slices.DeleteFunc(volume.Attached, func(node string) bool { return request.NodeId == "" || node == request.NodeId })
+	return answer, statusOf(d.store.describe(volumes, volume))
+}
+
+func singleNode(capability *csi.VolumeCapability) bool {
+	switch capability.AccessMode.GetMode() {
+	case csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER,
+		csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER:
+		return false
+	default:
+		return true
+	}
+}
+
+// NodeGetInfo implements csi.NodeServer. From then on, volumes can be attached to the node.
+func (d *Driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+	if err := d.store.addNode(d.options.Node); err != nil {
+		return nil, statusOf(err)
+	}
+	return &csi.NodeGetInfoResponse{
+		NodeId: d.options.Node, AccessibleTopology: &csi.Topology{Segments: map[string]string{topologyKey(d.options.Name): d.options.Node}},
+	}, nil
+}
+
+// NodeGetCapabilities implements csi.NodeServer.
+func (d *Driver) NodeGetCapabilities(
+	context.Context, *csi.NodeGetCapabilitiesRequest,
+) (*csi.NodeGetCapabilitiesResponse, error) {
+	return &csi.NodeGetCapabilitiesResponse{}, nil
+}
+
+// NodePublishVolume implements csi.NodeServer.
+func (d *Driver) NodePublishVolume(
+	_ context.Context, request *csi.NodePublishVolumeRequest,
+) (*csi.NodePublishVolumeResponse, error) {
+	volume, err := d.store.get(volumes, request.VolumeId)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	if (request.VolumeCapability.GetBlock() != nil) != volume.Block {
+		return nil, status.Errorf(codes.InvalidArgument, "volume %s has the other volume mode", volume.ID)
+	}
+	d.store.lock.Lock()
+	defer d.store.lock.Unlock()
+	if published, err := isMounted(request.TargetPath); err != nil || published {
+		return &csi.NodePublishVolumeResponse{}, statusOf(err)
+	}
+	source := d.store.data(volumes, volume.ID)
+	if volume.Block {
+		return &csi.NodePublishVolumeResponse{}, statusOf(publishBlock(source, request.TargetPath))
+	}
+	if err := os.MkdirAll(request.TargetPath, 0o750); err != nil {
+		return nil, statusOf(err)
+	}
+	return &csi.NodePublishVolumeResponse{}, statusOf(bind(source, request.TargetPath, request.Readonly))
+}
+
+func publishBlock(source, target string) error {
+	if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(target, os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := file.Close(); err != nil {
+		return err
+	}
+	device, err := attach(source)
+	if err != nil {
+		return fmt.Errorf("attach a loop device: %w", err)
+	}
+	if err := bind(device, target, false); err != nil {
+		return errors.Join(err, detach(device))
+	}
+	return nil
+}
+
+func bind(source, target string, readonly bool) error {
+	if err := unix.Mount(source, target, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind %s at %s: %w", source, target, err)
+	}
+	if !readonly {
+		return nil
+	}
+	return unix.Mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")
+}
+
+// NodeUnpublishVolume implements csi.NodeServer.
+func (d *Driver) NodeUnpublishVolume(
+	_ context.Context, request *csi.NodeUnpublishVolumeRequest,
+) (*csi.NodeUnpublishVolumeResponse, error) {
+	d.store.lock.Lock()
+	defer d.store.lock.Unlock()
+	published, err := isMounted(request.TargetPath)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	if published {
+		device, err := deviceAt(request.TargetPath)
+		if err != nil {
+			return nil, statusOf(err)
+		}
+		if err := unix.Unmount(request.TargetPath, 0); err != nil {
+			return nil, statusOf(fmt.Errorf("unmount %s: %w", request.TargetPath, err))
+		}
+		if device != "" {
+			if err := detach(device); err != nil {
+				return nil, statusOf(fmt.Errorf("detach %s: %w", device, err))
+			}
+		}
+	}
+	if err := os.Remove(request.TargetPath); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, statusOf(err)
+	}
+	return &csi.NodeUnpublishVolumeResponse{}, nil
 }

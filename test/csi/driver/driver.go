@@ -6,13 +6,18 @@ package driver
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path"
+	"strings"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 )
 
 // DefaultName is the name of the driver in the real cluster.
@@ -120,4 +125,160 @@ func (d *Driver) forgetSnapshot(handle string) error {
 	d.store.lock.Lock()
 	defer d.store.lock.Unlock()
 	return d.store.remove(snapshots, handle)
+}
+
+// fault is the fault of a call in a file. The zero fault is none.
+type fault struct {
+	Delay string `json:"delay"` // time before anything else, as in "1m30s"
+	Error string `json:"error"` // it fails with this message
+	Lost  bool   `json:"lost"`  // of CreateSnapshot: it succeeds, and the snapshot does not exist any more
+}
+
+// FaultsIn returns the faults of a file by the names of calls. The file is read at each call, so that faults begin and end
+// while the driver runs. Without the file, there is no fault.
+//
+//	{"CreateSnapshot": {"lost": true}, "NodePublishVolume": {"delay": "10s"}, "CreateVolume": {"error": "the array is full"}}
+func FaultsIn(file string) Fault {
+	return func(ctx context.Context, call Call) error {
+		content, err := os.ReadFile(file)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var all map[Verb]fault
+		if err := json.Unmarshal(content, &all); err != nil {
+			return fmt.Errorf("read the faults: %w", err)
+		}
+		return all[call.Verb].play(ctx)
+	}
+}
+
+func (f fault) play(ctx context.Context) error {
+	if f.Delay != "" {
+		delay, err := time.ParseDuration(f.Delay)
+		if err != nil {
+			return err
+		}
+		if err := pause(ctx, delay); err != nil {
+			return err
+		}
+	}
+	switch {
+	case f.Error != "":
+		return errors.New(f.Error)
+	case f.Lost:
+		return ErrLost
+	default:
+		return nil
+	}
+}
+
+func pause(ctx context.Context, takes time.Duration) error {
+	timer := time.NewTimer(takes)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// GetPluginInfo implements csi.IdentityServer.
+func (d *Driver) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
+	return &csi.GetPluginInfoResponse{Name: d.options.Name, VendorVersion: "1"}, nil
+}
+
+// GetPluginCapabilities implements csi.IdentityServer.
+func (d *Driver) GetPluginCapabilities(
+	context.Context, *csi.GetPluginCapabilitiesRequest,
+) (*csi.GetPluginCapabilitiesResponse, error) {
+	answer := &csi.GetPluginCapabilitiesResponse{}
+	for _, each := range []csi.PluginCapability_Service_Type{
+		csi.PluginCapability_Service_CONTROLLER_SERVICE, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS,
+	} {
+		answer.Capabilities = append(answer.Capabilities, &csi.PluginCapability{
+			Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: each}},
+		})
+	}
+	return answer, nil
+}
+
+// Probe implements csi.IdentityServer.
+func (d *Driver) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
+	return &csi.ProbeResponse{}, nil
+}
+
+// loopMajor is the major number of loop devices.
+const loopMajor = 7
+
+// isMounted says whether path is a mount point.
+func isMounted(path string) (bool, error) {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return false, err
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if fields := strings.Fields(line); len(fields) > 4 && fields[4] == path {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// deviceAt is the loop device that is bound at path, or "" where none is.
+func deviceAt(path string) (string, error) {
+	var info unix.Stat_t
+	if err := unix.Stat(path, &info); err != nil {
+		return "", fmt.Errorf("stat %s: %w", path, err)
+	}
+	if info.Mode&unix.S_IFMT != unix.S_IFBLK || unix.Major(info.Rdev) != loopMajor {
+		return "", nil
+	}
+	return fmt.Sprintf("/dev/loop%d", unix.Minor(info.Rdev)), nil
+}
+
+// attach makes a file a loop device and returns its path. Another process may take the device that is free.
+func attach(path string) (string, error) {
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if err != nil {
+		return "", err
+	}
+	defer control.Close()
+	for {
+		number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			return "", fmt.Errorf("find a free loop device: %w", err)
+		}
+		device := fmt.Sprintf("/dev/loop%d", number)
+		err = configure(device, int(file.Fd()))
+		if err == nil || !errors.Is(err, unix.EBUSY) {
+			return device, err
+		}
+	}
+}
+
+func configure(device string, file int) error {
+	opened, err := os.OpenFile(device, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer opened.Close()
+	return unix.IoctlLoopConfigure(int(opened.Fd()), &unix.LoopConfig{Fd: uint32(file)})
+}
+
+func detach(device string) error {
+	opened, err := os.OpenFile(device, os.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer opened.Close()
+	return unix.IoctlSetInt(int(opened.Fd()), unix.LOOP_CLR_FD, 0)
 }

@@ -8,19 +8,28 @@
 package apiserver
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/lateen-project/lateen/test/cluster"
 )
 
 // Object is one version of an object. Nothing changes it.
@@ -269,3 +278,192 @@ func (s *Server) Compact(plural string) {
 
 // Changes returns how many changes of a resource there were.
 func (s *Server) Changes(plural string) int { return len(s.table(plural).history) }
+
+// streamType is the media type of a watch whose frames are protobuf: each has its length in 4 bytes before it.
+const streamType = runtime.ContentTypeProtobuf + ";stream=watch"
+
+// encode appends the frame of an event.
+func (w *Watch) encode(into *bytes.Buffer, kind watch.EventType, object *Object) {
+	if !w.protobuf {
+		into.WriteString(`{"type":"` + string(kind) + `","object":`)
+		into.Write(w.filter.encoded(object))
+		into.WriteString("}\n")
+		return
+	}
+	event := metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: object.protobuf()}}
+	data, err := event.Marshal()
+	if err != nil {
+		panic(fmt.Sprintf("encode an event of %s: %v", object.Key(), err))
+	}
+	into.Write(binary.BigEndian.AppendUint32(nil, uint32(len(data)))) //nolint:gosec // an object is small
+	into.Write(data)
+}
+
+// protobuf returns the encoded object of a built-in resource.
+func (o *Object) protobuf() []byte {
+	if o.proto != nil {
+		return o.proto
+	}
+	typed, known := o.typed.(runtime.Object)
+	if !known {
+		var err error
+		if typed, err = scheme.Scheme.New(o.GroupVersionKind()); err != nil {
+			panic(fmt.Sprintf("make %s: %v", o.GetKind(), err))
+		}
+		o.decode(typed)
+	}
+	var data bytes.Buffer
+	if err := protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Encode(typed, &data); err != nil {
+		panic(fmt.Sprintf("encode %s %s: %v", o.GetKind(), o.Key(), err))
+	}
+	o.proto = data.Bytes()
+	return o.proto
+}
+
+// expired returns the status that ends a watch with 410.
+func expired() *Object {
+	status := apierrors.NewResourceExpired("too old resource version").Status()
+	status.Kind, status.APIVersion = "Status", "v1"
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&status)
+	if err != nil {
+		panic(fmt.Sprintf("convert a status: %v", err))
+	}
+	object := &Object{}
+	object.Object = content
+	return object
+}
+
+// Record returns what the audit log of a real API server has of a request, but for its user and its answer.
+func (r Request) Record() cluster.Record {
+	version, parts := split(r.Path)
+	record := cluster.Record{Verb: strings.ToLower(r.Method), APIGroup: version.Group}
+	if len(parts) == 0 {
+		return record
+	}
+	if parts[0] == "namespaces" && len(parts) > 2 {
+		record.Namespace, parts = parts[1], parts[2:]
+	}
+	parts = append(parts, "", "") // a name and a subresource, if there are none
+	record.Resource, record.Name, record.Subresource = parts[0], parts[1], parts[2]
+	record.Verb = verb(r, record.Name != "")
+	if name, only := strings.CutPrefix(r.Query.Get("fieldSelector"), "metadata.name="); only {
+		record.Name = name
+	}
+	if record.APIGroup == "velero.io" {
+		record.Body = slices.Clone(r.Body)
+	}
+	if record.Verb == "delete" && record.Resource == "pods" {
+		options, _ := DeleteOptions(r)         // the answer is the error
+		record.Body, _ = json.Marshal(options) //nolint:errchkjson // plain values
+	}
+	return record
+}
+
+// verb returns the API verb of a request.
+func verb(request Request, named bool) string {
+	watches := slices.Contains([]string{"1", "true"}, request.Query.Get("watch"))
+	switch request.Method {
+	case http.MethodGet:
+		switch {
+		case watches:
+			return "watch"
+		case named:
+			return "get"
+		}
+		return "list"
+	case http.MethodPost:
+		return "create"
+	case http.MethodPut:
+		return "update"
+	case http.MethodPatch:
+		return "patch"
+	case http.MethodDelete:
+		if !named {
+			return "deletecollection"
+		}
+	}
+	return strings.ToLower(request.Method)
+}
+
+// Resource describes one resource that the server serves.
+type Resource struct {
+	schema.GroupVersionResource
+
+	Kind       string
+	Namespaced bool
+	Status     bool     // it has the subresource status
+	Fields     []string // that field selectors may name, besides metadata.name and metadata.namespace
+}
+
+func resource(group, version, plural, kind string, namespaced, status bool, fields ...string) *Resource {
+	return &Resource{
+		GroupVersionResource: schema.GroupVersionResource{Group: group, Version: version, Resource: plural},
+		Kind:                 kind, Namespaced: namespaced, Status: status, Fields: fields,
+	}
+}
+
+// GVK returns the kind with group and version.
+func (r *Resource) GVK() schema.GroupVersionKind { return r.GroupVersion().WithKind(r.Kind) }
+
+// builtIn reports whether Kubernetes itself defines the resource. All others have definitions.
+func (r *Resource) builtIn() bool { return scheme.Scheme.Recognizes(r.GVK()) }
+
+const (
+	snapshotGroup = "snapshot.storage.k8s.io"
+	veleroGroup   = "velero.io"
+)
+
+// Resources returns what the server serves: the resources that an agent, Velero's server or the actors use.
+func Resources() []*Resource {
+	return []*Resource{
+		resource("", "v1", "pods", "Pod", true, true, "spec.nodeName", "status.phase"),
+		resource("", "v1", "nodes", "Node", false, true),
+		resource("", "v1", "namespaces", "Namespace", false, true),
+		resource("", "v1", "configmaps", "ConfigMap", true, false),
+		resource("", "v1", "secrets", "Secret", true, false),
+		resource("", "v1", "serviceaccounts", "ServiceAccount", true, false),
+		resource("", "v1", "events", "Event", true, false, "involvedObject.uid", "involvedObject.name", "involvedObject.kind", "reason", "type"),
+		resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", true, true),
+		resource("", "v1", "persistentvolumes", "PersistentVolume", false, true),
+		resource("apps", "v1", "daemonsets", "DaemonSet", true, true),
+		resource("apps", "v1", "deployments", "Deployment", true, true),
+		resource("batch", "v1", "jobs", "Job", true, true),
+		resource("coordination.k8s.io", "v1", "leases", "Lease", true, false),
+		resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", false, false),
+		resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", false, false),
+		resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", false, false),
+		resource("storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment", false, true),
+		resource(snapshotGroup, "v1", "volumesnapshots", "VolumeSnapshot", true, true),
+		resource(snapshotGroup, "v1", "volumesnapshotcontents", "VolumeSnapshotContent", false, true),
+		resource(snapshotGroup, "v1", "volumesnapshotclasses", "VolumeSnapshotClass", false, false),
+		resource(veleroGroup, "v1", "backups", "Backup", true, false),
+		resource(veleroGroup, "v1", "restores", "Restore", true, false),
+		resource(veleroGroup, "v1", "podvolumebackups", "PodVolumeBackup", true, false),
+		resource(veleroGroup, "v1", "podvolumerestores", "PodVolumeRestore", true, false),
+		resource(veleroGroup, "v1", "backuprepositories", "BackupRepository", true, false),
+		resource(veleroGroup, "v1", "backupstoragelocations", "BackupStorageLocation", true, false),
+		resource(veleroGroup, "v2alpha1", "datauploads", "DataUpload", true, false),
+		resource(veleroGroup, "v2alpha1", "datadownloads", "DataDownload", true, false),
+	}
+}
+
+// discover returns the resources of a group version; nil if there are none.
+func (s *Server) discover(version schema.GroupVersion) []byte {
+	list := metav1.APIResourceList{
+		TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: version.String(),
+	}
+	for _, table := range s.ordered {
+		if table.GroupVersion() != version {
+			continue
+		}
+		list.APIResources = append(list.APIResources, metav1.APIResource{
+			Name: table.Resource.Resource, SingularName: strings.ToLower(table.Kind), Kind: table.Kind, Namespaced: table.Namespaced,
+			Verbs: metav1.Verbs{"create", "delete", "get", "list", "patch", "update", "watch"},
+		})
+	}
+	if list.APIResources == nil {
+		return nil
+	}
+	body, _ := json.Marshal(list) //nolint:errchkjson // plain strings
+	return body
+}

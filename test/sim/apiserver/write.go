@@ -1,20 +1,28 @@
 package apiserver
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
+	"strings"
 	"time"
 
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/ptr"
 )
 
 // maxGenerated is the longest prefix of a generated name (apiserver's storage/names).
@@ -220,4 +228,174 @@ func (t *table) invalid(name string, problems ...*field.Error) error {
 
 func (t *table) conflict(name, why string) error {
 	return apierrors.NewConflict(t.GroupResource(), name, fmt.Errorf("%s", why)) //nolint:err113 // the API server's words
+}
+
+// Delete deletes an object, or marks it as being deleted if finalizers or a pod's grace period delay that. It returns
+// the object as the API server reports it.
+func (s *Server) Delete(plural, namespace, name string, options metav1.DeleteOptions) (*Object, error) {
+	t := s.table(plural)
+	before := t.objects[key(namespace, name)]
+	if before == nil {
+		return nil, apierrors.NewNotFound(t.GroupResource(), name)
+	}
+	if err := t.check(before, options.Preconditions); err != nil {
+		return nil, err
+	}
+	grace := t.grace(before, options.GracePeriodSeconds)
+	dry := len(options.DryRun) > 0
+	deleting := before.GetDeletionTimestamp() != nil
+	if deleting {
+		grace = min(grace, ptr.Deref(before.GetDeletionGracePeriodSeconds(), 0))
+	}
+	graceful := t.Resource.Resource == "pods"
+	immediate := grace == 0 && len(before.GetFinalizers()) == 0
+	switch {
+	case deleting && (graceful || !immediate) && ptrIs(before.GetDeletionGracePeriodSeconds(), grace):
+		return before, nil
+	case immediate && !graceful && dry:
+		return before, nil
+	case immediate && !graceful:
+		s.commit(t, before, nil)
+		return before, nil
+	}
+	now := &Object{Unstructured: *before.DeepCopy()}
+	now.SetDeletionGracePeriodSeconds(&grace)
+	now.SetDeletionTimestamp(new(metav1.NewTime(s.Now().UTC().Truncate(time.Second).Add(time.Duration(grace) * time.Second))))
+	if dry {
+		return now, nil
+	}
+	now = s.commit(t, before, now)
+	if immediate { // of a pod there is an event before
+		now = s.commit(t, now, nil)
+	}
+	return now, nil
+}
+
+func (t *table) check(object *Object, preconditions *metav1.Preconditions) error {
+	if preconditions == nil {
+		return nil
+	}
+	if uid := preconditions.UID; uid != nil && *uid != object.GetUID() {
+		return t.conflict(object.GetName(), fmt.Sprintf("Precondition failed: UID in precondition: %s, UID in object meta: %s", *uid, object.GetUID()))
+	}
+	if version := preconditions.ResourceVersion; version != nil && *version != object.GetResourceVersion() {
+		return t.conflict(object.GetName(), fmt.Sprintf("Precondition failed: ResourceVersion in precondition: %s, ResourceVersion in object meta: %s", *version, object.GetResourceVersion()))
+	}
+	return nil
+}
+
+// grace returns the grace period of a deletion in seconds. Only pods that a kubelet has to stop have one (the
+// strategy of pods in Kubernetes' pkg/registry).
+func (t *table) grace(object *Object, requested *int64) int64 {
+	if t.Resource.Resource != "pods" {
+		return 0
+	}
+	phase, _, _ := unstructured.NestedString(object.Object, "status", "phase")
+	node, _, _ := unstructured.NestedString(object.Object, "spec", "nodeName")
+	own, found, _ := unstructured.NestedInt64(object.Object, "spec", "terminationGracePeriodSeconds")
+	switch {
+	case node == "" || phase == string(corev1.PodSucceeded) || phase == string(corev1.PodFailed):
+		return 0
+	case requested != nil:
+		return *requested
+	case found:
+		return own
+	default:
+		return corev1.DefaultTerminationGracePeriodSeconds
+	}
+}
+
+// decode reads the object of a request, which client-go sends as JSON or protobuf.
+func (t *table) decode(request Request) (map[string]any, error) {
+	data := request.Body
+	if contentType(request) == runtime.ContentTypeProtobuf {
+		typed, _, err := scheme.Codecs.UniversalDeserializer().Decode(data, nil, nil)
+		if err != nil {
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
+		if data, err = json.Marshal(typed); err != nil {
+			return nil, fmt.Errorf("encode %s: %w", t.Kind, err)
+		}
+	}
+	content := map[string]any{}
+	if err := utiljson.Unmarshal(data, &content); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	return content, nil
+}
+
+func contentType(request Request) string {
+	kind, _, _ := strings.Cut(request.Header.Get("Content-Type"), ";")
+	return kind
+}
+
+// DeleteOptions reads the options of a deletion.
+func DeleteOptions(request Request) (metav1.DeleteOptions, error) {
+	options := metav1.DeleteOptions{}
+	if len(request.Body) == 0 {
+		return options, nil
+	}
+	if contentType(request) == runtime.ContentTypeProtobuf {
+		if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(request.Body, nil, &options); err != nil {
+			return options, apierrors.NewBadRequest(err.Error())
+		}
+		return options, nil
+	}
+	if err := json.Unmarshal(request.Body, &options); err != nil {
+		return options, apierrors.NewBadRequest(err.Error())
+	}
+	return options, nil
+}
+
+// patchable rejects a format that the resource does not have, before the object is looked for.
+func (t *table) patchable(request Request) error {
+	switch kind := types.PatchType(contentType(request)); {
+	case kind == types.MergePatchType, kind == types.JSONPatchType, kind == types.StrategicMergePatchType && t.builtIn():
+		return nil
+	}
+	return apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "patch", t.GroupResource(), "", "the body of the request was in an unknown format", 0, false)
+}
+
+// patch returns what applies the patch of a request.
+func (t *table) patch(request Request) func(map[string]any) (map[string]any, error) {
+	return func(content map[string]any) (map[string]any, error) {
+		before, err := json.Marshal(content)
+		if err != nil {
+			return nil, fmt.Errorf("encode %s: %w", t.Kind, err)
+		}
+		after, err := t.patched(types.PatchType(contentType(request)), before, request.Body)
+		if err != nil {
+			return nil, err
+		}
+		now := map[string]any{}
+		if err := utiljson.Unmarshal(after, &now); err != nil {
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
+		return now, nil
+	}
+}
+
+func (t *table) patched(kind types.PatchType, before, patch []byte) (after []byte, err error) {
+	switch kind {
+	case types.MergePatchType:
+		after, err = jsonpatch.MergePatch(before, patch)
+	case types.JSONPatchType:
+		var steps jsonpatch.Patch
+		if steps, err = jsonpatch.DecodePatch(patch); err == nil {
+			after, err = steps.Apply(before)
+		}
+		if err != nil { // a failing operation is invalid, not malformed
+			return nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "patch", t.GroupResource(), "", err.Error(), 0, false)
+		}
+	default: // strategic, see patchable
+		typed, unknown := scheme.Scheme.New(t.GVK())
+		if unknown != nil {
+			return nil, fmt.Errorf("make %s: %w", t.Kind, unknown)
+		}
+		after, err = strategicpatch.StrategicMergePatch(before, patch, typed)
+	}
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	return after, nil
 }

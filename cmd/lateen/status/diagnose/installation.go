@@ -1,12 +1,17 @@
 package diagnose
 
 import (
+	"cmp"
 	"maps"
+	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/utils/ptr"
 
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/cmd/lateen/check"
 	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
@@ -144,4 +149,149 @@ func (s *Snapshot) maintenance() []view.Repository {
 		all = append(all, one)
 	}
 	return all
+}
+
+// coordinator returns the holder of the Lease. The holder identity is the node name, "_", and a part unique to the
+// process.
+func (s *Snapshot) coordinator() view.Coordinator {
+	if s.lease == nil {
+		return view.Coordinator{}
+	}
+	spec := s.lease.Spec
+	node, _, _ := strings.Cut(ptr.Deref(spec.HolderIdentity, ""), "_")
+	found := view.Coordinator{Node: node}
+	if spec.RenewTime != nil && node != "" {
+		found.Renewed = spec.RenewTime.UTC().Truncate(time.Second)
+		found.Expired = s.now.Sub(spec.RenewTime.Time) > time.Duration(ptr.Deref(spec.LeaseDurationSeconds, 0))*time.Second
+	}
+	return found
+}
+
+// readAgents returns the readiness of the agent by node. Of several pods on a node, one Ready pod suffices.
+func (s *Snapshot) readAgents() map[string]view.Node {
+	found := map[string]view.Node{}
+	for _, pod := range s.agentPods() {
+		if name := pod.Spec.NodeName; found[name].Agent != view.AgentReady {
+			found[name] = s.agentIn(pod)
+		}
+	}
+	return found
+}
+
+func (s *Snapshot) agentIn(pod *corev1.Pod) view.Node {
+	node := view.Node{Name: pod.Spec.NodeName, Agent: view.AgentNotReady, Message: "pod " + pod.Name + " is not ready"}
+	if pod.DeletionTimestamp != nil {
+		node.Message = "pod " + pod.Name + " is being deleted"
+		return node
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
+			return view.Node{Name: node.Name, Agent: view.AgentReady}
+		}
+	}
+	for _, container := range pod.Status.ContainerStatuses {
+		if waiting := container.State.Waiting; waiting != nil {
+			node.Message = strings.TrimSuffix("pod "+pod.Name+": "+waiting.Reason+": "+view.OneLine(waiting.Message), ": ")
+			return node
+		}
+	}
+	if warning := s.warning(pod.UID); warning != "" {
+		node.Message = "pod " + pod.Name + ": " + warning
+	}
+	return node
+}
+
+// agentPods returns the pods of the node-agents, sorted by node and name.
+func (s *Snapshot) agentPods() []*corev1.Pod {
+	var found []*corev1.Pod
+	for _, pod := range s.pods {
+		if pod.Namespace == s.namespace && pod.Labels[api.LabelRole] == api.RoleNodeAgent && pod.Spec.NodeName != "" {
+			found = append(found, pod)
+		}
+	}
+	slices.SortFunc(found, func(a, b *corev1.Pod) int {
+		return cmp.Or(cmp.Compare(a.Spec.NodeName, b.Spec.NodeName), cmp.Compare(a.Name, b.Name))
+	})
+	return found
+}
+
+// lastReport returns when an agent last sent an Event with one of these reasons; zero if it has not since its start.
+func (s *Snapshot) lastReport(pod *corev1.Pod, reasons ...string) time.Time {
+	var last time.Time
+	for _, event := range s.events {
+		seen := lastSeen(event)
+		if event.InvolvedObject.UID == pod.UID && slices.Contains(reasons, event.Reason) && !seen.Before(runningSince(pod).Truncate(time.Second)) && seen.After(last) {
+			last = seen
+		}
+	}
+	return last
+}
+
+// deniedBy returns the nodes whose agents have reported, since they read their configuration, that the priority class of
+// movers is not in force.
+func (s *Snapshot) deniedBy() []string {
+	nodes := []string{}
+	for _, pod := range s.agentPods() {
+		denied := s.lastReport(pod, agent.EventPriorityClass)
+		if !denied.IsZero() && !denied.Before(s.lastReport(pod, agent.EventConfigApplied)) {
+			nodes = append(nodes, pod.Spec.NodeName)
+		}
+	}
+	return slices.Compact(nodes)
+}
+
+// agentsWithOlderConfig returns the nodes whose agents started before the last change of their ConfigMap, and have
+// reported that the change is not in force.
+func (s *Snapshot) agentsWithOlderConfig() []string {
+	nodes := []string{}
+	if s.agents == nil {
+		return nodes
+	}
+	installation := check.Installation{Namespace: s.namespace, Agents: &s.agents.Spec.Template}
+	changed := dataChanged(s.configMaps[installation.Flag("--node-agent-configmap")])
+	for _, pod := range s.agentPods() {
+		started, refused := runningSince(pod), s.lastReport(pod, agent.EventConfigNotApplied)
+		if !started.IsZero() && started.Before(changed) && !refused.IsZero() && !refused.Before(s.lastReport(pod, agent.EventConfigApplied)) {
+			nodes = append(nodes, pod.Spec.NodeName)
+		}
+	}
+	return slices.Compact(nodes)
+}
+
+// dataChanged returns the last write of the data of a ConfigMap, from its managed fields; zero if they do not show
+// it.
+func dataChanged(of *corev1.ConfigMap) time.Time {
+	var last time.Time
+	if of == nil {
+		return last
+	}
+	for _, entry := range of.ManagedFields {
+		if entry.Time != nil && entry.FieldsV1 != nil && strings.Contains(entry.FieldsV1.GetRawString(), `"f:data"`) && entry.Time.After(last) {
+			last = entry.Time.Time
+		}
+	}
+	return last
+}
+
+// runningSince returns the start time of a mover's container; zero if it does not run.
+func runningSince(mover *corev1.Pod) time.Time {
+	if mover == nil {
+		return time.Time{}
+	}
+	for _, container := range mover.Status.ContainerStatuses {
+		if container.State.Running != nil {
+			return container.State.Running.StartedAt.Time
+		}
+	}
+	return time.Time{}
+}
+
+// agentPod returns the name of the agent's pod on a node; empty if there is none.
+func (s *Snapshot) agentPod(node string) string {
+	for _, pod := range s.agentPods() {
+		if pod.Spec.NodeName == node {
+			return pod.Name
+		}
+	}
+	return ""
 }

@@ -3,13 +3,17 @@
 package diagnose
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	"github.com/spf13/pflag"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -20,9 +24,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/cmd/lateen/check"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/handover"
 	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 // Snapshot is the state of a cluster at one time, as far as it could be read.
@@ -189,4 +197,258 @@ func (s *Snapshot) movers() []*corev1.Pod {
 		}
 	}
 	return found
+}
+
+// subject is a custom resource of any kind.
+type subject struct {
+	kind  string // as in the API
+	meta  metav1.Object
+	state transfer.State
+	move  objects.MoverSpec
+}
+
+func (s *subject) key() string { return s.meta.GetNamespace() + "/" + s.meta.GetName() }
+
+// asTransfer returns a custom resource of any kind of transfer; nil for other objects.
+func asTransfer(object runtime.Object) *subject {
+	switch o := object.(type) {
+	case *velerov1.PodVolumeBackup:
+		return subjectOf(transfer.PodVolumeBackup(), o)
+	case *velerov1.PodVolumeRestore:
+		return subjectOf(transfer.PodVolumeRestore(), o)
+	case *velerov2alpha1.DataUpload:
+		return subjectOf(transfer.DataUpload(), o)
+	case *velerov2alpha1.DataDownload:
+		return subjectOf(transfer.DataDownload(), o)
+	}
+	return nil
+}
+
+func subjectOf[T transfer.Object](kind transfer.Kind[T], object T) *subject {
+	return &subject{kind: kind.GVK.Kind, meta: object, state: kind.Get(object), move: kind.Movement(object, 0)}
+}
+
+// volume names the volume of a transfer for people.
+func (s *subject) volume() string {
+	switch source := s.move.Source; {
+	case source.PodVolume != nil:
+		return source.PodVolume.Pod.Namespace + "/" + source.PodVolume.Pod.Name + "/" + source.PodVolume.Volume
+	case source.Snapshot != nil:
+		return source.Snapshot.Namespace + "/" + source.Snapshot.Claim
+	case source.Target != nil:
+		return source.Target.Namespace + "/" + source.Target.Claim
+	}
+	return ""
+}
+
+// options returns the flags of the agents from their DaemonSet; the defaults without one.
+func (s *Snapshot) options() config.Options {
+	var options config.Options
+	flags := pflag.NewFlagSet("node-agent", pflag.ContinueOnError)
+	options.AddFlags(flags)
+	if s.agents == nil {
+		return options
+	}
+	installation := check.Installation{Namespace: s.namespace, Agents: &s.agents.Spec.Template}
+	flags.VisitAll(func(flag *pflag.Flag) {
+		value, before := installation.Flag("--"+flag.Name), flag.Value.String()
+		if value == "" {
+			return
+		}
+		if err := flag.Value.Set(value); err != nil {
+			// an agent with such a flag does not start; restoring the previous value cannot fail
+			_ = flag.Value.Set(before)
+		}
+	})
+	return options
+}
+
+// Dependency is a resource in a namespace that is read only because a transfer may wait for it, or for one reference.
+type Dependency struct {
+	Resource  string // as RBAC names it
+	Namespace string // empty: cluster-scoped
+	Name      string // of the object that Events are about; empty for other resources
+}
+
+// Dependencies returns the dependencies of all transfers in a fixed order.
+func (s *Snapshot) Dependencies() []Dependency {
+	all := map[Dependency]bool{}
+	for _, one := range s.transfers {
+		for _, w := range one.dependencies() {
+			// all pods of Velero's namespace are read anyway
+			all[w] = w.Namespace != s.namespace || w.Resource != view.ResourcePods
+		}
+	}
+	var wanted []Dependency
+	for w, more := range all {
+		if more {
+			wanted = append(wanted, w)
+		}
+	}
+	slices.SortFunc(wanted, func(a, b Dependency) int {
+		return cmp.Or(cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Namespace, b.Namespace))
+	})
+	return wanted
+}
+
+// dependencies returns what this transfer may wait for outside of the regular sources.
+func (s *subject) dependencies() []Dependency {
+	source := s.move.Source
+	switch {
+	case s.state.Phase.IsNew() && source.PodVolume != nil && s.move.Restores:
+		return []Dependency{{Resource: view.ResourcePods, Namespace: source.PodVolume.Pod.Namespace}}
+	case s.state.Phase.IsNew() && source.Target != nil:
+		return []Dependency{{Resource: view.ResourceClaims, Namespace: source.Target.Namespace}, {Resource: view.ResourceStorageClasses}}
+	case source.Snapshot != nil && (s.state.Phase.NeedsMover() || s.state.Phase.Terminal() && s.state.Finalizer):
+		return []Dependency{{Resource: view.ResourceSnapshots, Namespace: source.Snapshot.Namespace}, {Resource: view.ResourceSnapshots, Namespace: s.meta.GetNamespace()}, {Resource: view.ResourceContents}}
+	}
+	return nil
+}
+
+// About returns what is read for one reference only: the Events about it and about its objects, which share its name.
+func (s *Snapshot) About(of Reference) []Dependency {
+	events := func(namespace, name string) Dependency {
+		return Dependency{Resource: view.ResourceEvents, Namespace: namespace, Name: name}
+	}
+	about := []Dependency{events(s.namespace, of.Name)}
+	if of.Kind == repositoryKind {
+		return append(about, Dependency{Resource: view.ResourceLocations, Namespace: s.namespace})
+	}
+	one, err := s.find(of)
+	if err != nil {
+		return nil // Timeline returns this error later
+	}
+	for _, claim := range s.claimsOf(one) {
+		if claim.Name != of.Name {
+			about = append(about, events(s.namespace, claim.Name))
+		}
+	}
+	switch source := one.move.Source; {
+	case source.Snapshot != nil:
+		about = append(about, Dependency{Resource: view.ResourceSnapshots, Namespace: source.Snapshot.Namespace}, Dependency{Resource: view.ResourceSnapshots, Namespace: s.namespace},
+			events(source.Snapshot.Namespace, source.Snapshot.Snapshot))
+	case source.Target != nil:
+		about = append(about, Dependency{Resource: view.ResourceClaims, Namespace: source.Target.Namespace}, events(source.Target.Namespace, source.Target.Claim))
+	}
+	known := s.Dependencies()
+	return slices.DeleteFunc(about, func(d Dependency) bool { return slices.Contains(known, d) })
+}
+
+// Reference names the object to explain.
+type Reference struct{ Kind, Name string } // the kind as in the API
+
+// Resource returns the resource of the kind with its group, as in RBAC.
+func (r Reference) Resource() string {
+	all := explained()
+	return all[slices.IndexFunc(all, func(one api.Kind) bool { return one.GVK.Kind == r.Kind })].CRD()
+}
+
+// repositoryKind is the only kind that can be explained besides transfers.
+const repositoryKind = "BackupRepository"
+
+// explained returns the kinds that can be explained.
+func explained() []api.Kind {
+	return append(api.Kinds(), api.Kind{
+		GVK: velerov1.SchemeGroupVersion.WithKind(repositoryKind), Name: "backuprepository", Resource: "backuprepositories", ShortName: "br",
+	})
+}
+
+// ShortNames returns the short names of the kinds that can be explained.
+func ShortNames() []string {
+	var all []string
+	for _, one := range explained() {
+		all = append(all, one.ShortName)
+	}
+	return all
+}
+
+// ParseReference parses KIND/NAME. Like kubectl, it accepts a kind that is short, plural, or followed by its group.
+// The error shows the expected form or the known kinds.
+func ParseReference(text string) (Reference, error) {
+	word, name, found := strings.Cut(text, "/")
+	if !found || name == "" || strings.Contains(name, "/") {
+		return Reference{}, fmt.Errorf("%q is not KIND/NAME: use a form such as pvb/nightly-x7k2p", text)
+	}
+	word, _, _ = strings.Cut(strings.ToLower(word), ".")
+	var known []string
+	for _, one := range explained() {
+		if slices.Contains([]string{one.ShortName, one.Name, one.Resource}, word) {
+			return Reference{one.GVK.Kind, name}, nil
+		}
+		known = append(known, fmt.Sprintf("%s (%s)", one.Name, one.ShortName))
+	}
+	return Reference{}, fmt.Errorf("kind %q is unknown: use %s", word, strings.Join(known, ", "))
+}
+
+// find returns the transfer with this reference. The error lists similar names.
+func (s *Snapshot) find(of Reference) (*subject, error) {
+	var names []Reference
+	for _, one := range s.transfers {
+		if one.kind == of.Kind && one.meta.GetName() == of.Name {
+			return one, nil
+		}
+		names = append(names, Reference{one.kind, one.meta.GetName()})
+	}
+	return nil, s.unknown(of, names)
+}
+
+// unknown returns the error for a missing object: similar names, or why the objects could not be read.
+func (s *Snapshot) unknown(of Reference, there []Reference) error {
+	resource := of.Resource()
+	for _, one := range s.unreadable {
+		if one.Resource == resource {
+			return fmt.Errorf("find %s %s/%s: %s", of.Kind, s.namespace, of.Name, one.Message)
+		}
+	}
+	description := fmt.Sprintf("%s %s does not exist in namespace %s", of.Kind, of.Name, s.namespace)
+	if near := similar(of, there); len(near) > 0 {
+		return errors.New(description + "; similar names: " + strings.Join(near, ", "))
+	}
+	same := 0
+	for _, one := range there {
+		if one.Kind == of.Kind {
+			same++
+		}
+	}
+	return fmt.Errorf("%s; found %s of that kind and no similar name; use -n for another namespace", description, view.Counted(same, "object"))
+}
+
+// maxSimilar bounds how many names an error suggests.
+const maxSimilar = 5
+
+// similar returns the references whose names share a prefix and a suffix, the best match first.
+func similar(to Reference, there []Reference) []string {
+	type candidate struct {
+		text  string
+		score int
+	}
+	var found []candidate
+	for _, one := range there {
+		score := affixScore(one.Name, to.Name)
+		if one.Kind == to.Kind {
+			score++
+		}
+		if 2*score >= len(to.Name) {
+			found = append(found, candidate{strings.ToLower(one.Kind) + "/" + one.Name, score})
+		}
+	}
+	slices.SortStableFunc(found, func(a, b candidate) int { return cmp.Compare(b.score, a.score) })
+	var description []string
+	for _, one := range found[:min(len(found), maxSimilar)] {
+		description = append(description, one.text)
+	}
+	return description
+}
+
+// affixScore returns the length of the common prefix and suffix of two names, in bytes.
+func affixScore(a, b string) int {
+	prefix := 0
+	for prefix < min(len(a), len(b)) && a[prefix] == b[prefix] {
+		prefix++
+	}
+	suffix := 0
+	for suffix < min(len(a), len(b))-prefix && a[len(a)-1-suffix] == b[len(b)-1-suffix] {
+		suffix++
+	}
+	return prefix + suffix
 }

@@ -237,3 +237,148 @@ func (r *Report) maintained(text *strings.Builder) {
 }
 
 func (r *Report) ago(at time.Time) string { return duration.HumanDuration(max(r.Time.Sub(at), 0)) }
+
+// Columns of a terminal, and of the table in it.
+const (
+	width      = 80
+	kindWidth  = 4
+	nameWidth  = 26
+	phaseWidth = 10
+	sinceWidth = 6
+	nodeWidth  = 16
+	indent     = "      "
+)
+
+// FormatBytes returns text such as 812, 1.2Mi or 34Gi, with at least two digits.
+func FormatBytes(bytes int64) string {
+	const step = 1024
+	value, unit := float64(bytes), 0
+	units := [...]string{"B", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"}
+	for value >= step-0.5 && unit < len(units)-1 {
+		value /= step
+		unit++
+	}
+	if unit > 0 && value < 9.95 {
+		return fmt.Sprintf("%.1f%s", value, units[unit])
+	}
+	return fmt.Sprintf("%.0f%s", value, units[unit])
+}
+
+// maxNames bounds how many nodes are listed by name.
+const maxNames = 5
+
+// Counted returns a number with its noun, in the plural unless it is 1.
+func Counted(count int, what string) string {
+	if count == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", count, what)
+}
+
+// wrap breaks text into lines with an indent. With a non-empty indent, it indents the following lines by two more
+// blanks.
+func wrap(indent, description string) string {
+	if indent == "" {
+		return wrapBroken("", "", description)
+	}
+	return wrapBroken(indent, indent+"  ", description)
+}
+
+// wrapHanging breaks text into lines. The first line starts with mark, and the others align with the text after it.
+func wrapHanging(mark, description string) string {
+	return wrapBroken(mark, strings.Repeat(" ", utf8.RuneCountInString(mark)), description)
+}
+
+// wrapBroken breaks text into lines with these beginnings. It breaks a word that is wider than a line.
+func wrapBroken(first, others, description string) string {
+	var text strings.Builder
+	line, room, empty := first, width-utf8.RuneCountInString(first), true
+	next := func() {
+		text.WriteString(line + "\n")
+		line, room, empty = others, width-utf8.RuneCountInString(others), true
+	}
+	for word := range strings.FieldsSeq(description) {
+		letters := []rune(word)
+		if !empty && len(letters)+1 > room {
+			next()
+		}
+		for empty && len(letters) > room {
+			line, letters = line+string(letters[:room]), letters[room:]
+			next()
+		}
+		if !empty {
+			line, room = line+" ", room-1
+		}
+		line, room, empty = line+string(letters), room-len(letters), false
+	}
+	text.WriteString(line + "\n")
+	return text.String()
+}
+
+// OneLine replaces every run of white space by one blank.
+func OneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// ShortKind returns the short name of a kind of transfer.
+func ShortKind(name string) string {
+	for _, one := range api.Kinds() {
+		if one.GVK.Kind == name {
+			return one.ShortName
+		}
+	}
+	return name
+}
+
+// Timeline is the output of `lateen explain -o json`: the history of one transfer or one repository. New fields may
+// be added, and no field changes its meaning. Times are in UTC.
+type Timeline struct {
+	Kind       string          `json:"kind"`
+	Namespace  string          `json:"namespace"`
+	Name       string          `json:"name"`
+	Time       time.Time       `json:"time"` // when the cluster was read
+	Phase      string          `json:"phase"`
+	Facts      []string        `json:"facts"`  // constant properties, such as its volume and its node
+	Events     []TimelineEvent `json:"events"` // oldest first
+	Now        string          `json:"now"`    // what it waits for, or why it failed
+	WaitsFor   *Wait           `json:"waitsFor,omitempty"`
+	Remedy     string          `json:"remedy,omitempty"` // the fix, if known
+	Unreadable []Unreadable    `json:"unreadable"`       // resources that could not be read and are missing above
+}
+
+// TimelineEvent is one event in the history of an object.
+type TimelineEvent struct {
+	Time    time.Time `json:"time"`
+	What    string    `json:"what"`
+	Warning bool      `json:"warning"`
+}
+
+// Write prints a timeline for people, in lines of 80 columns. It returns the write error.
+func (t *Timeline) Write(to io.Writer) error {
+	var text strings.Builder
+	text.WriteString(wrap("", fmt.Sprintf("%s %s/%s: %s", t.Kind, t.Namespace, t.Name, t.Phase)))
+	text.WriteString(wrap("  ", strings.Join(t.Facts, "; ")))
+	text.WriteString("\n")
+	day := ""
+	for _, step := range t.Events {
+		if today := step.Time.Format(time.DateOnly); today != day {
+			day = today
+			text.WriteString(day + ", UTC\n")
+		}
+		mark := "  "
+		if step.Warning {
+			mark = "! "
+		}
+		text.WriteString(wrapHanging(mark+step.Time.Format(time.TimeOnly)+"  ", step.What))
+	}
+	text.WriteString("\n" + wrapHanging("Now:     ", t.Now))
+	if t.Remedy != "" {
+		text.WriteString(wrapHanging("Remedy:  ", t.Remedy))
+	}
+	if len(t.Unreadable) > 0 {
+		text.WriteString("\nNOT READABLE\n")
+		for _, one := range t.Unreadable {
+			text.WriteString(wrap("  ", one.String()))
+		}
+	}
+	_, err := io.WriteString(to, text.String())
+	return err
+}

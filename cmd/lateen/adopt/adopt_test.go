@@ -1,0 +1,272 @@
+package adopt
+
+import (
+	"errors"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/lateen-project/lateen/cmd/lateen/cluster"
+	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/exposer/api"
+)
+
+// installation is a Velero with agents on Linux and on Windows nodes, one pod each.
+type installation struct {
+	*testing.T
+	kube    *fake.Clientset
+	dynamic *dynamicfake.FakeDynamicClient
+	writes  int
+	fails   int // the number of the write that fails; 0: none
+	failed  clienttesting.Action
+}
+
+// lists are the kinds of lists by resource.
+func lists() map[schema.GroupVersionResource]string {
+	all := map[schema.GroupVersionResource]string{
+		cluster.DaemonSets(): "DaemonSetList", {Group: "velero.io", Version: "v1", Resource: "backuprepositories"}: "BackupRepositoryList",
+		corev1.SchemeGroupVersion.WithResource("serviceaccounts"): "ServiceAccountList",
+	}
+	for resource, kind := range map[string]string{"roles": "Role", "rolebindings": "RoleBinding", "clusterroles": "ClusterRole", "clusterrolebindings": "ClusterRoleBinding"} {
+		all[rbacv1.SchemeGroupVersion.WithResource(resource)] = kind + "List"
+	}
+	for _, kind := range api.Kinds() {
+		all[kind.GVR()] = kind.Name + "List"
+	}
+	return all
+}
+
+func newInstallation(t *testing.T) *installation {
+	t.Helper()
+	i := &installation{T: t, kube: fake.NewClientset()}
+	var agents []runtime.Object
+	for _, name := range []string{deploy.DaemonSetName, deploy.WindowsDaemonSetName} {
+		owner := velerosAgents(t, name, func(*corev1.PodSpec) {})
+		agents = append(agents, owner)
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "velero"}, Spec: corev1.PodSpec{ServiceAccountName: "velero"}}
+		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, appsv1.SchemeGroupVersion.WithKind("DaemonSet"))}
+		require.NoError(t, i.kube.Tracker().Add(pod))
+	}
+	i.dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists(), agents...)
+	i.dynamic.PrependReactor("patch", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		patch := action.(clienttesting.PatchAction)
+		object := &unstructured.Unstructured{}
+		err := object.UnmarshalJSON(patch.GetPatch())
+		if err == nil {
+			err = i.dynamic.Tracker().Create(patch.GetResource(), object, patch.GetNamespace())
+		}
+		if apierrors.IsAlreadyExists(err) {
+			err = i.dynamic.Tracker().Update(patch.GetResource(), object, patch.GetNamespace())
+		}
+		return true, object, err
+	})
+	fail := func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if slices.Contains([]string{"get", "list", "watch"}, action.GetVerb()) {
+			return false, nil, nil
+		}
+		if i.writes++; i.writes != i.fails {
+			return false, nil, nil
+		}
+		i.failed = action
+		return true, nil, apierrors.NewForbidden(action.GetResource().GroupResource(), "", errors.New("no rights"))
+	}
+	i.kube.PrependReactor("*", "*", fail)
+	i.dynamic.PrependReactor("*", "*", fail)
+	return i
+}
+
+func (i *installation) run(undo bool) error {
+	a := adoption{
+		Client:   &cluster.Client{Kube: i.kube, Dynamic: i.dynamic, Namespace: "velero", Apply: true, Out: io.Discard},
+		options:  options{image: "example.test/lateen:v1", undo: undo, timeout: time.Minute},
+		prompt:   cluster.Prompt{Out: io.Discard, Force: true},
+		warnings: io.Discard,
+	}
+	return a.run(i.Context())
+}
+
+// state returns all objects, by kind and name.
+func (i *installation) state() map[string]any {
+	all := map[string]any{}
+	for resource := range lists() {
+		list, err := i.dynamic.Resource(resource).List(i.Context(), metav1.ListOptions{})
+		require.NoError(i, err)
+		for _, object := range list.Items {
+			object.SetResourceVersion("")
+			all[object.GetKind()+" "+object.GetName()] = object.Object
+		}
+	}
+	pods, err := i.kube.CoreV1().Pods("velero").List(i.Context(), metav1.ListOptions{})
+	require.NoError(i, err)
+	for _, pod := range pods.Items {
+		all["Pod "+pod.Name] = pod
+	}
+	return all
+}
+
+// Each write fails once. The same command then does what is left.
+func TestAFailedCommandIsCompletedByTheNext(t *testing.T) {
+	synctest.Test(t, failedCommands) // waiting for a roll-out takes no time
+}
+
+func failedCommands(t *testing.T) {
+	t.Helper()
+	whole := newInstallation(t)
+	require.NoError(t, whole.run(false))
+	adopted, adopts := whole.state(), whole.writes
+	require.Contains(t, adopted, "ClusterRole lateen-velero")
+	require.NotContains(t, adopted, "Pod node-agent")
+	require.NoError(t, whole.run(true))
+	restored, all := whole.state(), whole.writes
+	require.Equal(t, []string{"DaemonSet node-agent", "DaemonSet node-agent-windows"}, slices.Sorted(maps.Keys(restored)))
+	for name, agents := range restored {
+		want := newInstallation(t).state()[name].(map[string]any)
+		require.Equal(t, want["spec"], agents.(map[string]any)["spec"])
+	}
+
+	for fails := 1; fails <= all; fails++ {
+		i := newInstallation(t)
+		i.fails = fails
+		undo := fails > adopts
+		if undo {
+			require.NoError(t, i.run(false))
+		}
+		err := i.run(undo)
+		require.ErrorContains(t, err, "run the same command again", "write %d", fails)
+		require.ErrorContains(t, err, "no rights")
+		i.requireOthersDone(undo, undo && fails > all-2)
+		require.NoError(t, i.run(undo))
+		want := adopted
+		if undo {
+			want = restored
+		}
+		require.Equal(t, want, i.state(), "write %d: %s %s", fails, i.failed.GetVerb(), i.failed.GetResource().Resource)
+	}
+}
+
+// requireOthersDone: a write that fails stops nothing that does not need it.
+func (i *installation) requireOthersDone(undo, released bool) {
+	state := i.state()
+	rights := slices.DeleteFunc(slices.Collect(maps.Keys(state)), func(name string) bool {
+		return strings.HasPrefix(name, "DaemonSet ") || strings.HasPrefix(name, "Pod ")
+	})
+	switch updated := i.failed.Matches("update", "daemonsets"); {
+	case undo && updated && !released:
+		require.NotEmpty(i, rights, "Lateen's agents lost their rights")
+	case undo && !updated:
+		require.Len(i, rights, 1)
+	}
+	lateens := 0
+	for _, name := range []string{deploy.DaemonSetName, deploy.WindowsDaemonSetName} {
+		template, err := readTemplate(&unstructured.Unstructured{Object: state["DaemonSet "+name].(map[string]any)})
+		require.NoError(i, err)
+		if !strings.Contains(template.Spec.Containers[0].Image, "lateen") {
+			continue
+		}
+		lateens++ // Velero's agents would give its image to new movers. Only a refused deletion leaves one.
+		if deletion, ok := i.failed.(clienttesting.DeleteAction); !ok || deletion.GetName() != name {
+			require.NotContains(i, state, "Pod "+name)
+		}
+	}
+	if i.failed.Matches("update", "daemonsets") && !released {
+		require.Equal(i, 1, lateens)
+	}
+}
+
+// velerosAgents returns a DaemonSet of Velero's agents. The template has a field that this program does not know.
+func velerosAgents(t *testing.T, name string, change func(*corev1.PodSpec)) *unstructured.Unstructured {
+	t.Helper()
+	pod := corev1.PodSpec{ServiceAccountName: "velero", Containers: []corev1.Container{{
+		Name: "node-agent", Image: "velero/velero:v1.18.3", Command: []string{"/velero"}, Args: []string{"node-agent", "server", "--log-level", "info", "--mover-retries=4"},
+	}}}
+	change(&pod)
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&corev1.PodTemplateSpec{Spec: pod})
+	require.NoError(t, err)
+	fields["spec"].(map[string]any)["newer"] = "field"
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": map[string]any{"name": name, "namespace": "velero", "uid": name},
+		"spec": map[string]any{"template": fields},
+	}}
+}
+
+func TestAgentsThatCannotBeAdoptedAreLeftAsTheyAre(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*corev1.PodSpec)
+		says   string
+	}{
+		"an argument that Lateen does not know": {
+			change: func(pod *corev1.PodSpec) { pod.Containers[0].Args = append(pod.Containers[0].Args, "--no-such-flag=1") },
+			says:   "unknown flag: --no-such-flag",
+		},
+		"another program": {
+			change: func(pod *corev1.PodSpec) { pod.Containers[0].Args = []string{"server"} },
+			says:   "does not run velero node-agent server",
+		},
+		"Lateen's agents": {
+			change: func(pod *corev1.PodSpec) { pod.Containers[0].Args = []string{"node-agent"} },
+			says:   "has no annotation lateen.dev/adopted-from",
+		},
+		"another container": {
+			change: func(pod *corev1.PodSpec) { pod.Containers = append(pod.Containers, corev1.Container{Name: "beside"}) },
+			says:   "its pods have 2 containers",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			agents := velerosAgents(t, deploy.DaemonSetName, test.change)
+			before := agents.Object["spec"]
+			a := adoption{Client: &cluster.Client{Kube: fake.NewClientset(), Namespace: "velero"}, options: options{image: "example.test/lateen:v1"}}
+			require.ErrorContains(t, a.adopt(t.Context(), agents), test.says)
+			require.Equal(t, before, agents.Object["spec"])
+		})
+	}
+}
+
+func TestProbesUseThePortOfTheArguments(t *testing.T) {
+	for name, test := range map[string]struct {
+		args []string
+		port int // 0: no probe
+	}{
+		"the default":          {port: 8085},
+		"another port":         {args: []string{"--metrics-address=:9090"}, port: 9090},
+		"in a word of its own": {args: []string{"--metrics-address", "[::]:9090"}, port: 9090},
+		"the last of two":      {args: []string{"--metrics-address=:9090", "--metrics-address=0.0.0.0:9091"}, port: 9091},
+		"loopback":             {args: []string{"--metrics-address=127.0.0.1:8085"}},
+		"loopback by name":     {args: []string{"--metrics-address=localhost:8085"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			agents := velerosAgents(t, deploy.DaemonSetName, func(pod *corev1.PodSpec) {
+				pod.Containers[0].Args = append(pod.Containers[0].Args, test.args...)
+				pod.Containers[0].Ports = []corev1.ContainerPort{{Name: "metrics", ContainerPort: deploy.MetricsPort}}
+			})
+			a := adoption{Client: &cluster.Client{Kube: fake.NewClientset(), Namespace: "velero"}, options: options{image: "example.test/lateen:v1"}}
+			require.NoError(t, a.adopt(t.Context(), agents))
+			template, err := readTemplate(agents)
+			require.NoError(t, err)
+			container := template.Spec.Containers[0]
+			for _, probe := range []*corev1.Probe{container.StartupProbe, container.LivenessProbe, container.ReadinessProbe} {
+				if test.port == 0 {
+					require.Nil(t, probe)
+				} else {
+					require.Equal(t, test.port, probe.HTTPGet.Port.IntValue())
+				}
+			}
+		})
+	}
+}

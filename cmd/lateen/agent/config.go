@@ -1,0 +1,228 @@
+package agent
+
+import (
+	"context"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/exposer/priority"
+	"github.com/lateen-project/lateen/exposer/truncate"
+	"github.com/lateen-project/lateen/informers"
+	"github.com/lateen-project/lateen/reconcile"
+	"github.com/lateen-project/lateen/reconcile/capacity"
+)
+
+const (
+	resolveInterval = time.Minute      // between two requests for a class that was not in force
+	resolveTimeout  = 10 * time.Second // of one request: without an answer, movers keep the class
+)
+
+// moverClass is the priority class of movers. It is resolved at the start. While movers run without a configured class, it
+// is resolved again before a mover is created, at most once in resolveInterval.
+type moverClass struct {
+	*assembly
+	lock    sync.Mutex
+	class   priority.Resolution
+	checked time.Time
+}
+
+// set sets the class of the movers that are created from now on, and reports it.
+func (m *moverClass) set(ctx context.Context, class priority.Resolution) {
+	class = m.tried(ctx, class)
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	m.setLocked(ctx, class)
+}
+
+func (m *moverClass) setLocked(ctx context.Context, class priority.Resolution) {
+	m.class, m.checked = class, m.Clock.Now()
+	m.exposing.SetPriorityClass(class.Effective)
+	m.reportMoverClass(ctx, class)
+}
+
+// setSettings sets the settings of movers, but for the class.
+func (m *moverClass) setSettings(settings objects.Settings) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	settings.PriorityClass = m.class.Effective
+	m.exposing.SetSettings(settings)
+}
+
+// refresh resolves a class again that is not in force. Movers that are created meanwhile do not wait for the answer.
+func (m *moverClass) refresh(ctx context.Context) {
+	name := m.due()
+	if name == "" {
+		return
+	}
+	class := m.resolve(ctx, name)
+	if class.Reason == "" && class.Message != "" {
+		return // without an answer
+	}
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	if m.class.Configured == name && m.class.FallsBack() && m.class.Reason != class.Reason {
+		m.setLocked(ctx, class)
+	}
+}
+
+// due returns the class that is to be resolved again now, or nothing.
+func (m *moverClass) due() string {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	if !m.class.FallsBack() || m.Clock.Since(m.checked) < resolveInterval {
+		return ""
+	}
+	m.checked = m.Clock.Now()
+	return m.class.Configured
+}
+
+// rejected records that a mover was created without the class, and reports it. The class in force may be another one by
+// now.
+func (m *moverClass) rejected(ctx context.Context, mover *corev1.Pod, class string, reason priority.Reason) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	klog.FromContext(ctx).Error(nil, "Created mover without its priority class", "pod", klog.KObj(mover), "class", class, "actual", mover.Spec.PriorityClassName, "reason", reason)
+	if class == m.class.Effective {
+		m.setLocked(ctx, priority.Fallback(class, reason))
+	}
+}
+
+// resolve reads a class once, and asks the API server whether it accepts a pod with it.
+func (a *assembly) resolve(ctx context.Context, name string) priority.Resolution {
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
+	return a.tried(ctx, priority.Resolve(ctx, name, func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
+		return a.clients.kube.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
+	}))
+}
+
+// tried returns the resolution after a dry run with the class, if it is in force so far.
+func (a *assembly) tried(ctx context.Context, class priority.Resolution) priority.Resolution {
+	if class.Effective == "" {
+		return class
+	}
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
+	if reason := a.exposing.TryClass(ctx, a.Flags.Namespace, class.Effective); reason != "" {
+		return priority.Fallback(class.Configured, reason)
+	}
+	return class
+}
+
+// Reasons of the Kubernetes Events on the agent's own pod after an edit of the node-agent ConfigMap.
+const (
+	EventConfigApplied    = "ConfigApplied"
+	EventConfigNotApplied = "ConfigNotApplied"
+)
+
+// maxEventBytes is the API server's limit for the message of an Event.
+const maxEventBytes = 1024
+
+// configFollower applies edits of the node-agent ConfigMap while the agent runs. One goroutine uses it.
+type configFollower struct {
+	*assembly
+	inForce   *config.Startup
+	last      *corev1.ConfigMap // as last evaluated; nil if there was none
+	slots     *capacity.NodeSlots
+	admission *capacity.Admission
+}
+
+func (a *assembly) follower(shared reconcile.Dependencies) *configFollower {
+	return &configFollower{assembly: a, inForce: a.startup, last: a.startup.ConfigMap, slots: shared.NodeSlots, admission: shared.Admission}
+}
+
+// run watches the ConfigMap until the context ends. If RBAC does not allow it, as under the Role of an older Lateen,
+// an edit needs a restart.
+func (c *configFollower) run(ctx context.Context) {
+	if c.Flags.NodeAgentConfigMap == "" {
+		return
+	}
+	name := types.NamespacedName{Namespace: c.Flags.Namespace, Name: c.Flags.NodeAgentConfigMap}
+	err := informers.WatchConfigMap(ctx, c.clients.kube, name, func(found *corev1.ConfigMap) { c.changed(ctx, found) })
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to watch ConfigMap, an edit needs a restart of this agent", "configMap", name)
+		c.recorder.Eventf(c.self(), corev1.EventTypeWarning, EventConfigNotApplied, "Agent cannot watch ConfigMap %s (%v). After an edit, restart the agent", name, err)
+	}
+}
+
+// changed evaluates the ConfigMap unless it has the same data as before.
+func (c *configFollower) changed(ctx context.Context, found *corev1.ConfigMap) {
+	if (found == nil) == (c.last == nil) && (found == nil || maps.Equal(found.Data, c.last.Data)) {
+		return
+	}
+	c.last = found
+	reload := c.inForce.Reload(ctx, c.clients.kube, c.Flags, c.Clock, found)
+	if ctx.Err() != nil {
+		return // the class could not be read because the agent stops
+	}
+	for _, problem := range reload.Added {
+		warn(ctx, problem)
+		c.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
+	}
+	for _, section := range configmap.Sections() {
+		if section != configmap.SectionMaintenance { // the coordinator reports these
+			c.showProblems(section, reload.Problems)
+		}
+	}
+	c.Metrics.ConfigRejected(reload.InForce == nil)
+	if reload.InForce == nil {
+		c.reportRejected(ctx, reload.Added)
+		return
+	}
+	c.apply(reload.InForce)
+	c.reportApplied(ctx, reload)
+}
+
+// apply has the new configuration in force for the movers that are created or started from now on.
+func (c *configFollower) apply(next *config.Startup) {
+	c.inForce = next
+	limits := next.Config.Limits
+	c.class.setSettings(next.Settings())
+	c.preparing.SetSlots(limits.Concurrency, limits.MaxConcurrency)
+	c.admission.SetPerNode(limits.MaxConcurrency)
+	c.slots.SetLimits(limits.Concurrency, limits.GlobalConcurrency)
+}
+
+func (c *configFollower) reportRejected(ctx context.Context, problems []configmap.Problem) {
+	lines := make([]string, 0, len(problems))
+	for _, problem := range problems {
+		lines = append(lines, problem.String())
+	}
+	klog.FromContext(ctx).Error(nil, "Rejected edit of ConfigMap, the previous configuration stays in force", "configMap", c.Flags.NodeAgentConfigMap, "problems", lines)
+	c.recorder.Event(c.self(), corev1.EventTypeWarning, EventConfigNotApplied, truncate.End(
+		"Rejected the edit of ConfigMap "+c.Flags.NodeAgentConfigMap+"; the previous configuration stays in force. Correct "+strings.Join(lines, "; "), maxEventBytes))
+}
+
+// reportApplied reports what changed. The Event of the priority class is the last: a reader of Events takes it for
+// obsolete if the configuration changed after it.
+func (c *configFollower) reportApplied(ctx context.Context, reload config.Reload) {
+	logger := klog.FromContext(ctx)
+	applied := "Applied ConfigMap " + c.Flags.NodeAgentConfigMap + " without a restart"
+	if len(reload.Applied) > 0 {
+		applied += ": " + strings.Join(reload.Applied, ", ")
+	}
+	logger.Info("Applied configuration", "configMap", c.Flags.NodeAgentConfigMap, "changed", reload.Applied)
+	c.recorder.Event(c.self(), corev1.EventTypeNormal, EventConfigApplied, applied)
+	if len(reload.Pending) > 0 {
+		logger.Error(nil, "Configuration changed in fields that need a restart", "configMap", c.Flags.NodeAgentConfigMap, "fields", reload.Pending)
+		c.recorder.Eventf(c.self(), corev1.EventTypeWarning, EventConfigNotApplied, "Restart the agents to apply %s", strings.Join(reload.Pending, ", "))
+	}
+	for _, problem := range reload.Added {
+		c.recorder.Event(c.self(), corev1.EventTypeWarning, EventConfig, problem.String())
+	}
+	c.exportHash(ctx, c.inForce)
+	if reload.Resolved != nil {
+		c.class.set(ctx, *reload.Resolved)
+	}
+}

@@ -1,0 +1,327 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/exposer"
+	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/exposer/priority"
+	"github.com/lateen-project/lateen/informers"
+	"github.com/lateen-project/lateen/metrics"
+	"github.com/lateen-project/lateen/reconcile"
+	"github.com/lateen-project/lateen/reconcile/leader"
+	"github.com/lateen-project/lateen/reconcile/maintenance"
+	"github.com/lateen-project/lateen/reconcile/repository"
+)
+
+// identityLength is the number of random characters that distinguish the processes of one node.
+const identityLength = 8
+
+// agentTimeout is how long a node may be without a Ready agent before the coordinator acts for it.
+const agentTimeout = time.Minute
+
+// candidate returns this process as a candidate of the election. Its identity is unique to this process: otherwise, a
+// restarted process mistakes the term of its predecessor for its own. The kubelet restarts a container only after the
+// previous one has ended. Therefore, a Lease held under the prefix Former is free at once.
+func (a *assembly) candidate() (*leader.Coordinator, error) {
+	options := a.Election
+	options.Client, options.Namespace, options.Name = a.clients.lease, a.Flags.Namespace, deploy.CoordinatorLease
+	options.Identity = a.Flags.NodeName + "_"
+	if a.Flags.PodUID != "" {
+		options.Identity += a.Flags.PodUID + "_"
+		options.Former = options.Identity
+	}
+	options.Identity += cmp.Or(a.Process, rand.String(identityLength))
+	options.Clock, options.Agents = a.Clock, a.startup.Agents
+	candidate, err := leader.NewCoordinator(options)
+	if err != nil {
+		return nil, fmt.Errorf("prepare coordinator election: %w", err)
+	}
+	return candidate, nil
+}
+
+// coordinate campaigns for the Lease and runs a term while this agent holds it.
+func (a *assembly) coordinate(ctx context.Context, candidate *leader.Coordinator, kinds []kind) error {
+	return candidate.Run(ctx, func(ctx context.Context) {
+		if err := a.runTerm(ctx, kinds); err != nil {
+			klog.FromContext(ctx).Error(err, "Coordinator term failed")
+		}
+	})
+}
+
+// runTerm runs one term. It first syncs the caches that only a coordinator has. If they do not sync in time, it gives the
+// term up: another agent may be able to list these resources.
+func (a *assembly) runTerm(ctx context.Context, kinds []kind) error {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	term, err := informers.NewCoordinatorCaches(a.clients.kube, Selectors(a.Flags))
+	if err != nil {
+		return fmt.Errorf("create caches of the coordinator: %w", err)
+	}
+	nodes := informers.NewNodes(ctx, a.clients.kube)
+	defer func() { end(); nodes.Wait() }() // also on a return before the term began
+	agents := a.agentTracker(nodes, kinds)
+	handled, err := a.addTermHandlers(term, kinds, agents)
+	if err != nil {
+		return err
+	}
+	running := make(chan struct{})
+	go func() {
+		defer close(running)
+		var both sync.WaitGroup
+		both.Go(func() { term.Run(ctx) })
+		both.Go(func() { a.snapshots.Run(ctx) })
+		both.Wait()
+	}()
+	defer func() { end(); <-running }()
+	inTime, stop := context.WithTimeout(ctx, cmp.Or(a.SyncTimeout, syncTimeout))
+	defer stop()
+	if !synced(inTime, "caches of the coordinator", handled...) {
+		if ctx.Err() == nil {
+			a.reportLacking(ctx, "the coordinator", term.Lacking())
+		}
+		return nil
+	}
+	return a.lead(ctx, end, kinds, term, agents)
+}
+
+// lead acts for resources without a node until the term ends. The caches of the term are synced. end ends the term.
+func (a *assembly) lead(ctx context.Context, end func(), kinds []kind, term *informers.CoordinatorCaches, agents *leader.AgentTracker) error {
+	agents.Start()
+	a.preparing.SetNodes(agents.Nodes())
+	a.caches.SetCoordinator(term)
+	a.leadership.agents.Store(agents)
+	defer func() {
+		a.coordination.SetCoordinator(false)
+		a.leadership.agents.Store(nil)
+		a.caches.SetCoordinator(nil)
+		agents.Stop()
+		for _, k := range kinds { // the caches of the term may have shown objects whose deletion no event reports any more
+			k.enqueueUnsettled()
+		}
+	}()
+	for _, k := range kinds {
+		k.enqueueUnsettled()
+	}
+	maintained := make(chan error, 1)
+	go func() { maintained <- a.maintain(ctx, func() { a.coordination.SetCoordinator(true) }, end) }()
+	var finishing sync.WaitGroup
+	finishing.Go(func() { a.labelDone(ctx, kinds) })
+	finishing.Go(func() { a.deleteFinished(ctx) })
+	defer finishing.Wait()
+	a.sweeper(ctx, kinds).Run(ctx)
+	return <-maintained
+}
+
+// agentTracker enqueues what depends on the agent of a node when its state changes.
+func (a *assembly) agentTracker(nodes leader.Nodes, kinds []kind) *leader.AgentTracker {
+	agents := leader.NewAgentTracker(cmp.Or(a.AgentTimeout, agentTimeout), a.Clock, nodes, func(node string) {
+		for _, k := range kinds {
+			k.enqueueNode(node)
+		}
+	})
+	agents.Returned = func(node string) {
+		a.preparing.SetNodes(agents.Nodes())
+		for _, k := range kinds {
+			k.agentReturned(node)
+		}
+	}
+	return agents
+}
+
+func (a *assembly) addTermHandlers(term *informers.CoordinatorCaches, kinds []kind, agents *leader.AgentTracker) ([]cache.DoneChecker, error) {
+	handled, err := term.Agents.AddHandler(func(pod *corev1.Pod) {
+		if _, exists := term.Agents.Get(informers.Key(pod)); exists {
+			agents.Update(pod)
+		} else {
+			agents.Delete(pod)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	classes, err := term.Classes.AddHandler(func(class *storagev1.StorageClass) { a.targets.ClassChanged(class.Name) })
+	if err != nil {
+		return nil, err
+	}
+	all := []cache.DoneChecker{handled, classes}
+	for _, k := range kinds {
+		done, err := k.addTermHandlers(a.caches, term)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, done...)
+	}
+	return all, nil
+}
+
+// EventJobConfig is the reason of a Kubernetes Event on a BackupRepository whose job does not follow the
+// configuration.
+const EventJobConfig = "MaintenanceConfigProblem"
+
+// maintain maintains repositories for one term of a coordinator. It runs beside the rest of the term and never blocks
+// it. It calls complete after its caches have synced. If they do not sync in time, it calls giveUp: another agent may
+// be able to list these resources.
+func (a *assembly) maintain(ctx context.Context, complete, giveUp func()) error {
+	if a.Flags.MaintenanceConcurrency == 0 {
+		complete()
+		return nil
+	}
+	caches, err := informers.NewRepositoryCaches(a.clients.kube, a.clients.velero, a.Flags.Namespace, api.LabelRepository)
+	if err != nil {
+		return fmt.Errorf("create caches of maintenance: %w", err)
+	}
+	maintainer := a.maintainer(caches)
+	const name = "backuprepository"
+	controller := reconcile.NewController(reconcile.Options{
+		Name: name, Workers: 1, Grace: stepGrace, Clock: a.Clock, Metrics: a.Metrics.Workqueues(), Queue: a.queue(name),
+	}, maintainer.Reconcile)
+	maintainer.Enqueue = controller.Enqueue
+	handled, err := addRepositoryHandlers(caches, maintainer)
+	if err != nil {
+		return err
+	}
+	var running sync.WaitGroup
+	running.Go(func() { caches.Run(ctx) })
+	defer running.Wait()
+	late := a.Clock.AfterFunc(cmp.Or(a.SyncTimeout, syncTimeout), func() {
+		if lacking := caches.Lacking(); lacking != "" && ctx.Err() == nil {
+			a.reportLacking(ctx, "repository maintenance", lacking)
+			giveUp()
+		}
+	})
+	defer late.Stop()
+	if synced(ctx, "caches of maintenance", handled...) {
+		complete()
+	}
+	controller.Run(ctx, nil) // if the term has ended before, it only shuts the queue down
+	a.maintenance.Reset()
+	a.showProblems(configmap.SectionMaintenance, nil)
+	return nil
+}
+
+func (a *assembly) maintainer(caches *informers.RepositoryCaches) *repository.Reconciler {
+	policy := cmp.Or(a.Maintenance, maintenance.DefaultPolicy())
+	policy.Frequency, policy.Timeout = a.Flags.MaintenanceFrequency, a.Flags.MaintenanceTimeout
+	start, end, _ := a.Flags.Window() // Complete has parsed it
+	policy.Window = maintenance.Window{Start: start, End: end}
+	planner := jobPlanner{assembly: a, problems: jobProblems{}, exists: func(key string) bool {
+		_, exists := caches.Repositories.Get(key)
+		return exists
+	}}
+	return &repository.Reconciler{
+		Repositories: caches.Repositories, Locations: caches.Locations, Jobs: caches.Jobs, TerminalPods: caches.TerminalPods,
+		Client:    a.clients.velero.BackupRepositories(a.Flags.Namespace),
+		JobClient: exposer.Jobs{Client: a.clients.kube},
+		Plan:      planner.plan,
+		Policy:    policy, Limit: a.Flags.MaintenanceConcurrency,
+		Recorder: a.recorder, Metrics: a.maintenance, Clock: a.Clock,
+	}
+}
+
+func addRepositoryHandlers(caches *informers.RepositoryCaches, maintainer *repository.Reconciler) ([]cache.DoneChecker, error) {
+	repositories, err := caches.Repositories.AddHandler(func(repository *velerov1.BackupRepository) { maintainer.Enqueue(informers.Key(repository)) })
+	if err != nil {
+		return nil, err
+	}
+	locations, err := caches.Locations.AddHandler(maintainer.Location)
+	if err != nil {
+		return nil, err
+	}
+	jobs, err := caches.Jobs.AddHandler(func(job *batchv1.Job) { maintainer.Job(job) })
+	if err != nil {
+		return nil, err
+	}
+	pods, err := caches.TerminalPods.AddHandler(maintainer.TerminalPod)
+	return []cache.DoneChecker{repositories, locations, jobs, pods}, err
+}
+
+// jobPlanner plans the next maintenance job of a repository. One worker uses it.
+type jobPlanner struct {
+	*assembly
+	problems jobProblems
+	exists   func(key string) bool // reports whether a BackupRepository with this key exists
+}
+
+func (j jobPlanner) plan(ctx context.Context, object *velerov1.BackupRepository) (repository.JobPlan, error) {
+	server, err := config.ReadServer(ctx, j.clients.kube, j.Flags.Namespace)
+	if err != nil {
+		return repository.JobPlan{}, err
+	}
+	wanted, problems, err := config.ReadMaintenance(ctx, j.clients.kube, j.Flags, server, object)
+	if err != nil {
+		return repository.JobPlan{}, err
+	}
+	template := objects.JobTemplate{Template: j.startup.Templates[corev1.Linux]}
+	if server != nil {
+		if template, err = config.JobTemplate(*server, j.Flags); err != nil {
+			return repository.JobPlan{}, err
+		}
+	}
+	j.reportProblems(ctx, object, problems)
+	class := priority.Unresolved("", wanted.Unreadable, "")
+	if wanted.Unreadable == "" {
+		class = j.resolve(ctx, wanted.PriorityClassName)
+	}
+	wanted.Jobs.PriorityClass = class.Effective
+	return repository.JobPlan{
+		Template: template, Settings: wanted.Jobs, Created: func(job *batchv1.Job) { j.reportClass(ctx, object, job, class) },
+	}, nil
+}
+
+// reportProblems reports the new Problems, once for all the jobs they concern, and exports all current ones.
+func (j jobPlanner) reportProblems(ctx context.Context, repository *velerov1.BackupRepository, problems []configmap.Problem) {
+	for _, problem := range j.problems.replace(informers.Key(repository), problems, j.exists) {
+		warn(ctx, problem)
+		j.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
+		j.recorder.Event(about(repository), corev1.EventTypeWarning, EventJobConfig, problem.String())
+	}
+	j.showProblems(configmap.SectionMaintenance, j.problems.all())
+}
+
+// reportClass reports whether a job runs with the configured priority class. An admission webhook or policy may have changed
+// the job.
+func (j jobPlanner) reportClass(ctx context.Context, repository *velerov1.BackupRepository, job *batchv1.Job, class priority.Resolution) {
+	if actual := job.Spec.Template.Spec.PriorityClassName; class.Effective != "" && actual != class.Effective {
+		class.Effective, class.Reason = actual, priority.Rejected
+	}
+	j.Metrics.PriorityClass(priority.MaintenanceJob, class.Configured, class.Effective)
+	if !class.FallsBack() {
+		return
+	}
+	j.Metrics.PriorityClassFallback(priority.MaintenanceJob, string(class.Reason))
+	klog.FromContext(ctx).Error(nil, "Priority class is not in force, created maintenance job without one", "configured", class.Configured, "reason", class.Reason)
+	j.recorder.Eventf(about(repository), corev1.EventTypeWarning, EventPriorityClass,
+		"Maintenance job runs without priority class %q (%s). The next job reads the configuration again", class.Configured, class.Reason)
+}
+
+func about(repository *velerov1.BackupRepository) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion: velerov1.SchemeGroupVersion.String(), Kind: "BackupRepository",
+		Namespace: repository.Namespace, Name: repository.Name, UID: repository.UID,
+	}
+}
+
+// newMaintenanceMetrics registers the metrics of maintenance if this agent maintains repositories.
+func newMaintenanceMetrics(options Options) *metrics.Maintenance {
+	if options.Flags.MaintenanceConcurrency == 0 {
+		return nil
+	}
+	return options.Metrics.Maintenance()
+}

@@ -1,0 +1,293 @@
+// Package check reports the Problems of an agent's configuration and the settings in effect. It uses the agent's own
+// parser and never changes an object.
+package check
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/exposer/priority"
+)
+
+// Kind is the kind of a ConfigMap that Velero's flags name.
+type Kind string
+
+// The kinds, named after the flags of Velero.
+const (
+	NodeAgent        Kind = "node-agent"
+	BackupRepository Kind = "backup-repository"
+	Maintenance      Kind = "repo-maintenance-job"
+)
+
+// Kinds lists all kinds.
+func Kinds() []Kind { return []Kind{NodeAgent, BackupRepository, Maintenance} }
+
+// Document is one ConfigMap.
+type Document struct {
+	Kind    Kind
+	Title   string             // its name in the report
+	Data    map[string]string  // as in the ConfigMap
+	Missing *configmap.Problem // set if the named ConfigMap does not exist
+	Unset   bool               // no ConfigMap is named, so the defaults apply
+	// NamedBy is the workload whose flag names the ConfigMap of maintenance jobs. It is empty where that does not
+	// matter.
+	NamedBy config.NamedBy
+	First   int // the manifest line of the first line of its value; 0 if the value is not part of a manifest
+}
+
+// Result is the evaluation of a document.
+type Result struct {
+	Document Document
+	// the Problems that the agent reports, and settings that match nothing in the cluster
+	Problems   []configmap.Problem
+	Parsed     int                   // the first Problems, which the text itself has
+	Config     configmap.Config      // in effect, for a node-agent ConfigMap
+	CacheLimit int64                 // bytes that a mover keeps in its cache, for a backup repository ConfigMap
+	Jobs       configmap.Maintenance // the settings of all repositories, for a maintenance ConfigMap
+}
+
+// Evaluate parses a document. With a cluster, it also checks the objects that the document names.
+func Evaluate(document Document, cluster *Cluster) Result {
+	result := Result{
+		Document: document, Config: configmap.Defaults(), CacheLimit: configmap.DefaultCacheLimit, Jobs: configmap.DefaultMaintenance(),
+	}
+	switch {
+	case document.Unset:
+	case document.Missing != nil:
+		result.Problems = []configmap.Problem{*document.Missing}
+	case document.Kind == BackupRepository:
+		result.CacheLimit, result.Problems = configmap.ParseRepository(document.Data)
+	case document.Kind == Maintenance:
+		result.Jobs, result.Problems = configmap.ParseMaintenance(document.Data, "")
+		for _, key := range document.repositories() {
+			_, problems := configmap.ParseMaintenance(document.Data, key)
+			for _, problem := range problems {
+				if !slices.Contains(result.Problems, problem) {
+					result.Problems = append(result.Problems, problem)
+				}
+			}
+		}
+	default:
+		result.Config, result.Problems = configmap.Parse(document.Data, nil)
+	}
+	result.Parsed = len(result.Problems)
+	if cluster != nil && document.Kind == NodeAgent {
+		invalid := cluster.invalid(&result.Config)
+		result.Problems = slices.Concat(result.Problems, invalid, cluster.unmatched(result.Config), cluster.CopyProblems)
+	}
+	if cluster != nil && document.Kind == Maintenance {
+		problems := cluster.invalidClass(&result.Jobs.PriorityClassName, configmap.SectionMaintenance, globalKey+".priorityClassName")
+		result.Problems = append(result.Problems, problems...)
+	}
+	return result
+}
+
+// repositories returns the keys that configure one repository each.
+func (d *Document) repositories() []string {
+	return slices.DeleteFunc(sortedNames(d.Data), func(key string) bool { return !configmap.IsRepositoryKey(key) })
+}
+
+func sortedNames[T any](all map[string]T) []string { return slices.Sorted(maps.Keys(all)) }
+
+// formatSelector returns text such as "size=big,zone in (a,b)".
+func formatSelector(selector metav1.LabelSelector) string {
+	return metav1.FormatLabelSelector(&selector)
+}
+
+// globalKey is the ConfigMap key of the maintenance settings for all repositories (velero-protocol 4.5). The key of
+// one repository ends with its type.
+const globalKey = "global"
+
+// Cluster holds the objects that a configuration may name. A nil field could not be read, so it is not checked.
+type Cluster struct {
+	Nodes           []corev1.Node
+	StorageClasses  map[string]*storagev1.StorageClass
+	PriorityClasses map[string]*schedulingv1.PriorityClass
+	TryClass        func(class string) priority.Reason // by a dry run, why pods cannot have the class; empty if they can; nil: not tried
+	MoverImage      string                             // empty if unknown
+	CopyProblems    []configmap.Problem                // missing permissions of the agents to copy objects
+}
+
+// invalid returns the Problems that the agent finds beyond its parser. It removes these settings from the
+// configuration.
+func (c *Cluster) invalid(of *configmap.Config) []configmap.Problem {
+	problems := c.invalidClass(&of.PriorityClassName, configmap.SectionPriorityClassName, string(configmap.SectionPriorityClassName))
+	if cache := of.Movers.Cache; cache != nil {
+		if problem := c.invalidCache(cache.StorageClass); problem != nil {
+			problems = append(problems, *problem)
+			of.Movers.Cache = nil
+		}
+	}
+	return problems
+}
+
+// invalidClass clears a priority class that does not exist in the cluster, or that pods cannot have.
+func (c *Cluster) invalidClass(name *string, section configmap.Section, path string) []configmap.Problem {
+	if *name == "" || c.PriorityClasses == nil {
+		return nil
+	}
+	reason, problem := priority.NotFound, configmap.Missing
+	if c.PriorityClasses[*name] != nil {
+		if c.TryClass == nil {
+			return nil
+		}
+		reason, problem = c.TryClass(*name), configmap.InvalidValue
+	}
+	if reason == "" {
+		return nil
+	}
+	class := priority.Fallback(*name, reason)
+	*name = ""
+	return []configmap.Problem{{Section: section, Path: path, Reason: problem, Message: class.Message}}
+}
+
+func (c *Cluster) invalidCache(class string) *configmap.Problem {
+	if problem := config.CacheUnsupported(c.MoverImage); problem != nil || c.StorageClasses == nil {
+		return problem
+	}
+	return config.UnusableCacheClass(class, c.StorageClasses[class])
+}
+
+// unmatched returns the Problems of valid settings that currently match nothing in the cluster.
+func (c *Cluster) unmatched(of configmap.Config) []configmap.Problem {
+	var problems []configmap.Problem
+	add := func(section configmap.Section, path, message string) {
+		problems = append(problems, configmap.Problem{Section: section, Path: path, Reason: configmap.Missing, Message: message})
+	}
+	for _, rule := range of.NodeRules {
+		if !c.anyNode(rule.Nodes) {
+			add(configmap.SectionLoadConcurrency, "loadConcurrency.perNodeConfig",
+				fmt.Sprintf("no node matches %s; label nodes or correct the selector", formatSelector(rule.Nodes)))
+		}
+	}
+	for _, one := range of.Movers.LoadAffinity { // unusable rules are already removed, so an index would mislead
+		if !c.anyNode(one.Nodes) {
+			add(configmap.SectionLoadAffinity, "loadAffinity",
+				fmt.Sprintf("no node matches %s, so movers without another rule stay pending; label nodes or correct the selector", formatSelector(one.Nodes)))
+		}
+		if c.lacks(one.StorageClass) {
+			add(configmap.SectionLoadAffinity, "loadAffinity", noClass(one.StorageClass, "so this rule applies to no volume"))
+		}
+	}
+	for _, source := range sortedNames(of.Movers.BackupClaims) {
+		claim, path := of.Movers.BackupClaims[source], "backupPVC."+source
+		if c.lacks(source) {
+			add(configmap.SectionBackupPVC, path, noClass(source, "so this rule applies to no volume"))
+		}
+		if c.lacks(claim.StorageClass) {
+			add(configmap.SectionBackupPVC, path+".storageClass", noClass(claim.StorageClass, fmt.Sprintf("so volumes of class %s cannot be backed up from snapshots", source)))
+		}
+	}
+	return problems
+}
+
+// lacks reports whether a storage class is named but does not exist. It is false while the classes are unknown.
+func (c *Cluster) lacks(storageClass string) bool {
+	return storageClass != "" && c.StorageClasses != nil && c.StorageClasses[storageClass] == nil
+}
+
+func noClass(name, therefore string) string {
+	return fmt.Sprintf("storage class %s does not exist, %s; create it or name another", name, therefore)
+}
+
+// anyNode reports whether a node matches. It is true while the nodes are unknown.
+func (c *Cluster) anyNode(wanted metav1.LabelSelector) bool {
+	if c.Nodes == nil {
+		return true
+	}
+	rule := configmap.NodeRule{Nodes: wanted}
+	for _, node := range c.Nodes {
+		if rule.Matches(node.Labels) {
+			return true
+		}
+	}
+	return false
+}
+
+// CopyProblems reports the missing permissions of the agents to copy the objects that their ConfigMap names. They
+// need to create copies in Velero's namespace, and to read the originals in each namespace with one. Without agents,
+// the ServiceAccount is unknown and nothing is reported.
+func (i *Installation) CopyProblems(ctx context.Context, client kubernetes.Interface, documents []Document) ([]configmap.Problem, error) {
+	if i.Agents == nil {
+		return nil, nil
+	}
+	var movers objects.Settings
+	for _, document := range documents {
+		if document.Kind == NodeAgent {
+			parsed, _ := configmap.Parse(document.Data, nil)
+			movers = parsed.Movers
+		}
+	}
+	var problems []configmap.Problem
+	for _, right := range config.CopyRights(movers) {
+		namespaces := []string{i.Namespace}
+		if right.Original {
+			var err error
+			if namespaces, err = i.originals(ctx, client, right); err != nil {
+				return nil, err
+			}
+		}
+		for _, namespace := range namespaces {
+			allowed, err := i.allowed(ctx, client, right.Attributes(namespace))
+			if err != nil {
+				return nil, err
+			}
+			if !allowed {
+				problems = append(problems, right.Missing(namespace))
+			}
+		}
+	}
+	return problems, nil
+}
+
+// originals lists the namespaces that contain an original, except Velero's own.
+func (i *Installation) originals(ctx context.Context, client kubernetes.Interface, right config.CopyRight) ([]string, error) {
+	named := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, right.Name).String()}
+	var namespaces []string
+	if right.Resource == "secrets" {
+		list, err := client.CoreV1().Secrets(metav1.NamespaceAll).List(ctx, named)
+		if err != nil {
+			return nil, fmt.Errorf("list secrets %s: %w", right.Name, err)
+		}
+		for _, secret := range list.Items {
+			namespaces = append(namespaces, secret.Namespace)
+		}
+	} else {
+		list, err := client.CoreV1().ConfigMaps(metav1.NamespaceAll).List(ctx, named)
+		if err != nil {
+			return nil, fmt.Errorf("list configmaps %s: %w", right.Name, err)
+		}
+		for _, configMap := range list.Items {
+			namespaces = append(namespaces, configMap.Namespace)
+		}
+	}
+	return slices.DeleteFunc(namespaces, func(namespace string) bool { return namespace == i.Namespace }), nil
+}
+
+// allowed asks the API server whether the agents' ServiceAccount has a permission.
+func (i *Installation) allowed(ctx context.Context, client kubernetes.Interface, what *authorizationv1.ResourceAttributes) (bool, error) {
+	review, err := client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+		Spec: authorizationv1.SubjectAccessReviewSpec{
+			User:               "system:serviceaccount:" + i.Namespace + ":" + i.Agents.Spec.ServiceAccountName,
+			Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + i.Namespace, "system:authenticated"},
+			ResourceAttributes: what,
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return false, fmt.Errorf("review the agents' access: %w", err)
+	}
+	return review.Status.Allowed, nil
+}

@@ -1,0 +1,190 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/lateen-project/lateen/deploy"
+)
+
+func TestADefinitionOfANewerVeleroIsRecognized(t *testing.T) {
+	definitions, err := Manifests("velero", deploy.Definitions())
+	require.NoError(t, err)
+	type object = map[string]any
+	list := []string{"schema", "openAPIV3Schema", "properties", "spec", "properties", "list", "items", "properties"}
+	for _, definition := range definitions {
+		withList, _, err := unstructured.NestedSlice(definition.Object, "spec", "versions")
+		require.NoError(t, err)
+		require.NoError(t, unstructured.SetNestedMap(withList[0].(object), object{"known": object{}}, list...))
+		require.NoError(t, unstructured.SetNestedSlice(definition.Object, withList, "spec", "versions"))
+		require.NotEmpty(t, definedFields(definition))
+		require.Empty(t, NewerFields(definition, definition))
+		for name, test := range map[string]struct {
+			change func(version object) object
+			says   string
+		}{
+			"a field": {func(version object) object {
+				require.NoError(t, unstructured.SetNestedField(version, "string", "schema", "openAPIV3Schema", "properties", "spec", "properties", "novel", "type"))
+				return version
+			}, ".spec.novel"},
+			"a field of list items": {func(version object) object {
+				require.NoError(t, unstructured.SetNestedMap(version, object{"known": object{}, "novel": object{"properties": object{"below": object{}}}}, list...))
+				return version
+			}, ".spec.list[].novel"},
+			"a version": {func(object) object { return object{"name": "v9"} }, "v9"},
+		} {
+			newer := definition.DeepCopy()
+			versions, _, err := unstructured.NestedSlice(newer.Object, "spec", "versions")
+			require.NoError(t, err)
+			version, ok := versions[0].(object)
+			require.True(t, ok)
+			require.NoError(t, unstructured.SetNestedSlice(newer.Object, append(versions, test.change(runtime.DeepCopyJSON(version))), "spec", "versions"))
+			unknown := NewerFields(newer, definition)
+			require.Len(t, unknown, 1, "%s of %s", name, definition.GetName())
+			require.Contains(t, unknown[0], test.says, name)
+			require.Empty(t, NewerFields(definition, newer), "an older one is no newer one")
+		}
+	}
+}
+
+func agents(ready int64) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": map[string]any{"name": "node-agent", "namespace": "velero"},
+		"status": map[string]any{"numberAvailable": ready},
+	}}
+}
+
+func fakeCluster() *dynamicfake.FakeDynamicClient {
+	kinds := map[schema.GroupVersionResource]string{DaemonSets(): "DaemonSetList"}
+	return dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, agents(0))
+}
+
+// readyAgents runs the wait of `install --wait` for one ready agent.
+func readyAgents(ctx context.Context, client *dynamicfake.FakeDynamicClient) error {
+	ready := int64(0)
+	return Follow(ctx, client.Resource(DaemonSets()).Namespace("velero"), metav1.ListOptions{}, func(_ watch.EventType, found *unstructured.Unstructured) {
+		ready, _, _ = unstructured.NestedInt64(found.Object, "status", "numberAvailable")
+	}, func() bool { return ready == 1 })
+}
+
+func TestWaitingSurvivesAClosedWatch(t *testing.T) {
+	client := fakeCluster()
+	watches := 0
+	client.PrependWatchReactor("daemonsets", func(clienttesting.Action) (bool, watch.Interface, error) {
+		watches++
+		changes := watch.NewFakeWithChanSize(1, false)
+		if watches == 1 {
+			changes.Stop() // as the API server does after some minutes
+		} else {
+			changes.Modify(agents(1))
+		}
+		return true, changes, nil
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, readyAgents(ctx, client))
+	require.Equal(t, 2, watches)
+}
+
+func TestWaitingSurvivesAnUnreachableAPIServer(t *testing.T) {
+	client := fakeCluster()
+	lists := 0
+	client.PrependReactor("list", "daemonsets", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if lists++; lists == 1 {
+			return true, nil, apierrors.NewServiceUnavailable("the API server starts")
+		}
+		return true, &unstructured.UnstructuredList{Object: map[string]any{"kind": "DaemonSetList", "apiVersion": "apps/v1"}, Items: []unstructured.Unstructured{*agents(1)}}, nil
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, readyAgents(ctx, client))
+}
+
+func TestWaitingEndsWithTheBlocker(t *testing.T) {
+	refused := apierrors.NewForbidden(DaemonSets().GroupResource(), "", errors.New("no rights"))
+	for name, test := range map[string]struct {
+		answer  error
+		message string
+	}{
+		"a request that is refused ends it at once": {refused, refused.Error()},
+		"a server that does not answer is named":    {errors.New("connection refused"), "context deadline exceeded (connection refused)"},
+		"as long as there is an answer, time is up": {nil, "context deadline exceeded"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := fakeCluster()
+				if test.answer != nil {
+					client.PrependReactor("list", "daemonsets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, test.answer })
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				require.EqualError(t, readyAgents(ctx, client), test.message)
+			})
+		})
+	}
+}
+
+func TestWaitingForUnschedulableAgentsEndsWithTheReason(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}}}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	out := expiring{expire: func() { cancel(context.DeadlineExceeded) }}
+	c := &Client{Kube: kubefake.NewClientset(node), Dynamic: fakeCluster(), Namespace: "velero", Out: &out}
+	err := c.rollout(ctx, "daemonsets", "node-agent", agentPods)
+	require.EqualError(t, err, "wait for daemonsets node-agent: context deadline exceeded; no node is eligible for its pods: taint dedicated:NoSchedule is not tolerated (node a)")
+	require.Equal(t, "DaemonSet node-agent: no node is eligible for its pods: taint dedicated:NoSchedule is not tolerated (node a)\n", out.String())
+	require.NoError(t, c.rollout(t.Context(), "daemonsets", "node-agent", daemonSetPods), "Velero's agents may have no node")
+}
+
+func TestWaitingForAControllerThatObservesNothingEndsWithTheReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		changed := agents(1)
+		changed.SetGeneration(2)
+		require.NoError(t, unstructured.SetNestedField(changed.Object, int64(1), "status", "observedGeneration"))
+		client := fakeCluster()
+		require.NoError(t, client.Tracker().Update(DaemonSets(), changed, "velero"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		c := &Client{Dynamic: client, Namespace: "velero", Out: io.Discard}
+		require.EqualError(t, c.DaemonSetRollout(ctx, "node-agent"),
+			"wait for daemonsets node-agent: context deadline exceeded; its controller has not observed generation 2: check kube-controller-manager")
+	})
+}
+
+func TestAWaitListsTheStateAfterTheWritesOfTheCommand(t *testing.T) {
+	client := fakeCluster()
+	require.NoError(t, Follow(t.Context(), client.Resource(DaemonSets()).Namespace("velero"), metav1.ListOptions{},
+		func(watch.EventType, *unstructured.Unstructured) {}, func() bool { return true }))
+	require.NotEmpty(t, client.Actions())
+	list, ok := client.Actions()[0].(clienttesting.ListActionImpl)
+	require.True(t, ok)
+	require.Empty(t, list.ListOptions.ResourceVersion)
+}
+
+// expiring ends a wait as its deadline would, once something is printed.
+type expiring struct {
+	bytes.Buffer
+	expire func()
+}
+
+func (e *expiring) Write(text []byte) (int, error) {
+	defer e.expire()
+	return e.Buffer.Write(text)
+}

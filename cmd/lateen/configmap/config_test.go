@@ -1,0 +1,279 @@
+package configmap_test
+
+import (
+	_ "embed"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/exposer/objects"
+)
+
+// fullConfig uses every field of the schema.
+//
+//go:embed testdata/full.json
+var fullConfig string
+
+func parse(text string, nodeLabels map[string]string) (configmap.Config, []configmap.Problem) {
+	return configmap.Parse(map[string]string{"node-agent-config.json": text}, nodeLabels)
+}
+
+func TestParseOfEverything(t *testing.T) {
+	got, problems := parse(fullConfig, map[string]string{"size": "big", "zone": "b"})
+	require.Empty(t, problems)
+	require.Equal(t, configmap.Config{
+		Limits: configmap.Limits{Concurrency: 5, GlobalConcurrency: 2, MaxConcurrency: 8, PrepareQueueLength: 10},
+		NodeRules: []configmap.NodeRule{
+			{Nodes: metav1.LabelSelector{MatchLabels: map[string]string{"size": "big"}}, Number: 8},
+			{Nodes: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+				{Key: "zone", Operator: metav1.LabelSelectorOpIn, Values: []string{"a", "b"}},
+			}}, Number: 5},
+		},
+		PriorityClassName: "velero-low",
+		Movers: objects.Settings{
+			LoadAffinity: []objects.LoadAffinity{
+				{StorageClass: "gold", Nodes: metav1.LabelSelector{MatchLabels: map[string]string{"disk": "fast"}}},
+				{Nodes: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+					{Key: "gpu", Operator: metav1.LabelSelectorOpDoesNotExist},
+				}}},
+			},
+			BackupClaims: map[string]objects.BackupClaim{
+				"gold":   {StorageClass: "silver", ReadOnly: true, SPCNoRelabeling: true, Annotations: map[string]string{"example.com/Fast": "yes"}},
+				"bronze": {Copies: objects.Copies{SecretNames: []string{"key", "ca"}, ConfigMapNames: []string{"kms"}}},
+			},
+			IgnoreDelayBinding: true,
+			RestoreCopies:      objects.Copies{SecretNames: []string{"key"}, ConfigMapNames: []string{"kms"}},
+			Tolerations: []corev1.Toleration{
+				{Key: "dedicated", Value: "backup", Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(60))},
+				{Operator: corev1.TolerationOpExists},
+			},
+			Cache: &objects.Cache{StorageClass: "local", Threshold: 1 << 30, Limit: 5000 << 20},
+			Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{"cpu": resource.MustParse("500m"), "memory": resource.MustParse("128Mi")},
+				Limits:   corev1.ResourceList{"cpu": resource.MustParse("2"), "memory": resource.MustParse("1Gi"), "ephemeral-storage": resource.MustParse("10Gi")},
+			},
+			Privileged:  true,
+			Labels:      map[string]string{"team": "storage"},
+			Annotations: map[string]string{"example.com/owner": "storage team"},
+		},
+	}, got)
+}
+
+func TestParseEmptyIsTheDefaults(t *testing.T) {
+	for _, text := range []string{"{}", " { } ", `{"loadConcurrency": {}, "podResources": {}}`, `{"podLabels": null, "cachePVC": null}`} {
+		got, problems := parse(text, nil)
+		require.Empty(t, problems, text)
+		require.Equal(t, configmap.Defaults(), got, text)
+	}
+	require.Equal(t, configmap.Limits{Concurrency: 1, GlobalConcurrency: 1, MaxConcurrency: 1}, configmap.Defaults().Limits)
+}
+
+func TestParseLimitsTheNumberOfProblems(t *testing.T) {
+	text := `{"podLabels": {` + strings.Repeat(`"a b": 1, `, 1000) + `"c": "d"}, "priorityClassName": 1}`
+	got, problems := parse(text, nil)
+	require.Len(t, problems, 11)
+	require.Contains(t, problems[9].Message, "only the first 10")
+	require.Equal(t, configmap.SectionPriorityClassName, problems[10].Section, "other sections are reported too")
+	want := configmap.Defaults()
+	want.Movers.Labels = map[string]string{"c": "d"}
+	require.Equal(t, want, got)
+}
+
+func TestParseKeepsTheReasonOfAnUnusedValue(t *testing.T) {
+	got, problems := parse(`{"podResources": {`+strings.Repeat(`"x": 1, `, 20)+`"cpuRequest": "1", "cpuLimit": "lots"}}`, nil)
+	require.Len(t, problems, 11)
+	require.Equal(t, configmap.InvalidValue, problems[10].Reason)
+	require.Empty(t, got.Movers.Resources.Limits)
+	require.Equal(t, corev1.ResourceList{"cpu": resource.MustParse("1")}, got.Movers.Resources.Requests)
+}
+
+func TestParseReadsFieldsInOtherCapitalsAsVeleroDoes(t *testing.T) {
+	want, problems := parse(`{"loadConcurrency": {"globalConfig": 3}, "podResources": {"cpuRequest": "1"}, "podLabels": {"a": "b"}}`, nil)
+	require.Empty(t, problems)
+	got, problems := parse(`{"LoadConcurrency": {"globalconfig": 3}, "podresources": {"CPURequest": "1"}, "PODLABELS": {"a": "b"}}`, nil)
+	require.Empty(t, problems)
+	require.Equal(t, want, got)
+}
+
+func parsed(t *testing.T, text string) configmap.Config {
+	t.Helper()
+	config, problems := configmap.Parse(map[string]string{"any": text}, map[string]string{"disk": "ssd"})
+	require.Empty(t, problems)
+	return config
+}
+
+const inForce = `{
+	"priorityClassName": "low", "podLabels": {"a": "1"}, "podResources": {"cpuLimit": "1"},
+	"loadConcurrency": {"globalConfig": 2, "prepareQueueLength": 5},
+	"backupPVC": {"fast": {"readOnly": true}}, "cachePVC": {"storageClass": "fast"}
+}`
+
+func TestAnEditOfAnyFieldIsAppliedOrNeedsARestart(t *testing.T) {
+	for text, want := range map[string]configmap.Edit{
+		`{"priorityClassName": "high"}`:                                    {Applied: []string{"priorityClassName"}},
+		`{"loadConcurrency": {"globalConfig": 3}}`:                         {Applied: []string{"loadConcurrency"}},
+		`{"loadConcurrency": {"perNodeConfig": [{"number": 3}]}}`:          {Applied: []string{"loadConcurrency"}},
+		`{"loadAffinity": [{"nodeSelector": {"matchLabels": {"a":"b"}}}]}`: {Applied: []string{"loadAffinity"}},
+		`{"podResources": {"memoryLimit": "1Gi"}}`:                         {Applied: []string{"podResources"}},
+		`{"podLabels": {"a": "1"}}`:                                        {Applied: []string{"podLabels"}},
+		`{"podAnnotations": {"a": "1"}}`:                                   {Applied: []string{"podAnnotations"}},
+		`{"tolerations": [{"key": "a", "operator": "Exists"}]}`:            {Applied: []string{"tolerations"}},
+		`{"privilegedFsBackup": true}`:                                     {Applied: []string{"privilegedFsBackup"}},
+		`{"loadConcurrency": {"prepareQueueLength": 3}}`:                   {Pending: []string{"loadConcurrency.prepareQueueLength"}},
+		`{"backupPVC": {"fast": {"readOnly": true}}}`:                      {Pending: []string{"backupPVC"}},
+		`{"restorePVC": {"ignoreDelayBinding": true}}`:                     {Pending: []string{"restorePVC"}},
+		`{"restorePVC": {"secretNames": ["a"]}}`:                           {Pending: []string{"restorePVC"}},
+		`{"cachePVC": {"storageClass": "fast"}}`:                           {Pending: []string{"cachePVC"}},
+		`{}`:                                                               {},
+	} {
+		t.Run(text, func(t *testing.T) {
+			got := configmap.Apply(parsed(t, `{}`), parsed(t, text))
+			require.Equal(t, want.Applied, got.Applied)
+			require.Equal(t, want.Pending, got.Pending)
+			if len(want.Pending) > 0 {
+				require.Equal(t, parsed(t, `{}`), got.Config, "the field in force stays in force")
+			} else {
+				require.Equal(t, parsed(t, text), got.Config)
+			}
+		})
+	}
+}
+
+func TestAnEditAppliesWhatIsSafeAndKeepsTheRest(t *testing.T) {
+	edited := parsed(t, `{"podLabels": {"a": "2"}, "loadConcurrency": {"globalConfig": 4}}`)
+	got := configmap.Apply(parsed(t, inForce), edited)
+	require.Equal(t, []string{"priorityClassName", "loadConcurrency", "podResources", "podLabels"}, got.Applied)
+	require.Equal(t, []string{"loadConcurrency.prepareQueueLength", "backupPVC", "cachePVC"}, got.Pending)
+	require.Equal(t, 4, got.Config.Concurrency)
+	require.Equal(t, 5, got.Config.PrepareQueueLength)
+	require.Equal(t, map[string]string{"a": "2"}, got.Config.Movers.Labels)
+	require.True(t, got.Config.Movers.BackupClaims["fast"].ReadOnly)
+	require.Equal(t, "fast", got.Config.Movers.Cache.StorageClass)
+}
+
+// checkProblems returns the sections with a value that cannot be used.
+func checkProblems(t *testing.T, problems []configmap.Problem) map[configmap.Section]bool {
+	t.Helper()
+	broken := map[configmap.Section]bool{}
+	for _, problem := range problems {
+		require.Contains(t, configmap.Sections(), problem.Section)
+		if first, _, _ := strings.Cut(problem.Path, "."); slices.Contains(configmap.Sections(), configmap.Section(first)) {
+			require.Equal(t, configmap.Section(first), problem.Section)
+		}
+		require.Contains(t, configmap.Reasons(), problem.Reason)
+		require.NotEmpty(t, problem.Message)
+		require.Less(t, len(problem.String()), 1000)
+		require.NotContains(t, problem.String(), "\n")
+		if problem.Reason != configmap.UnknownField && problem.Reason != configmap.Ignored {
+			broken[problem.Section] = true
+		}
+	}
+	return broken
+}
+
+// checkWithout requires that a value with an invalidating Problem has the same effect as no value. Nothing else gets
+// lost with it.
+func checkWithout(t *testing.T, text string, got configmap.Config, problems []configmap.Problem, nodeLabels map[string]string) {
+	t.Helper()
+	var document any
+	require.NoError(t, json.Unmarshal([]byte(text), &document))
+	for _, problem := range problems {
+		if problem.Reason.Invalidates() {
+			document = without(document, problem.Path)
+		}
+	}
+	rest, err := json.Marshal(compact(document))
+	require.NoError(t, err)
+	want, _ := parse(string(rest), nodeLabels)
+	require.Equal(t, want, got, "%s means another than %s", text, rest)
+}
+
+// dropped marks an element of a list until all invalid elements are removed.
+type dropped struct{}
+
+// without returns a document without the value at a path, or without the whole list element that contains it.
+func without(at any, path string) any {
+	switch at := at.(type) {
+	case map[string]any:
+		for name, value := range at {
+			rest, below := strings.CutPrefix(path, name)
+			switch {
+			case !below:
+			case rest == "":
+				delete(at, name)
+			case rest[0] == '.':
+				at[name] = without(value, rest[1:])
+			case rest[0] == '[':
+				at[name] = without(value, rest)
+			}
+		}
+	case []any:
+		index, _, _ := strings.Cut(strings.TrimPrefix(path, "["), "]")
+		if i, err := strconv.Atoi(index); err == nil && i < len(at) {
+			at[i] = dropped{}
+		}
+	}
+	return at
+}
+
+func compact(at any) any {
+	switch at := at.(type) {
+	case map[string]any:
+		for name, value := range at {
+			at[name] = compact(value)
+		}
+	case []any:
+		return slices.DeleteFunc(at, func(value any) bool { return value == any(dropped{}) })
+	}
+	return at
+}
+
+// The corpus has the Problem of each.
+func TestFieldsWithoutEffectAreOmittedAndTheRestIsInForce(t *testing.T) {
+	got, problems := parse(`{
+		"podLabels": {"velero.io/data-upload": "x", "team": "storage", "lateen.dev/mover": "false"},
+		"podAnnotations": {"lateen.dev/attempt": "7", "a": "b"},
+		"backupPVC": {"gold": {"spcNoRelabeling": true, "storageClass": "silver"}}}`, nil)
+	require.Len(t, problems, 4)
+	require.Equal(t, objects.Settings{
+		Labels: map[string]string{"team": "storage"}, Annotations: map[string]string{"a": "b"},
+		BackupClaims: map[string]objects.BackupClaim{"gold": {StorageClass: "silver", SPCNoRelabeling: true}},
+	}, got.Movers)
+}
+
+func TestParseConcurrencyOfANode(t *testing.T) {
+	const rules = `{"loadConcurrency": {"globalConfig": 3, "perNodeConfig": [
+	  {"nodeSelector": {"matchLabels": {"size": "big"}}, "number": 9},
+	  {"nodeSelector": {"matchLabels": {"zone": "a"}}, "number": 6},
+	  {"nodeSelector": {"matchLabels": {"size": "small"}}, "number": 2}]}}`
+	for name, test := range map[string]struct {
+		labels map[string]string
+		want   int
+	}{
+		"no rule matches, the global number counts": {nil, 3},
+		"one rule matches":                          {map[string]string{"size": "big"}, 9},
+		"the smaller of two that match counts":      {map[string]string{"size": "big", "zone": "a"}, 6},
+		"a rule may be under the global number":     {map[string]string{"size": "small"}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, problems := parse(rules, test.labels)
+			require.Empty(t, problems)
+			require.Equal(t, configmap.Limits{Concurrency: test.want, GlobalConcurrency: 3, MaxConcurrency: 9}, got.Limits)
+		})
+	}
+}
+
+func TestParseResourcesOneByOne(t *testing.T) {
+	got, problems := parse(`{"podResources": {"memoryLimit": "1Gi", "cpuLimit": "0", "cpuRequest": "3", "memoryRequest": ""}}`, nil)
+	require.Empty(t, problems)
+	require.Equal(t, corev1.ResourceList{"cpu": resource.MustParse("3")}, got.Movers.Resources.Requests, "a limit of 0 is none")
+	require.Equal(t, corev1.ResourceList{"memory": resource.MustParse("1Gi")}, got.Movers.Resources.Limits)
+}

@@ -1,0 +1,163 @@
+// Package status reads a cluster for `lateen status` and `lateen explain`, once or with watches. It never changes an
+// object and sends no request to an agent.
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/typed/volumesnapshot/v1"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
+	"github.com/lateen-project/lateen/cmd/lateen/status/view"
+	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/informers"
+)
+
+// Clients read the objects of a Snapshot.
+type Clients struct {
+	kube      kubernetes.Interface
+	velero    *informers.Clientset
+	snapshots snapshotclient.SnapshotV1Interface
+}
+
+// NewClients creates the clients without a request. An error states which client is invalid.
+func NewClients(cluster *rest.Config) (*Clients, error) {
+	kube, err := kubernetes.NewForConfig(cluster)
+	if err != nil {
+		return nil, fmt.Errorf("create client: %w", err)
+	}
+	velero, err := informers.NewClientset(cluster)
+	if err != nil {
+		return nil, err
+	}
+	snapshots, err := snapshotclient.NewForConfig(cluster)
+	if err != nil {
+		return nil, fmt.Errorf("create client for snapshots: %w", err)
+	}
+	return &Clients{kube: kube, velero: velero, snapshots: snapshots}, nil
+}
+
+// source is one resource in one namespace, or in the whole cluster.
+type source struct {
+	resource  string
+	namespace string
+	example   runtime.Object
+	lists     *cache.ListWatch
+}
+
+func from[L runtime.Object](resource, namespace string, example runtime.Object, client informers.Source[L], only metav1.ListOptions) source {
+	narrowed := func(opts metav1.ListOptions) metav1.ListOptions {
+		opts.LabelSelector, opts.FieldSelector = only.LabelSelector, only.FieldSelector
+		return opts
+	}
+	return source{resource, namespace, example, &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			return client.List(ctx, narrowed(opts))
+		},
+		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+			return client.Watch(ctx, narrowed(opts))
+		},
+	}}
+}
+
+// unreadable returns why a source could not be read, and the fix.
+func (s source) unreadable(err error) view.Unreadable {
+	u := view.Unreadable{Resource: s.resource, Namespace: s.namespace, Message: view.OneLine(err.Error())}
+	switch {
+	case apierrors.IsForbidden(err):
+		u.Message = "not allowed to list or watch them; docs/command-line.md lists the required RBAC rules"
+	case apierrors.IsNotFound(err):
+		u.Message = "the API server does not serve them"
+	case errors.Is(err, context.DeadlineExceeded):
+		u.Message = "no response from the API server in time"
+	}
+	return u
+}
+
+func named(name string) metav1.ListOptions {
+	return metav1.ListOptions{FieldSelector: metav1.ObjectNameField + "=" + name}
+}
+
+// sources returns the resources of a status without dependencies. Of Events, it reads only Warnings: movers report
+// their progress in Normal Events.
+func (c *Clients) sources(namespace string) []source {
+	all, core := metav1.ListOptions{}, c.kube.CoreV1()
+	return append(c.transfers(namespace),
+		from(view.ResourceRepositories, namespace, &velerov1.BackupRepository{}, c.velero.BackupRepositories(namespace), all),
+		from(view.ResourcePods, namespace, &corev1.Pod{}, core.Pods(namespace), all),
+		from(view.ResourceClaims, namespace, &corev1.PersistentVolumeClaim{}, core.PersistentVolumeClaims(namespace), metav1.ListOptions{LabelSelector: api.LabelMover + "=true"}),
+		from(view.ResourceConfigMaps, namespace, &corev1.ConfigMap{}, core.ConfigMaps(namespace), all),
+		from(view.ResourceEvents, namespace, &corev1.Event{}, core.Events(namespace), metav1.ListOptions{FieldSelector: "type=" + corev1.EventTypeWarning}),
+		from("jobs.batch", namespace, &batchv1.Job{}, c.kube.BatchV1().Jobs(namespace), metav1.ListOptions{LabelSelector: api.LabelRepository}),
+		from(view.ResourceLeases, namespace, &coordinationv1.Lease{}, c.kube.CoordinationV1().Leases(namespace), named(deploy.CoordinatorLease)),
+		from(view.ResourceDaemonSets, namespace, &appsv1.DaemonSet{}, c.kube.AppsV1().DaemonSets(namespace), named(config.DaemonSetName)),
+		from("deployments.apps", namespace, &appsv1.Deployment{}, c.kube.AppsV1().Deployments(namespace), named(config.VeleroDeployment)),
+		from(view.ResourceNodes, "", &corev1.Node{}, core.Nodes(), all),
+		from(view.ResourcePriorityClasses, "", &schedulingv1.PriorityClass{}, c.kube.SchedulingV1().PriorityClasses(), all),
+	)
+}
+
+// Names returns the names of the objects of one of these resources.
+func (c *Clients) Names(ctx context.Context, namespace, resource string) ([]string, error) {
+	sources := c.sources(namespace)
+	at := slices.IndexFunc(sources, func(one source) bool { return one.resource == resource })
+	if at < 0 {
+		return nil, fmt.Errorf("resource %s is not part of a status", resource)
+	}
+	list, err := sources[at].lists.ListWithContextFunc(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", resource, err)
+	}
+	var names []string
+	err = meta.EachListItem(list, func(object runtime.Object) error {
+		accessor, err := meta.Accessor(object)
+		if err != nil {
+			return fmt.Errorf("read name of %s: %w", resource, err)
+		}
+		names = append(names, accessor.GetName())
+		return nil
+	})
+	return names, err
+}
+
+// dependency returns the source of a dependency.
+func (c *Clients) dependency(w diagnose.Dependency) source {
+	all, core := metav1.ListOptions{}, c.kube.CoreV1()
+	switch w.Resource {
+	case view.ResourceEvents:
+		return from(w.Resource, w.Namespace, &corev1.Event{}, core.Events(w.Namespace), metav1.ListOptions{FieldSelector: "involvedObject.name=" + w.Name})
+	case view.ResourceLocations:
+		return from(w.Resource, w.Namespace, &velerov1.BackupStorageLocation{}, c.velero.BackupStorageLocations(w.Namespace), all)
+	case view.ResourcePods:
+		return from(w.Resource, w.Namespace, &corev1.Pod{}, core.Pods(w.Namespace), all)
+	case view.ResourceClaims:
+		return from(w.Resource, w.Namespace, &corev1.PersistentVolumeClaim{}, core.PersistentVolumeClaims(w.Namespace), all)
+	case view.ResourceSnapshots:
+		return from(w.Resource, w.Namespace, &snapshotv1.VolumeSnapshot{}, c.snapshots.VolumeSnapshots(w.Namespace), all)
+	case view.ResourceContents:
+		return from(w.Resource, "", &snapshotv1.VolumeSnapshotContent{}, c.snapshots.VolumeSnapshotContents(), all)
+	default:
+		return from(w.Resource, "", &storagev1.StorageClass{}, c.kube.StorageV1().StorageClasses(), all)
+	}
+}

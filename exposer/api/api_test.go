@@ -1,0 +1,96 @@
+package api_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	v1crds "github.com/vmware-tanzu/velero/config/crd/v1/crds"
+	v2alpha1crds "github.com/vmware-tanzu/velero/config/crd/v2alpha1/crds"
+
+	"github.com/lateen-project/lateen/exposer/api"
+)
+
+func TestTheTableHasTheKindsOfVelerosDefinitions(t *testing.T) {
+	table := map[string]api.Kind{}
+	for _, kind := range api.Kinds() {
+		table[kind.CRD()] = kind
+	}
+	require.Len(t, table, len(api.Kinds()))
+	for _, definition := range slices.Concat(v1crds.CRDs, v2alpha1crds.CRDs) {
+		kind, listed := table[definition.Name]
+		delete(table, definition.Name)
+		var served []string
+		moves := false // resources that move data have the phases of a transfer
+		for _, version := range definition.Spec.Versions {
+			if version.Served {
+				served = append(served, version.Name)
+			}
+			for _, phase := range version.Schema.OpenAPIV3Schema.Properties["status"].Properties["phase"].Enum {
+				moves = moves || string(phase.Raw) == `"Prepared"`
+			}
+		}
+		if !moves {
+			require.False(t, listed, definition.Name)
+			continue
+		}
+		require.True(t, listed, "%s moves data and is missing in the table", definition.Name)
+		names := definition.Spec.Names
+		require.Equal(t, []string{names.Kind, names.Singular, names.Plural}, []string{kind.GVK.Kind, kind.Name, kind.Resource})
+		require.Contains(t, served, kind.GVK.Version, definition.Name)
+	}
+	require.Empty(t, table, "Velero has no definition of these")
+}
+
+func TestEveryColumnOfTheTableIsFilledAndNamesAreUnique(t *testing.T) {
+	unique := map[string]bool{}
+	for _, kind := range api.Kinds() {
+		for _, name := range []string{kind.GVK.String(), kind.Name, kind.Resource, kind.ShortName, kind.PodLabel} {
+			require.NotEmpty(t, name, kind.GVK)
+			require.False(t, unique[name], name)
+			unique[name] = true
+		}
+		require.NotEmpty(t, kind.Finalizer)
+		require.True(t, kind.Restores || !kind.Rebinds, "only a restore has a volume to rebind")
+	}
+}
+
+// A label, annotation or finalizer of Lateen or Velero; a group with its version is none.
+var name = regexp.MustCompile(`^(lateen\.dev|velero\.io)/[a-z-]{3,}$`)
+
+func TestLabelsAnnotationsAndFinalizersHaveOneHome(t *testing.T) {
+	var elsewhere []string
+	err := filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (path == "../../test" || path == "../../bin" || strings.HasPrefix(entry.Name(), ".") && path != "../.."):
+			return filepath.SkipDir
+		case filepath.Ext(path) != ".go" || filepath.Dir(path) == "../../exposer/api":
+			return nil
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(node ast.Node) bool {
+			if literal, ok := node.(*ast.BasicLit); ok && literal.Kind == token.STRING {
+				if text, err := strconv.Unquote(literal.Value); err == nil && name.MatchString(text) {
+					elsewhere = append(elsewhere, path+": "+text)
+				}
+			}
+			return true
+		})
+		return nil
+	})
+	require.NoError(t, err)
+	require.Empty(t, elsewhere, "use the constant of package api or of Velero")
+}

@@ -1,0 +1,306 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/metrics"
+	"github.com/lateen-project/lateen/reconcile/capacity"
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// standsIn turns the fixture's agent into a coordinator on another node. A mover of n1 runs; only a kubelet or a force
+// deletion removes its pod. It returns the grace periods of all deletions; -1 means the pod's own.
+func (f *fixture) standsIn(t *testing.T, phase velerov1.PodVolumeBackupPhase) *[]int64 {
+	t.Helper()
+	for range 2 {
+		_, err := f.Reconcile(t.Context(), testKey)
+		require.NoError(t, err)
+	}
+	f.kubelet(t)
+	f.object.Status.Phase = phase
+	f.Agent.Node, f.NodeSlots = "n2", capacity.NewNodeSlots("n2", 1, 1)
+	var graces []int64
+	f.kube.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		options := action.(clienttesting.DeleteActionImpl).DeleteOptions
+		require.EqualValues(t, "mover-uid", *options.Preconditions.UID)
+		if options.GracePeriodSeconds != nil {
+			graces = append(graces, *options.GracePeriodSeconds)
+			return false, nil, nil
+		}
+		graces = append(graces, -1)
+		f.terminate(t)
+		return true, nil, nil
+	})
+	return &graces
+}
+
+// terminate marks the mover's pod as deleting. Its kubelet does not confirm the deletion.
+func (f *fixture) terminate(t *testing.T) {
+	t.Helper()
+	pod := f.Mover(testKey)
+	pod.DeletionTimestamp, pod.Finalizers = new(metav1.NewTime(f.clock.Now())), []string{"kubelet"}
+	require.NoError(t, f.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), pod, "velero"))
+}
+
+func (f *fixture) steps(t *testing.T, count int) {
+	t.Helper()
+	for range count {
+		_, err := f.Reconcile(t.Context(), testKey)
+		require.NoError(t, err)
+	}
+}
+
+func TestAMoverIsForceDeletedOnlyOnceItsNodeIsLost(t *testing.T) {
+	s := newFixture(t, fault{})
+	graces := s.standsIn(t, velerov1.PodVolumeBackupPhaseFailed)
+	s.Agent.Fleet = coordinatorFleet{absent: testNode}
+	s.steps(t, 3)
+	require.Equal(t, []int64{-1}, *graces)
+	require.NotEmpty(t, s.object.Finalizers, "the mover may still work")
+	s.Agent.Fleet = coordinatorFleet{lost: testNode}
+	s.steps(t, 3)
+	require.Equal(t, []int64{-1, 0}, *graces)
+	require.Empty(t, s.object.Finalizers)
+}
+
+func TestACoordinatorCountsTheMoversOfANodeBeforeItStandsIn(t *testing.T) {
+	s := newFixture(t, fault{})
+	s.standsIn(t, velerov1.PodVolumeBackupPhasePrepared) // a mover that waits for its slot
+	s.TrackCapacity(s.object.DeepCopy())
+	works := s.object.DeepCopy()
+	works.Name, works.UID, works.Status.Phase = "works", "works-uid", velerov1.PodVolumeBackupPhaseInProgress
+	s.TrackCapacity(works)
+	require.Zero(t, s.NodeSlots.Own().InUse())
+	s.Agent.Fleet = coordinatorFleet{absent: testNode}
+	s.steps(t, 3)
+	require.Equal(t, velerov1.PodVolumeBackupPhasePrepared, s.object.Status.Phase, "two movers where one may work")
+	works.Status.Phase = velerov1.PodVolumeBackupPhaseCompleted
+	s.TrackCapacity(works)
+	s.steps(t, 1)
+	require.Equal(t, velerov1.PodVolumeBackupPhaseInProgress, s.object.Status.Phase)
+}
+
+// evicted returns a PodVolumeBackup whose mover was evicted, though its pod still exists.
+func evicted(t *testing.T, phase velerov1.PodVolumeBackupPhase) *single[*velerov1.PodVolumeBackup] {
+	t.Helper()
+	s := newWorking()
+	s.object.Status.Phase = phase
+	s.pods[testKey].Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "low on memory"}
+	s.live[testKey], s.live["app/db"] = s.pods[testKey], s.pods["app/db"]
+	require.NoError(t, s.kube.Tracker().Add(s.pods[testKey]))
+	s.kube.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		delete(s.live, testKey)
+		delete(s.pods, testKey)
+		return false, nil, nil
+	})
+	return s
+}
+
+// peeking is an API server with an agent of Velero. That agent checks the mover of each Accepted resource and cancels
+// a resource whose mover failed.
+type peeking struct {
+	*single[*velerov1.PodVolumeBackup]
+	harmed bool
+}
+
+func (p *peeking) Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, sub ...string) (*velerov1.PodVolumeBackup, error) {
+	written, err := p.single.Patch(ctx, name, pt, data, opts, sub...)
+	pod := p.live[testKey]
+	p.harmed = p.harmed || err == nil && written.Status.Phase == velerov1.PodVolumeBackupPhaseAccepted && pod != nil && pod.Status.Phase == corev1.PodFailed
+	return written, err
+}
+
+func TestAFailedMoverIsDeletedBeforeItsTransferReturnsToAccepted(t *testing.T) {
+	for _, phase := range []velerov1.PodVolumeBackupPhase{velerov1.PodVolumeBackupPhasePrepared, velerov1.PodVolumeBackupPhaseInProgress} {
+		t.Run(string(phase), func(t *testing.T) {
+			s := evicted(t, phase)
+			velero, registry := &peeking{single: s}, prometheus.NewRegistry()
+			s.Client, s.Metrics = velero, metrics.New(registry, "test", testNode)
+			var phases []string
+			s.OnUpdate = func(_ *velerov1.PodVolumeBackup, before, after transfer.State) {
+				phases = append(phases, string(before.Phase+" to "+after.Phase))
+			}
+			for range 2 { // the pod is deleted, the restart is counted
+				s.step(t)
+			}
+			require.Equal(t, transfer.Accepted, s.state().Phase)
+			require.False(t, velero.harmed, "an agent of Velero cancels it")
+			require.Equal(t, 1, s.state().Restarts)
+			require.Equal(t, "mover was evicted: low on memory", s.state().Message)
+			require.Equal(t, []string{string(phase) + " to Accepted"}, phases, "reported once")
+			require.Zero(t, s.NodeSlots.Own().InUse())
+			require.Empty(t, s.live[testKey])
+			restarts, err := testutil.GatherAndCount(registry, "lateen_mover_restarts_total")
+			require.NoError(t, err)
+			require.Equal(t, 1, restarts)
+			require.Equal(t, []string{"Warning MoverRestarted mover was evicted: low on memory; restart 1 of 3"}, s.sent())
+		})
+	}
+}
+
+func TestAMoverThatFailsBeforeItIsReadyIsDeletedBeforeTheNextWrite(t *testing.T) {
+	s := evicted(t, velerov1.PodVolumeBackupPhaseAccepted)
+	velero := &peeking{single: s}
+	s.Client = velero
+	deletions := 0
+	s.kube.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { // the kubelet confirms it later
+		s.pods[testKey].DeletionTimestamp, s.pods[testKey].Status.Reason = new(metav1.NewTime(s.clock.Now())), ""
+		deletions++
+		return true, nil, nil
+	})
+	for range 2 {
+		require.Equal(t, s.Limits.PlaceTimeout, s.step(t))
+		require.Zero(t, s.state().Restarts)
+		require.Equal(t, 1, deletions)
+	}
+	delete(s.pods, testKey)
+	delete(s.live, testKey)
+	s.step(t)
+	require.Equal(t, transfer.Accepted, s.state().Phase)
+	require.False(t, velero.harmed, "an agent of Velero cancels it")
+	require.Equal(t, 1, s.state().Restarts)
+	require.Equal(t, "mover was evicted: low on memory", s.state().Message)
+	require.Equal(t, "Warning MoverRestarted mover was evicted: low on memory; restart 1 of 3", <-s.events.Events)
+	require.Equal(t, s.Limits.RestartDelay, s.step(t))
+}
+
+func TestAnEarlierMoverOfALateCacheIsNotTheCurrentOne(t *testing.T) {
+	for name, owner := range map[string]types.UID{"it is deleted": "", "another resource has a pod of its name": "another"} {
+		t.Run(name, func(t *testing.T) {
+			s := newWorking()
+			s.object.Annotations = map[string]string{api.AnnotationRestarts: "1"}
+			if owner != "" {
+				s.live[testKey] = s.pods[testKey].DeepCopy()
+				s.live[testKey].OwnerReferences[0].UID = owner
+			}
+			s.step(t)
+			require.Equal(t, transfer.Accepted, s.state().Phase)
+			require.Equal(t, 2, s.state().Restarts)
+		})
+	}
+}
+
+// inactivity returns the value of the metric.
+func (s *single[T]) inactivity() time.Duration {
+	var longest float64
+	for _, one := range s.Count([]T{s.object}) {
+		longest = max(longest, one.Silence)
+	}
+	return time.Duration(longest * float64(time.Second))
+}
+
+func TestAMoverThatReportsNothingForTooLongIsReplaced(t *testing.T) {
+	s := newWorking()
+	timeout, mover := s.Limits.StallTimeout, s.pods[testKey]
+	require.Equal(t, timeout, s.step(t))
+	s.clock.Step(timeout - time.Second)
+	require.Equal(t, timeout-time.Second, s.inactivity())
+	require.Equal(t, time.Second, s.step(t))
+	s.clock.Step(time.Second)
+	s.step(t)
+	require.True(t, s.kube.Actions()[0].Matches("delete", "pods"))
+	require.Equal(t, transfer.InProgress, s.state().Phase, "its mover works")
+	require.Zero(t, s.state().Restarts)
+	delete(s.pods, testKey)
+	s.step(t)
+	require.Equal(t, transfer.Accepted, s.state().Phase)
+	require.Equal(t, 1, s.state().Restarts)
+	require.Equal(t, "mover stalled: no byte moved and no Event sent within 2h0m0s", s.state().Message)
+	require.Zero(t, s.inactivity())
+	s.object.Status.Phase = velerov1.PodVolumeBackupPhaseInProgress // with the next mover
+	s.object.Status.StartTimestamp = &metav1.Time{Time: s.clock.Now()}
+	s.pods[testKey] = mover
+	mover.Annotations = map[string]string{api.AnnotationAttempt: "1"}
+	require.Equal(t, timeout, s.step(t), "the time of the first one does not count")
+}
+
+func TestAMoverThatReportsAnythingIsNotStalled(t *testing.T) {
+	s := newWorking()
+	timeout := s.Limits.StallTimeout
+	s.step(t)
+	long := s.clock.Now().Add(-24 * time.Hour) // by the wrong clock of its node
+	for i, sent := range []struct{ reason, message string }{
+		{eventStarted, "Data path for b1 started"},
+		{eventProgress, `{"totalBytes":10,"doneBytes":1}`},
+		{eventProgress, `{"totalBytes":10,"doneBytes":2}`},
+		{eventProgress, `{"totalBytes":10,"doneBytes":2}`}, // an Event of its own: the mover is alive
+	} {
+		s.clock.Step(timeout - time.Second)
+		if sent.reason == eventStarted {
+			s.reports[sent.reason] = report{sent.message, s.clock.Now()}
+		} else {
+			s.reports[sent.reason] = report{sent.message, long.Add(time.Duration(i) * time.Second)}
+		}
+		require.Equal(t, timeout, s.step(t))
+		require.Equal(t, transfer.InProgress, s.state().Phase)
+		require.Zero(t, s.inactivity())
+	}
+}
+
+func TestATerminatingMoverOnAReadyNodeIsReportedOnce(t *testing.T) {
+	s := newFixture(t, fault{})
+	s.standsIn(t, velerov1.PodVolumeBackupPhaseFailed)
+	s.Agent.Node, s.NodeSlots = testNode, capacity.NewNodeSlots(testNode, 1, 1)
+	s.sent()
+	s.terminate(t)
+	s.clock.Step(time.Hour) // the clock of the API server is behind
+	after, err := s.Reconcile(t.Context(), testKey)
+	require.NoError(t, err)
+	require.Equal(t, s.Limits.CleanUpWarning, after)
+	require.Empty(t, s.events.Events, "it has had no time to end")
+	s.clock.Step(after)
+	s.steps(t, 3)
+	require.NotEmpty(t, s.object.Finalizers, "the mover may still run")
+	events := s.sent()
+	require.Len(t, events, 1)
+	require.Contains(t, events[0], "Warning CleanUpWaits Mover pod b1 is being deleted, but the kubelet of node n1 has not confirmed its end within 1m0s")
+	require.Contains(t, events[0], "kubectl -n velero describe pod b1")
+}
+
+func TestASnapshotThatIsNotDeletedInTimeIsReportedOnce(t *testing.T) {
+	s := newDownload("")
+	request := s.newRequest(testKey, s.object)
+	request.state.CompletedAt, request.observed.Now = s.clock.Now(), s.clock.Now()
+	require.Equal(t, s.Limits.CleanUpWarning, s.cleanUpWaits(t.Context(), request, "its driver"))
+	require.Empty(t, s.sent())
+	request.observed.Now = request.observed.Now.Add(s.Limits.CleanUpWarning)
+	for range 2 {
+		require.Zero(t, s.cleanUpWaits(t.Context(), request, "its driver"), "its event ends the wait")
+	}
+	require.Equal(t, []string{"Warning CleanUpWaits Snapshot is not deleted yet: its driver"}, s.sent())
+}
+
+func TestARefusedDeletionIsReportedOnce(t *testing.T) {
+	for _, phase := range []velerov1.PodVolumeBackupPhase{velerov1.PodVolumeBackupPhaseCanceling, velerov1.PodVolumeBackupPhaseFailed} {
+		t.Run(string(phase), func(t *testing.T) {
+			s := newFixture(t, fault{})
+			s.standsIn(t, phase)
+			s.Agent.Node, s.NodeSlots = testNode, capacity.NewNodeSlots(testNode, 1, 1)
+			s.sent()
+			s.kube.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return true, nil, apierrors.NewForbidden(corev1.Resource("pods"), "b1", errors.New("by policy"))
+			})
+			for range 3 {
+				_, err := s.Reconcile(t.Context(), testKey)
+				require.Error(t, err)
+			}
+			require.Len(t, s.events.Events, 1)
+			require.Contains(t, <-s.events.Events, "Warning CleanUpWaits delete mover pod b1: ")
+		})
+	}
+}

@@ -1,0 +1,413 @@
+package reconcile
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/reconcile/capacity"
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+func TestADownloadWaitsForItsStorageClassUntilTheTimeout(t *testing.T) {
+	for exists, phase := range map[bool]transfer.Phase{true: transfer.Accepted, false: transfer.Failed} {
+		s := newDownload("late")
+		require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
+		require.Equal(t, transfer.New, s.state().Phase)
+		s.clock.Step(s.Limits.PrepareTimeout)
+		if exists {
+			s.classes["late"] = &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "late"}}
+		}
+		s.step(t)
+		require.Equal(t, phase, s.state().Phase)
+		require.Equal(t, !exists, s.state().Message == "not ready to be prepared within 30m0s: storage class late of claim app/data does not exist")
+	}
+}
+
+// TestALateWatchDoesNotFailADownload has a claim whose watch shows nothing within the prepare timeout.
+func TestALateWatchDoesNotFailADownload(t *testing.T) {
+	for name, test := range map[string]struct {
+		exists  bool
+		phase   transfer.Phase
+		message string
+	}{
+		"the claim exists": {exists: true, phase: transfer.Accepted},
+		"it does not":      {phase: transfer.Failed, message: "claim app/data does not exist"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newDownload("")
+			s.target.known = false
+			require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
+			require.Empty(t, s.kube.Actions(), "its watch is enough")
+			if test.exists {
+				require.NoError(t, s.kube.Tracker().Add(s.target.claim))
+			}
+			s.clock.Step(s.Limits.PrepareTimeout)
+			s.step(t)
+			require.Equal(t, test.phase, s.state().Phase)
+			require.Contains(t, s.state().Message, test.message)
+		})
+	}
+}
+
+// cancels cancels a transfer in a phase, while no pod can be read.
+func cancels[T transfer.Object](t *testing.T, s *single[T], phase transfer.Phase) {
+	t.Helper()
+	s.failing = errors.New("no answer")
+	state := s.state()
+	state.Phase, state.Cancel = phase, true
+	s.Kind.Set(s.object, state)
+	s.step(t)
+	require.Equal(t, transfer.Canceled, s.state().Phase)
+}
+
+// TestACancelIsHonoredDespiteReadErrors covers the phases in which no mover was started.
+func TestACancelIsHonoredDespiteReadErrors(t *testing.T) {
+	for _, phase := range []transfer.Phase{"", transfer.New, transfer.Accepted, transfer.Prepared} {
+		t.Run(string(phase), func(t *testing.T) {
+			cancels(t, newDownload("never-made"), phase)
+			cancels(t, newBackup(), phase)
+			cancels(t, newRestore(), phase)
+		})
+	}
+}
+
+func TestACancelIsHonoredThoughThePodIsUnreadable(t *testing.T) {
+	s := newRestore()
+	s.pods["app/db"] = targetOn(testNode)
+	s.step(t)
+	delete(s.pods, "app/db")
+	s.failing = errors.New("no answer")
+	_, err := s.Reconcile(t.Context(), testKey)
+	require.ErrorContains(t, err, "get pod app/db: no answer")
+	s.object.Spec.Cancel = true
+	s.step(t)
+	require.Equal(t, transfer.Canceled, s.state().Phase)
+}
+
+func TestABackupOfAPodThatCannotExistFails(t *testing.T) {
+	for _, reference := range []corev1.ObjectReference{{Namespace: "app"}, {Name: "db"}, {Namespace: "app", Name: "d/b"}, {Namespace: "..", Name: "db"}} {
+		s := newBackup()
+		s.object.Spec.Pod = reference
+		s.failing = errors.New("resource name may not be empty") // client-go's error for such names
+		s.step(t)
+		require.Equal(t, transfer.Accepted, s.state().Phase)
+		s.step(t)
+		require.Equal(t, transfer.Failed, s.state().Phase, "%+v", reference)
+		require.Contains(t, s.state().Message, "does not exist")
+		require.Equal(t, transfer.ReasonSourceGone, transfer.FailureOf(s.object))
+	}
+}
+
+func TestARestoreToAPodThatCannotExistFails(t *testing.T) {
+	s := newRestore()
+	s.object.Spec.Pod = corev1.ObjectReference{Namespace: "app"}
+	s.failing = errors.New("resource name may not be empty")
+	after := s.step(t)
+	s.clock.Step(after)
+	s.step(t)
+	require.Equal(t, transfer.Failed, s.state().Phase)
+	require.Contains(t, s.state().Message, "pod app/ does not exist")
+}
+
+func TestThePrepareTimeoutAppliesDespiteReadErrors(t *testing.T) {
+	s := newBackup()
+	s.step(t)
+	require.Equal(t, transfer.Accepted, s.state().Phase)
+	s.failing = apierrors.NewForbidden(corev1.Resource("pods"), "db", errors.New("no rights"))
+	_, err := s.Reconcile(t.Context(), testKey)
+	require.ErrorContains(t, err, "no rights")
+	s.clock.Step(s.Limits.PrepareTimeout)
+	s.step(t)
+	require.Equal(t, transfer.Failed, s.state().Phase)
+	require.Contains(t, s.state().Message, "no rights")
+}
+
+func TestAQueuedDownloadIsObservedAgainBeforeItsTimeout(t *testing.T) {
+	s := newDownload("")
+	s.Admission = capacity.NewAdmission(1, 1, time.Hour, s.clock)
+	s.Admission.Observe(capacity.Entry{UID: "first", Key: "datadownload/velero/first", Version: "1", Created: s.clock.Now().Add(-time.Hour), Restore: true, Phase: capacity.Admitted})
+	s.TrackCapacity(s.object)
+	require.Zero(t, s.step(t))
+	require.Equal(t, transfer.New, s.state().Phase, "it queues")
+	s.clock.Step(2 * s.Limits.PrepareTimeout)
+	s.Admission.Forget("first")
+	require.False(t, s.target.known, "its claim is not followed while it queues")
+	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
+	require.Equal(t, transfer.New, s.state().Phase, "its claim was not listed yet: %s", s.state().Message)
+	s.target.known = true
+	s.step(t)
+	require.Equal(t, transfer.Accepted, s.state().Phase)
+}
+
+func TestOnlyATransferThatIsOrCanBeAcceptedHoldsAPlaceInTheQueue(t *testing.T) {
+	for name, change := range map[string]func(*velerov2alpha1.DataDownload){
+		"new":      func(*velerov2alpha1.DataDownload) {},
+		"accepted": func(d *velerov2alpha1.DataDownload) { d.Status.Phase = velerov2alpha1.DataDownloadPhaseAccepted },
+		"prepared": func(d *velerov2alpha1.DataDownload) { d.Status.Phase = velerov2alpha1.DataDownloadPhasePrepared },
+		"canceled": func(d *velerov2alpha1.DataDownload) { d.Spec.Cancel = true },
+		"terminal": func(d *velerov2alpha1.DataDownload) { d.Status.Phase = velerov2alpha1.DataDownloadPhaseCompleted },
+		"deleting": func(d *velerov2alpha1.DataDownload) { d.DeletionTimestamp = new(metav1.Now()) },
+	} {
+		s := newDownload("")
+		s.Admission = capacity.NewAdmission(1, 1, time.Hour, s.clock)
+		change(s.object)
+		s.TrackCapacity(s.object)
+		s.Admission.Observe(capacity.Entry{UID: "next", Key: "datadownload/velero/next", Version: "1", Created: s.clock.Now().Add(time.Hour), Restore: true, Phase: capacity.Waiting})
+		holds := name == "new" || name == "accepted" || name == "prepared"
+		require.Equal(t, !holds, s.Admission.TryAdmit("next", func() {}), name)
+	}
+}
+
+func TestAReturningAgentRestartsTheTimeouts(t *testing.T) {
+	s := newBackup()
+	s.Agent.Fleet = coordinatorFleet{absent: "n2"}
+	s.object.Spec.Node = "n2"
+	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
+	s.Agent.Fleet = coordinatorFleet{}
+	s.clock.Step(s.Limits.PrepareTimeout)
+	require.Zero(t, s.step(t))
+	s.Agent.Fleet = coordinatorFleet{absent: "n2"}
+	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
+	require.Equal(t, transfer.New, s.state().Phase)
+}
+
+func TestARestoreFailsAtOnceWhenItsPodIsDeletedBeforeItHasANode(t *testing.T) {
+	s := newRestore()
+	s.live["app/db"] = targetOn("")
+	require.Equal(t, s.Limits.FollowTarget, s.step(t))
+	require.Empty(t, s.watched, "the pod may be scheduled soon")
+	s.clock.Step(s.Limits.FollowTarget)
+	s.step(t)
+	require.Equal(t, "app/db", s.watched.String())
+	s.clock.Step(s.Limits.PrepareTimeout)
+	s.step(t)
+	require.Equal(t, transfer.New, s.state().Phase, "its pod may still be scheduled: %s", s.state().Message)
+	loses(t, s)
+	s.step(t)
+	require.Empty(t, s.watched, "it has ended")
+}
+
+func TestARestoreNamesItsUnwatchedPodAtTheTimeout(t *testing.T) {
+	s := newRestore()
+	s.object.Spec.Pod.UID = ""
+	s.Limits.PrepareTimeout = s.Limits.FollowTarget / 2
+	s.step(t)
+	s.clock.Step(s.Limits.PrepareTimeout)
+	s.step(t)
+	require.Equal(t, transfer.Failed, s.state().Phase)
+	require.Contains(t, s.state().Message, "pod app/db does not exist")
+}
+
+// newFollowed returns a restore to a pod on n2, which the coordinator has observed for as long as it leaves it to others.
+func newFollowed(t *testing.T) *single[*velerov1.PodVolumeRestore] {
+	t.Helper()
+	s := newRestore()
+	s.live["app/db"] = targetOn("n2")
+	s.step(t)
+	s.clock.Step(s.Limits.FollowTarget)
+	return s
+}
+
+// loses deletes the pod, and requires that the next step fails the restore.
+func loses(t *testing.T, s *single[*velerov1.PodVolumeRestore]) {
+	t.Helper()
+	delete(s.live, "app/db")
+	s.step(t)
+	require.Equal(t, transfer.Failed, s.state().Phase)
+	require.Contains(t, s.state().Message, "does not exist any more")
+}
+
+func TestARestoreFailsAtOnceWhenItsPodWasRecreated(t *testing.T) {
+	s := newFollowed(t)
+	s.live["app/db"].UID = "another"
+	s.step(t)
+	require.Equal(t, transfer.Failed, s.state().Phase)
+}
+
+func TestAnOldListDoesNotFailARestore(t *testing.T) {
+	s := newFollowed(t)
+	s.Agent.Fleet = coordinatorFleet{absent: "n2"}
+	s.oldPods = true
+	s.step(t)
+	require.Equal(t, transfer.New, s.state().Phase, s.state().Message)
+	loses(t, s)
+}
+
+// TestARestoreFailsWhenItsPodWasDeletedDuringAnAgentRestart has a pod of which no agent knows.
+func TestARestoreFailsWhenItsPodWasDeletedDuringAnAgentRestart(t *testing.T) {
+	s := newFollowed(t)
+	require.Equal(t, s.Limits.PrepareTimeout, s.step(t), "the agent of n2 owns it until then")
+	delete(s.live, "app/db")
+	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
+	require.Empty(t, s.watched, "that agent sees it")
+	require.Equal(t, transfer.New, s.state().Phase)
+
+	enqueued := 0
+	s.Enqueue = func(string) { enqueued++ }
+	s.AgentReturned(testKey, "n3")
+	require.Zero(t, enqueued)
+	s.AgentReturned(testKey, "n2")
+	require.Equal(t, 1, enqueued)
+	loses(t, s)
+}
+
+// TestARestoreFailsWhenItsPodWasDeletedWhileItsAgentWasCutOff has an agent that stays Ready, but does not reach the API
+// server while the pod exists. No event enqueues the restore.
+func TestARestoreFailsWhenItsPodWasDeletedWhileItsAgentWasCutOff(t *testing.T) {
+	s := newFollowed(t)
+	within := s.step(t)
+	s.clock.Step(within)
+	require.Equal(t, within, s.step(t), "the pod waits for its other volumes")
+	require.Equal(t, transfer.New, s.state().Phase)
+	require.Empty(t, s.watched)
+	s.clock.Step(within)
+	loses(t, s)
+}
+
+func TestACancelDoesNotWaitForTheAgentOfADeletedPod(t *testing.T) {
+	s := newFollowed(t)
+	s.step(t)
+	delete(s.live, "app/db")
+	s.object.Spec.Cancel = true
+	s.step(t)
+	require.Equal(t, transfer.Canceled, s.state().Phase)
+}
+
+func TestACoordinatorTakesOverARestoreOfAMissingAgent(t *testing.T) {
+	s := newFollowed(t)
+	s.step(t)
+	require.Empty(t, s.watched)
+	s.Agent.Fleet = coordinatorFleet{absent: "n2"}
+	require.Equal(t, s.Limits.PrepareTimeout, s.step(t), "the time with an agent does not count")
+	require.Equal(t, "app/db", s.watched.String())
+	s.Agent.Fleet = coordinatorFleet{}
+	s.step(t)
+	require.Empty(t, s.watched)
+	require.Equal(t, transfer.New, s.state().Phase)
+}
+
+// newForeign returns a DataDownload for another data mover, in that phase.
+func newForeign(phase velerov2alpha1.DataDownloadPhase) *single[*velerov2alpha1.DataDownload] {
+	s := newDownload("")
+	s.object.Spec.DataMover, s.object.Status.Phase = "acme", phase
+	return s
+}
+
+func TestAForeignTransferIsReportedOnceAndNotChanged(t *testing.T) {
+	s := newForeign("")
+	before := s.object.DeepCopy()
+	s.observed(t)
+	for range 3 {
+		require.Zero(t, s.step(t))
+	}
+	require.Equal(t, before, s.object)
+	require.Equal(t, []string{`Normal ForeignDataMover Ignored by Lateen: it is for data mover "acme", not Velero's own. That data mover must be installed and accept it`}, s.sent())
+}
+
+func TestAForeignTransferWithItsDataMoverIsNeitherReportedNorRead(t *testing.T) {
+	for _, phase := range []velerov2alpha1.DataDownloadPhase{"Accepted", "InProgress", "Completed", "Failed"} {
+		s := newForeign(phase)
+		s.failing = errors.New("its mover must not be read")
+		require.Zero(t, s.step(t))
+		require.Empty(t, s.events.Events, phase)
+		require.Empty(t, s.kube.Actions())
+	}
+}
+
+func TestOnlyTheCoordinatorReportsAndCountsForeignTransfers(t *testing.T) {
+	s := newForeign("")
+	taken := s.object.DeepCopy()
+	taken.Status.Phase = velerov2alpha1.DataDownloadPhaseInProgress
+	finished := s.object.DeepCopy()
+	finished.Status.Phase = velerov2alpha1.DataDownloadPhaseCompleted
+	s.clock.Step(90 * time.Second)
+	count := func() (foreign map[string]int, age float64) {
+		foreign = map[string]int{}
+		for _, one := range s.Count([]*velerov2alpha1.DataDownload{s.object, taken, finished}) {
+			require.Zero(t, one.Transfers, "they are not this agent's")
+			if one.Foreign > 0 {
+				foreign[one.Phase] = one.Foreign
+			}
+			if one.Phase == string(transfer.New) {
+				age = one.ForeignAge
+			}
+		}
+		return foreign, age
+	}
+	foreign, age := count()
+	require.Equal(t, map[string]int{"New": 1, "InProgress": 1, "Completed": 1}, foreign)
+	require.InDelta(t, 90, age, 0.001)
+	s.Agent.Fleet = followerFleet{}
+	foreign, age = count()
+	require.Empty(t, foreign)
+	require.Zero(t, age)
+	s.step(t)
+	require.Empty(t, s.events.Events)
+}
+
+func TestNothingIsReadOfASettledTransfer(t *testing.T) {
+	s := newWorking()
+	s.object.Status.Phase, s.pods = velerov1.PodVolumeBackupPhaseFailed, nil
+	require.Zero(t, s.step(t))
+	require.Empty(t, s.kube.Actions())
+}
+
+func TestAnUncachedMoverIsDeletedBeforeTheFinalizerIsRemoved(t *testing.T) {
+	s := newFixture(t, fault{})
+	for range 2 { // accept, create the mover
+		_, err := s.Reconcile(t.Context(), testKey)
+		require.NoError(t, err)
+	}
+	require.NotNil(t, s.Mover(testKey))
+	s.object.Status.Phase = velerov1.PodVolumeBackupPhaseCanceled
+	s.Pods = s.single // which caches nothing
+	requeue, err := s.Reconcile(t.Context(), testKey)
+	require.NoError(t, err)
+	require.Nil(t, s.Mover(testKey))
+	require.NotEmpty(t, s.object.Finalizers)
+	require.Positive(t, requeue, "no event of a pod that no cache has will come")
+	_, err = s.Reconcile(t.Context(), testKey)
+	require.NoError(t, err)
+	require.Empty(t, s.object.Finalizers)
+}
+
+func TestOnlyClaimsOfTheResourceAreItsLeftovers(t *testing.T) {
+	for owner, left := range map[types.UID]bool{"b1-uid": true, "another": false} {
+		s := newDownload("")
+		s.object.Status.Phase, s.object.Finalizers = velerov2alpha1.DataDownloadPhaseFailed, []string{api.FinalizerData}
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: "claim", OwnerReferences: []metav1.OwnerReference{{UID: owner, Controller: new(true)}}}}
+		s.claims = map[string]*corev1.PersistentVolumeClaim{testKey: claim}
+		request := s.observed(t)
+		require.Equal(t, left, request.observed.HasLeftovers)
+		require.Equal(t, left, len(s.found(request).Claims) == 1)
+	}
+}
+
+func TestAMoverThatNoCacheHasIsNotLost(t *testing.T) {
+	s := newRunning()
+	s.pods["app/db"], s.live[testKey] = sourcePod(), moverPod()
+	s.step(t)
+	require.Equal(t, transfer.InProgress, s.state().Phase)
+}
+
+func TestADeletedResourceHoldsNothing(t *testing.T) {
+	s := newWorking()
+	s.step(t)
+	require.Equal(t, 1, s.NodeSlots.Own().InUse())
+	s.Cached = func(string) (*velerov1.PodVolumeBackup, bool) { return nil, false }
+	require.Zero(t, s.step(t))
+	require.Zero(t, s.NodeSlots.Own().InUse())
+	require.False(t, s.moverWatched)
+	require.Zero(t, s.inactivity())
+}

@@ -255,10 +255,9 @@ func TestAJobThatIsDeletedBeforeItIsCachedIsFollowedByAnother(t *testing.T) {
 	f.pass(f.Policy.PodWait)
 	f.settle(key)
 	require.Len(t, f.names(), 1)
-	require.Zero(t, f.patches, "nothing is recorded of a job that somebody deleted")
+	require.Zero(t, f.patches, "nothing is recorded of a job that another client deleted")
 }
 
-// The answer of a webhook that denies a request may lack a reason.
 func TestAWrittenJobIsKnownUntilItsDeletion(t *testing.T) {
 	f := newFixture(t)
 	written := f.job("j1", "gone")
@@ -284,6 +283,7 @@ func TestALateCacheStartsNoSecondJob(t *testing.T) {
 	require.Equal(t, 1, f.patches)
 }
 
+// The answer of a webhook that denies a request may lack a reason.
 func TestAJobThatAWebhookDeniesLeavesItsPlace(t *testing.T) {
 	f := newFixture(t)
 	f.Limit = 1

@@ -21,7 +21,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
 )
 
-// statusTimeout is the limit for all requests together.
+// statusTimeout is the limit for the first answers about all resources, and about what transfers depend on.
 const statusTimeout = 30 * time.Second
 
 // Minimum and maximum time between two drawings of --watch.

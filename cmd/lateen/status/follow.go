@@ -2,6 +2,7 @@ package status
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -30,7 +31,7 @@ type WatchOptions struct {
 }
 
 // Read reads a cluster once, with the additional objects about one reference if it is not empty. It omits a resource
-// that cannot be read. The error means that no resource could be read.
+// that cannot be read in time. The error means that no resource could be read, or that the context ended.
 func (c *Clients) Read(ctx context.Context, how WatchOptions, of diagnose.Reference) (*diagnose.Snapshot, error) {
 	return c.read(ctx, how, c.sources(how.Namespace), of)
 }
@@ -38,7 +39,7 @@ func (c *Clients) Read(ctx context.Context, how WatchOptions, of diagnose.Refere
 func (c *Clients) read(ctx context.Context, how WatchOptions, first []source, of diagnose.Reference) (snapshot *diagnose.Snapshot, err error) {
 	err = c.watch(ctx, how, first, func(ctx context.Context, all *watches) error {
 		snapshot = all.snapshot(ctx, how, of)
-		return nil
+		return ctx.Err()
 	})
 	return snapshot, err
 }
@@ -80,26 +81,22 @@ func (c *Clients) watch(ctx context.Context, how WatchOptions, first []source, u
 	return use(ctx, all)
 }
 
-// answered waits until each of the first sources was read or failed. The error means that all failed, or that the
-// time is up.
+// answered waits until each of the first sources was read or failed, or did not answer in time. The error means that none
+// was read.
 func (w *watches) answered(ctx context.Context, how WatchOptions) error {
 	bounded, cancel := context.WithTimeout(ctx, how.SyncTimeout)
 	defer cancel()
 	for _, one := range w.first {
 		one.wait(bounded)
 	}
-	if ctx.Err() == nil && bounded.Err() != nil {
-		return fmt.Errorf("read cluster: no response from the API server within %s; check that it is running and reachable", how.SyncTimeout)
-	}
-	for _, one := range w.first {
-		if one.failure() == nil {
-			return nil
-		}
-	}
-	if ctx.Err() != nil {
+	readable := func(one *watched) bool { return one.failure() == nil }
+	if ctx.Err() != nil || slices.ContainsFunc(w.first, readable) {
 		return nil
 	}
-	return fmt.Errorf("list %s: %w", w.first[0].resource, w.first[0].failure())
+	if err := w.first[0].failure(); !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("list %s: %w", w.first[0].resource, err)
+	}
+	return fmt.Errorf("read cluster: no response from the API server within %s; check that it is running and reachable", how.SyncTimeout)
 }
 
 // snapshot returns the current objects of the sources and of what their transfers, or a reference, depend on.
@@ -184,7 +181,7 @@ type watched struct {
 	source
 	informer cache.SharedIndexInformer
 	note     func()
-	refused  chan struct{} // closed after the first failed request
+	refused  chan struct{} // closed after the first request that failed or was not answered in time
 
 	lock sync.Mutex
 	err  error // of the last request; nil after a success
@@ -262,15 +259,23 @@ func (w *watched) failure() error {
 	return w.err
 }
 
-// wait returns after the first successful or failed read of the source. Without one until the context ends, it has failed.
+// wait returns after the first successful or failed read of the source. Without an answer before the deadline of the
+// context, the source has failed until it answers.
 func (w *watched) wait(ctx context.Context) {
 	select {
-	case <-ctx.Done():
-		w.lock.Lock()
-		w.err = ctx.Err()
-		w.lock.Unlock()
+	case <-w.refused:
+		return
+	case <-w.informer.HasSyncedChecker().Done():
+		return
+	default:
+	}
+	select {
 	case <-w.refused:
 	case <-w.informer.HasSyncedChecker().Done():
+	case <-ctx.Done():
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			w.outcome(context.WithoutCancel(ctx), ctx.Err())
+		}
 	}
 }
 

@@ -200,3 +200,26 @@ func TestEveryKindIsRead(t *testing.T) {
 		require.IsType(t, object, examples[kind.CRD()], "no source reads %s", kind.CRD())
 	}
 }
+
+func TestAHangingResourceIsOmittedAndAnInterruptedReadIsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hanging := restores()
+		hanging.lists.ListWithContextFunc = func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		client := fake.NewClientset(pod("one"))
+		how := WatchOptions{Namespace: "velero", Clock: clock.RealClock{}, SyncTimeout: time.Minute}
+		snapshot, err := (&Clients{kube: client}).read(t.Context(), how, append(podsOf(client), hanging), diagnose.Reference{})
+		require.NoError(t, err)
+		report := snapshot.Report()
+		require.Len(t, report.Nodes, 1)
+		require.Len(t, report.Unreadable, 1)
+		require.Equal(t, "no response from the API server in time", report.Unreadable[0].Message)
+
+		ctx, interrupt := context.WithTimeout(t.Context(), time.Second)
+		defer interrupt()
+		_, err = (&Clients{kube: client}).read(ctx, how, append(podsOf(client), hanging), diagnose.Reference{})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	})
+}

@@ -43,6 +43,10 @@ func starting() *fixture {
 	restarted.Status.Message = "mover was evicted: The node was low on resource: memory."
 	pausing := s.backup("pausing", "node-1", 3*time.Minute, inPhase(velerov1.PodVolumeBackupPhaseAccepted, time.Second))
 	pausing.Annotations, pausing.Status.Message = map[string]string{api.AnnotationRestarts: "1"}, "mover was preempted"
+	stale := s.backup("stale", "node-1", 3*time.Minute, accepted)
+	stale.Annotations = map[string]string{api.AnnotationRestarts: "1"}
+	s.mover(stale, "node-1")
+	s.backup("deleting", "node-1", 3*time.Minute, inProgress(time.Minute, 1, 2), func(b *velerov1.PodVolumeBackup) { b.DeletionTimestamp = past(time.Second) })
 	ended := s.mover(s.backup("failed", "node-1", 3*time.Minute, inProgress(time.Minute, 1, 2)), "node-1")
 	ended.Status.Phase = corev1.PodFailed
 	ended.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: ended.Name, State: corev1.ContainerState{

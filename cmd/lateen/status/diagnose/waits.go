@@ -35,7 +35,8 @@ func (e *evaluator) waits(of *subject) *view.Wait {
 		return wait
 	}
 	state := of.state
-	state.Exposer = cmp.Or(state.Exposer, state.Acceptor) // whichever agent exposes it: Velero's, too
+	state.Exposer = cmp.Or(state.Exposer, state.Acceptor)    // whichever agent exposes it: Velero's, too
+	state.Finalizer = state.Finalizer || state.Phase.IsNew() // it delays nothing
 	step := transfer.Next(state, e.observe(of), e.flags.Limits())
 	switch step.Action {
 	case transfer.Wait:
@@ -102,8 +103,13 @@ func (e *evaluator) blocker(of *subject, reason transfer.WaitReason) *view.Wait 
 // overdue describes a step that an agent should have taken.
 func (e *evaluator) overdue(of *subject, step transfer.Step) *view.Wait {
 	reason, due := view.WaitAgent, "written phase "+string(step.State.Phase)
-	if step.Loss != (transfer.Loss{}) {
+	switch {
+	case step.Loss != (transfer.Loss{}):
 		reason, due = view.WaitMover, "replaced its mover"
+	case step.Action == transfer.DeleteMover:
+		reason, due = view.WaitMover, "deleted its mover pod"
+	case step.State.Phase == of.state.Phase:
+		due = "updated it"
 	}
 	description := cmp.Or(step.Loss.Message, step.State.Message)
 	return waitFor(reason, "%s", strings.TrimSuffix(fmt.Sprintf("%s has not %s yet: %s", e.actor(of), due, description), ": "))

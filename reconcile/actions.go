@@ -164,6 +164,7 @@ func (t *TransferReconciler[T]) abandonRebind(ctx context.Context, s *request[T]
 func (t *TransferReconciler[T]) deleteMover(ctx context.Context, s *request[T], step transfer.Step) error {
 	if step.Loss != (transfer.Loss{}) {
 		t.local.markLost(s.key, s.state.Restarts, step.Loss)
+		t.local.deletingSince(s.key, s.pod.UID, s.observed.Now) // a refused deletion holds the transfer no longer than others
 	}
 	found := t.local.toRemove(s.key, exposer.Existing{Pod: s.pod, Force: step.Force})
 	if found.Pod == nil {

@@ -153,6 +153,22 @@ func TestAFailedMoverIsDeletedBeforeItsTransferReturnsToAccepted(t *testing.T) {
 	}
 }
 
+// TestALostMoverThatCannotBeDeletedIsCountedAfterTheGracePeriod has a webhook that refuses the deletion.
+func TestALostMoverThatCannotBeDeletedIsCountedAfterTheGracePeriod(t *testing.T) {
+	s := evicted(t, velerov1.PodVolumeBackupPhaseInProgress)
+	s.kube.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(corev1.Resource("pods"), "b1", errors.New("no deletions"))
+	})
+	_, err := s.Reconcile(t.Context(), testKey)
+	require.ErrorContains(t, err, "no deletions")
+	require.Equal(t, transfer.InProgress, s.state().Phase)
+	s.clock.Step(s.Limits.TerminationGrace)
+	s.step(t)
+	require.Equal(t, transfer.Accepted, s.state().Phase)
+	require.Equal(t, "mover was evicted: low on memory", s.state().Message)
+	require.Zero(t, s.NodeSlots.Own().InUse())
+}
+
 func TestAMoverThatFailsBeforeItIsReadyIsDeletedBeforeTheNextWrite(t *testing.T) {
 	s := evicted(t, velerov1.PodVolumeBackupPhaseAccepted)
 	velero := &peeking{single: s}

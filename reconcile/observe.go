@@ -84,7 +84,7 @@ func (t *TransferReconciler[T]) exposure(s *request[T]) {
 	if s.state.Phase.NeedsSource() {
 		s.observed.Loss = t.local.loss(s.key, s.state.Restarts, s.pod)
 	}
-	if s.pod != nil && s.pod.DeletionTimestamp != nil {
+	if s.pod != nil && (s.pod.DeletionTimestamp != nil || t.local.read(s.key).deleting == s.pod.UID) {
 		s.observed.DeletingAt = t.local.deletingSince(s.key, s.pod.UID, s.observed.Now)
 	}
 	known := t.local.read(s.key)
@@ -427,7 +427,7 @@ func (l *localState) clearWait(key string) {
 	}
 }
 
-// deletingSince returns when the mover pod was first observed as deleting.
+// deletingSince returns when the mover pod was first observed as deleting, or given up.
 func (l *localState) deletingSince(key string, mover types.UID, now time.Time) time.Time {
 	l.lock.Lock()
 	defer l.lock.Unlock()

@@ -273,7 +273,11 @@ func reachableNodeStates(phase Phase, exposure objects.Exposure) []choice {
 	replaceable := phase == Prepared || phase == InProgress
 	switch exposure.Condition {
 	case objects.Running, objects.Succeeded:
-		return []choice{nothing, nodeLost}
+		all := []choice{nothing, nodeLost}
+		if replaceable { // the deletion is refused
+			all = append(all, known(deleting(grace-tick)), known(deleting(grace)))
+		}
+		return all
 	case objects.Terminating:
 		all := []choice{deleting(grace - tick), deleting(grace), nodeLost}
 		if replaceable {

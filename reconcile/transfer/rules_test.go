@@ -39,9 +39,10 @@ func (s *situation) nodeLost() bool {
 	return s.Observed.NodeLost && slices.Contains(working, s.Observed.Exposure.Condition)
 }
 
-// unconfirmed reports whether the node of a deleting mover exceeds the grace period without confirming its end.
+// unconfirmed reports whether a mover that is deleting, or was given up, exceeds the grace period without an end.
 func (s *situation) unconfirmed() bool {
-	return s.in(Prepared, InProgress, Canceling) && s.Observed.Exposure.Condition == objects.Terminating && !s.Observed.NodeLost && s.graceOver()
+	deletes := slices.Contains([]objects.Condition{objects.Running, objects.Terminating}, s.Observed.Exposure.Condition)
+	return s.in(Prepared, InProgress, Canceling) && deletes && !s.Observed.NodeLost && s.graceOver()
 }
 
 // graceOver reports whether the mover's pod is deleting for the grace period or longer.

@@ -137,7 +137,7 @@ type Observed struct {
 	PodResumed   string        // why no mover may write to the pod's volume any more; empty if one may
 	Exposure     objects.Exposure
 	Loss         Loss      // why the mover of this attempt was lost, if this agent deleted it or knows that it existed
-	DeletingAt   time.Time // when the mover pod was first observed deleting; zero if it is not
+	DeletingAt   time.Time // when the mover pod was first observed deleting, or this agent gave it up; zero if neither
 	HasLeftovers bool      // exposed objects exist besides the mover
 	Diagnosis    string    // what blocks the mover, in addition to Exposure.Message
 	Started      bool      // the mover has reported the start of its data path

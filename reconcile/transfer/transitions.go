@@ -132,7 +132,7 @@ func restartDelay(restarts int, lim Limits) time.Duration {
 }
 
 func prepareTimeout(observed Observed, lim Limits) string {
-	why := cmp.Or(joined(observed.Exposure.Message, observed.Loss.Message, observed.Diagnosis), "mover pod did not start running")
+	why := cmp.Or(joined(cmp.Or(observed.Loss.Message, observed.Exposure.Message), observed.Diagnosis), "mover pod did not start running")
 	return fmt.Sprintf("not prepared within %s: %s", lim.PrepareTimeout, why)
 }
 
@@ -163,8 +163,8 @@ func FailExpose(s State, observed Observed, message string) Step {
 func Vanished() Loss { return Loss{Reason: objects.LostVanished, Message: "mover pod vanished"} }
 
 // counted returns the exposure that the state machine acts on. A mover on a lost node is lost, whatever its pod
-// status says: no kubelet updates that pod. A mover whose pod keeps deleting on a live node is lost after a grace
-// period. The next mover is still created only after that pod is deleted. A result that the mover reported always
+// status says: no kubelet updates that pod. A mover whose pod keeps deleting on a live node, or cannot be deleted, is
+// lost after a grace period. The next mover is still created only after that pod is deleted. A result that the mover reported always
 // counts.
 func counted(s State, observed Observed, lim Limits) objects.Exposure {
 	mover := observed.Exposure

@@ -22,7 +22,7 @@ func main() {
 	}
 }
 
-// commands are the ones of users, then the processes that a cluster is made of: see supervise.go, first.go and node.go.
+// commands are the ones of users, then the processes that a cluster is made of: see worker.go and node.go.
 func run(args []string) error {
 	commands := map[string]func(options) error{
 		"check": checkMachine, "start": start, "stop": stop,

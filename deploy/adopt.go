@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // Paths of the probes that Adopt adds. Velero's agent answers them with its metrics, because it ignores the query. So its
@@ -129,22 +131,12 @@ func Without(words, others []string) []string {
 func HostPathArgs(velero corev1.PodTemplateSpec) []string {
 	for _, container := range velero.Spec.Containers {
 		for _, mount := range container.VolumeMounts {
-			if mount.Name == HostPodsVolume {
+			if mount.Name == api.HostPodsVolume {
 				return []string{"--host-path=" + mount.MountPath}
 			}
 		}
 	}
 	return nil
-}
-
-// PodsDir returns the kubelet's pods directory that agents have mounted, or the default one.
-func PodsDir(velero corev1.PodTemplateSpec) string {
-	for _, volume := range velero.Spec.Volumes {
-		if volume.Name == HostPodsVolume && volume.HostPath != nil {
-			return volume.HostPath.Path
-		}
-	}
-	return path.Join(DefaultKubeletRoot, "pods")
 }
 
 // AgentArgs returns the arguments of an agent after its program, which is Velero's or Lateen's. They have the same

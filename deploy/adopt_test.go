@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // agents returns a pod template of Velero's agents.
@@ -19,7 +20,7 @@ func agents() corev1.PodTemplateSpec {
 			Name: "node-agent", Image: "velero/velero:v1.18.3", Command: []string{"/velero"}, Args: []string{"node-agent", "server", "--features=", "--log-level", "info"},
 			Env:          []corev1.EnvVar{{Name: "A", Value: "1"}},
 			Ports:        []corev1.ContainerPort{{Name: "metrics", ContainerPort: deploy.MetricsPort}},
-			VolumeMounts: []corev1.VolumeMount{{Name: "scratch", MountPath: "/scratch"}, {Name: deploy.HostPodsVolume, MountPath: "/host_pods"}},
+			VolumeMounts: []corev1.VolumeMount{{Name: "scratch", MountPath: "/scratch"}, {Name: api.HostPodsVolume, MountPath: "/host_pods"}},
 		}},
 	}}
 }

@@ -22,18 +22,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
+
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 const (
 	// ServiceAccountName is the ServiceAccount of the agents only. Movers use Velero's, or MoverAccountName.
 	ServiceAccountName = "lateen"
-	// DaemonSetName lets Velero's server detect a node-agent before it creates pod volume backups: its pkg/nodeagent
-	// gets the DaemonSet by this name and lists its pods by api.LabelRole.
-	DaemonSetName = "node-agent"
-	// WindowsDaemonSetName is the DaemonSet of the agents on Windows nodes.
-	WindowsDaemonSetName = "node-agent-windows"
-	// VeleroDeployment is the name that `velero install` gives to Velero's server.
-	VeleroDeployment = "velero"
 	// CoordinatorLease is the Lease of the coordinator, the one agent that acts for resources without a node.
 	CoordinatorLease = "lateen-coordinator"
 )
@@ -51,7 +46,7 @@ func read(file, namespace string) (all []runtime.Object) {
 	own, _ := json.Marshal(namespace) //nolint:errchkjson // a string
 	within := string(own[1 : len(own)-1])
 	replacer := strings.NewReplacer(
-		clusterName(DefaultNamespace), clusterName(within),
+		clusterName(api.DefaultNamespace), clusterName(within),
 		`"namespace":"velero"`, `"namespace":"`+within+`"`, `"namespaces":["velero"]`, `"namespaces":["`+within+`"]`,
 		"request.namespace == 'velero'", "request.namespace == '"+within+"'", ":velero:"+ServiceAccountName, ":"+within+":"+ServiceAccountName,
 	)
@@ -121,12 +116,6 @@ func with(wanted, must map[string]string) map[string]string {
 }
 
 const (
-	// HostPodsVolume is the DaemonSet's volume of the kubelet's pods directory. Velero uses this name too. The agent
-	// reads the path of the directory from the volume, even if it does not mount it. Without the volume, the
-	// directory is below DefaultKubeletRoot.
-	HostPodsVolume = "host-pods"
-	// HostPodsMount is the mount path of that directory if the agent searches for volumes itself.
-	HostPodsMount = "/host_pods"
 	// MetricsPort serves /metrics, /healthz and /readyz. Velero's node-agent serves its metrics on the same port.
 	MetricsPort = 8085
 	// MaintenanceFrequencyFlag sets how often agents maintain every repository.
@@ -168,7 +157,7 @@ func baseDaemonSet(namespace string) *appsv1.DaemonSet {
 
 // baseContainer returns the container of the agent without options.
 func baseContainer() corev1.Container {
-	return baseDaemonSet(DefaultNamespace).Spec.Template.Spec.Containers[0]
+	return baseDaemonSet(api.DefaultNamespace).Spec.Template.Spec.Containers[0]
 }
 
 // DefaultResources returns the requests and the memory limit of an agent.
@@ -190,7 +179,7 @@ func daemonSet(o Options) *appsv1.DaemonSet {
 	if o.HostPath {
 		pod.SecurityContext.RunAsNonRoot, pod.SecurityContext.RunAsUser, pod.SecurityContext.RunAsGroup = new(false), new(int64(0)), new(int64(0))
 		container.VolumeMounts = []corev1.VolumeMount{{ // it propagates later mounts of the kubelet
-			Name: HostPodsVolume, MountPath: HostPodsMount, ReadOnly: true, MountPropagation: new(corev1.MountPropagationHostToContainer),
+			Name: api.HostPodsVolume, MountPath: api.HostPodsMount, ReadOnly: true, MountPropagation: new(corev1.MountPropagationHostToContainer),
 		}}
 	}
 	return agents
@@ -204,7 +193,7 @@ func volumes(o Options) []corev1.Volume {
 		return nil
 	}
 	source := corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path.Join(root, "pods")}}
-	return []corev1.Volume{{Name: HostPodsVolume, VolumeSource: source}}
+	return []corev1.Volume{{Name: api.HostPodsVolume, VolumeSource: source}}
 }
 
 // args returns the arguments that the options add.
@@ -244,8 +233,8 @@ const (
 // of this name. A Windows pod must not set uid, capabilities or seccomp profile, which exist only on Linux.
 func windowsDaemonSet(o Options) *appsv1.DaemonSet {
 	agents := daemonSet(o)
-	own := map[string]string{"name": WindowsDaemonSetName}
-	agents.Name, agents.Spec.Selector = WindowsDaemonSetName, &metav1.LabelSelector{MatchLabels: own}
+	own := map[string]string{"name": api.WindowsDaemonSetName}
+	agents.Name, agents.Spec.Selector = api.WindowsDaemonSetName, &metav1.LabelSelector{MatchLabels: own}
 	template := &agents.Spec.Template
 	template.Labels = with(template.Labels, own)
 	pod := &template.Spec
@@ -264,7 +253,7 @@ func windowsDaemonSet(o Options) *appsv1.DaemonSet {
 	pod.SecurityContext = &corev1.PodSecurityContext{
 		RunAsNonRoot: new(!o.HostPath), WindowsOptions: &corev1.WindowsSecurityContextOptions{RunAsUserName: new(user)},
 	}
-	pod.Containers[0].Name, pod.Containers[0].SecurityContext = WindowsDaemonSetName, nil
+	pod.Containers[0].Name, pod.Containers[0].SecurityContext = api.WindowsDaemonSetName, nil
 	return agents
 }
 
@@ -282,11 +271,13 @@ const (
 func RBAC(namespace string) []runtime.Object { return read("base/rbac.yaml", namespace) }
 
 // NamespaceRules are all permissions of the agent in Velero's namespace.
-func NamespaceRules() []rbacv1.PolicyRule { return first[*rbacv1.Role](RBAC(DefaultNamespace)).Rules }
+func NamespaceRules() []rbacv1.PolicyRule {
+	return first[*rbacv1.Role](RBAC(api.DefaultNamespace)).Rules
+}
 
 // ClusterRules are all permissions of the agent outside Velero's namespace.
 func ClusterRules() []rbacv1.PolicyRule {
-	return first[*rbacv1.ClusterRole](RBAC(DefaultNamespace)).Rules
+	return first[*rbacv1.ClusterRole](RBAC(api.DefaultNamespace)).Rules
 }
 
 // Movers configure the ServiceAccount of movers. The zero value leaves movers with that of Velero's server.

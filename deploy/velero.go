@@ -15,13 +15,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 const (
 	// VeleroImage is the image of the Velero version that Lateen is tested with.
 	VeleroImage = "velero/velero:v1.18.3"
-	// DefaultNamespace is the default namespace of Velero.
-	DefaultNamespace = "velero"
 	// credentials is the name of the Secret with the credentials of the object store, and of its volume.
 	credentials = "cloud-credentials"
 	// veleroAccount is the ServiceAccount of Velero's server and of all movers.
@@ -83,7 +83,7 @@ func namespace(name string) *corev1.Namespace {
 // adminBinding grants Velero's server all permissions: it backs up and restores objects of any kind.
 func adminBinding(namespace string) *rbacv1.ClusterRoleBinding {
 	name := veleroAccount
-	if namespace != DefaultNamespace {
+	if namespace != api.DefaultNamespace {
 		name += "-" + namespace
 	}
 	return &rbacv1.ClusterRoleBinding{
@@ -153,12 +153,12 @@ func Server(v Velero) []runtime.Object {
 
 // deployment returns the Deployment of Velero's server. Movers inherit from it, because it has the credentials.
 func deployment(v Velero) *appsv1.Deployment {
-	selector := map[string]string{"deploy": VeleroDeployment}
-	labels := with(v.Labels, map[string]string{"component": "velero", "deploy": VeleroDeployment})
+	selector := map[string]string{"deploy": api.VeleroDeployment}
+	labels := with(v.Labels, map[string]string{"component": "velero", "deploy": api.VeleroDeployment})
 	scraped := map[string]string{"prometheus.io/scrape": "true", "prometheus.io/port": "8085", "prometheus.io/path": "/metrics"}
 	return &appsv1.Deployment{
 		TypeMeta:   metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "Deployment"},
-		ObjectMeta: veleroMeta(v.Namespace, VeleroDeployment),
+		ObjectMeta: veleroMeta(v.Namespace, api.VeleroDeployment),
 		Spec: appsv1.DeploymentSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: selector},
 			Template: corev1.PodTemplateSpec{
@@ -190,7 +190,7 @@ func serverPod(v Velero) corev1.PodSpec {
 
 func server(v Velero) corev1.Container {
 	container := corev1.Container{
-		Name:            VeleroDeployment,
+		Name:            api.VeleroDeployment,
 		Image:           v.Image,
 		ImagePullPolicy: pullPolicy(v.Image),
 		Command:         []string{"/velero"},

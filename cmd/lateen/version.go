@@ -9,12 +9,12 @@ import (
 
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // version is the release or commit that the binary was built from.
@@ -75,7 +75,7 @@ func (v *viewOptions) readVersions(ctx context.Context, into *versions) error {
 		return fmt.Errorf("create client: %w", err)
 	}
 	namespace := v.cluster.ViewNamespace()
-	for _, name := range []string{deploy.DaemonSetName, deploy.WindowsDaemonSetName} {
+	for _, name := range []string{api.DaemonSetName, api.WindowsDaemonSetName} {
 		agents, err := kube.AppsV1().DaemonSets(namespace).Get(ctx, name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
@@ -85,26 +85,18 @@ func (v *viewOptions) readVersions(ctx context.Context, into *versions) error {
 			into.Agents = append(into.Agents, versionOf(agents))
 		}
 	}
-	server, err := kube.AppsV1().Deployments(namespace).Get(ctx, deploy.VeleroDeployment, metav1.GetOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("get Deployment %s: %w", deploy.VeleroDeployment, err)
+	server, err := config.ReadServer(ctx, kube, namespace)
+	if server != nil {
+		into.Velero = config.ServerImage(server.Spec)
 	}
-	into.Velero = firstImage(server.Spec.Template)
-	return nil
+	return err
 }
 
 func versionOf(agents *appsv1.DaemonSet) agentsVersion {
 	return agentsVersion{
-		Name: agents.Name, Image: firstImage(agents.Spec.Template),
+		Name: agents.Name, Image: config.ServerImage(agents.Spec.Template.Spec),
 		Ready: agents.Status.NumberReady, Desired: agents.Status.DesiredNumberScheduled, Updated: agents.Status.UpdatedNumberScheduled,
 	}
-}
-
-func firstImage(template corev1.PodTemplateSpec) string {
-	for _, container := range template.Spec.Containers {
-		return container.Image
-	}
-	return ""
 }
 
 func (v versions) write(to io.Writer, client bool) error {

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/metrics"
 )
 
@@ -89,7 +90,7 @@ func TestThePodMonitorFindsTheAgents(t *testing.T) {
 	selector, err := metav1.LabelSelectorAsSelector(&monitor.Spec.Selector)
 	require.NoError(t, err)
 	require.False(t, selector.Empty())
-	require.Equal(t, deploy.DefaultNamespace, monitor.Metadata.Namespace)
+	require.Equal(t, api.DefaultNamespace, monitor.Metadata.Namespace)
 	agents := map[string]appsv1.DaemonSet{}
 	agents["lateen install"] = read[appsv1.DaemonSet](t, "../base/daemonset.yaml")
 	agents["Helm's chart, to be adopted"] = read[appsv1.DaemonSet](t, "../../test/install/testdata/helm-node-agent.yaml")

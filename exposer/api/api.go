@@ -177,3 +177,21 @@ const (
 	LabelRole     = "role"
 	RoleNodeAgent = "node-agent"
 )
+
+// Names in the manifests of Velero.
+const (
+	// DefaultNamespace is the default namespace of Velero.
+	DefaultNamespace = "velero"
+	// VeleroDeployment is the Deployment of Velero's server, and the name of its container.
+	VeleroDeployment = "velero"
+	// DaemonSetName lets Velero's server detect a node-agent before it creates pod volume backups: its pkg/nodeagent
+	// gets the DaemonSet by this name and lists its pods by LabelRole. It is also the default template of movers.
+	DaemonSetName = "node-agent"
+	// WindowsDaemonSetName is the DaemonSet of the agents on Windows nodes.
+	WindowsDaemonSetName = "node-agent-windows"
+	// HostPodsVolume is the DaemonSet's volume of the kubelet's pods directory. The agent reads the path of the directory
+	// from the volume, even if it does not mount it. Without the volume, it is the kubelet's default.
+	HostPodsVolume = "host-pods"
+	// HostPodsMount is the mount path of that directory if the agent searches for volumes itself.
+	HostPodsMount = "/host_pods"
+)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/rights"
 	"github.com/lateen-project/lateen/test/testenv"
@@ -25,7 +26,7 @@ func (s *served) restrict(t *testing.T) {
 	t.Helper()
 	movers := deploy.Movers{Account: true}
 	require.NoError(t, testenv.Apply(s.ctx, s.Plane.Admin(), deploy.MoverAccess(s.Namespace, movers)...))
-	server, err := s.Kube.AppsV1().Deployments(s.Namespace).Get(s.ctx, deploy.VeleroDeployment, metav1.GetOptions{})
+	server, err := s.Kube.AppsV1().Deployments(s.Namespace).Get(s.ctx, api.VeleroDeployment, metav1.GetOptions{})
 	require.NoError(t, err)
 	require.NoError(t, testenv.Apply(s.ctx, s.Plane.Admin(), deploy.PodPolicies(deploy.PodPolicy{
 		Namespace: s.Namespace, PodsDir: filepath.Join(s.Dir, "kubelet", "pods"), Mode: deploy.PodPolicyRestricted, Movers: movers,

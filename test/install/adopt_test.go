@@ -45,7 +45,7 @@ func (e *env) velerosObjects(args ...string) []unstructured.Unstructured {
 	})
 }
 
-func (e *env) agents() *appsv1.DaemonSet { return e.daemonSet(deploy.DaemonSetName) }
+func (e *env) agents() *appsv1.DaemonSet { return e.daemonSet(api.DaemonSetName) }
 
 func (e *env) daemonSet(name string) *appsv1.DaemonSet {
 	agents, err := e.kube.AppsV1().DaemonSets(e.namespace).Get(soon(e.T), name, metav1.GetOptions{})
@@ -55,12 +55,12 @@ func (e *env) daemonSet(name string) *appsv1.DaemonSet {
 
 // edit changes the DaemonSet of the agents.
 func (e *env) edit(kind types.PatchType, patch string) {
-	_, err := e.kube.AppsV1().DaemonSets(e.namespace).Patch(soon(e.T), deploy.DaemonSetName, kind, []byte(patch), metav1.PatchOptions{})
+	_, err := e.kube.AppsV1().DaemonSets(e.namespace).Patch(soon(e.T), api.DaemonSetName, kind, []byte(patch), metav1.PatchOptions{})
 	require.NoError(e, err)
 }
 
 func (e *env) server() *appsv1.Deployment {
-	server, err := e.kube.AppsV1().Deployments(e.namespace).Get(soon(e.T), deploy.VeleroDeployment, metav1.GetOptions{})
+	server, err := e.kube.AppsV1().Deployments(e.namespace).Get(soon(e.T), api.VeleroDeployment, metav1.GetOptions{})
 	require.NoError(e, err)
 	return server
 }
@@ -134,7 +134,7 @@ func TestAdoptedAgentsKeepAllButTheirProgram(t *testing.T) {
 	s.installVelero("--use-node-agent", "--use-node-agent-windows", "--features=EnableCSI", "--pod-labels=team=storage",
 		"--node-agent-priority-class-name=agents", "--kubelet-root-dir=/data/kubelet")
 	s.edit(types.MergePatchType, `{"metadata":{"annotations":{"team":"storage"}},"spec":{"template":{"spec":{"nodeSelector":{"disk":"ssd"},"tolerations":[{"operator":"Exists"}]}}}}`)
-	linux, windows := s.agents(), s.daemonSet(deploy.WindowsDaemonSetName)
+	linux, windows := s.agents(), s.daemonSet(api.WindowsDaemonSetName)
 
 	out, err := s.helm("install", "lateen", chart, "--set=image.repository=example.test/lateen")
 	require.Error(t, err)
@@ -151,7 +151,7 @@ func TestAdoptedAgentsKeepAllButTheirProgram(t *testing.T) {
 	_, reported = s.succeeds("", "adopt", "--force", toV1)
 	require.Equal(t, ofWindowsToo, reported)
 	requireAdopted(t, linux, s.agents())
-	requireAdopted(t, windows, s.daemonSet(deploy.WindowsDaemonSetName))
+	requireAdopted(t, windows, s.daemonSet(api.WindowsDaemonSetName))
 
 	// The recipe by which Velero's server is told to wait for a year is a patch of the adopted agents.
 	s.edit(types.JSONPatchType, `[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--repo-maintenance-frequency=1h"},
@@ -165,7 +165,7 @@ func TestAdoptedAgentsKeepAllButTheirProgram(t *testing.T) {
 	require.Equal(t, losesArgument, reported)
 	linux.Spec.Template.Spec.Containers[0].Args = append(linux.Spec.Template.Spec.Containers[0].Args, "--log-level=debug")
 	require.Equal(t, asJSON(t, linux), asJSON(t, s.agents()))
-	require.Equal(t, asJSON(t, windows), asJSON(t, s.daemonSet(deploy.WindowsDaemonSetName)))
+	require.Equal(t, asJSON(t, windows), asJSON(t, s.daemonSet(api.WindowsDaemonSetName)))
 	s.requireGone(deploy.RBAC(s.namespace)...)
 	_, reported = s.fails("", "adopt", "--undo", "--force")
 	require.Contains(t, reported, "lateen adopt did not change it")

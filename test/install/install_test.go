@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
@@ -262,7 +263,7 @@ func TestVersionsAndNamesComeFromTheCluster(t *testing.T) {
 	require.Empty(t, reported)
 
 	patch := `[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"velero/velero:v1.99.0"}]`
-	_, err := s.kube.AppsV1().Deployments(s.namespace).Patch(soon(t), deploy.VeleroDeployment, types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
+	_, err := s.kube.AppsV1().Deployments(s.namespace).Patch(soon(t), api.VeleroDeployment, types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
 	require.NoError(t, err)
 	_, reported = s.succeeds("", "check") // it is no Problem
 	require.Equal(t, "Warning: Velero v1.99.0 is newer than 1.18, the newest version tested with Lateen; use a newer Lateen, or test a backup and a restore first\n", reported)

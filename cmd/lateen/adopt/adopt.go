@@ -56,9 +56,9 @@ type replacement struct{ before, after *unstructured.Unstructured }
 // agents returns the existing DaemonSets. For --undo, it returns only the adopted ones, if there are any.
 func (a *adoption) agents(ctx context.Context) ([]*unstructured.Unstructured, error) {
 	var found, adopted []*unstructured.Unstructured
-	for _, name := range []string{deploy.DaemonSetName, deploy.WindowsDaemonSetName} {
+	for _, name := range []string{api.DaemonSetName, api.WindowsDaemonSetName} {
 		agents, err := a.Dynamic.Resource(cluster.DaemonSets()).Namespace(a.Namespace).Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) && name == deploy.WindowsDaemonSetName {
+		if apierrors.IsNotFound(err) && name == api.WindowsDaemonSetName {
 			continue
 		}
 		if err != nil {
@@ -265,7 +265,7 @@ func (a *adoption) copyRights(ctx context.Context) (rights []*unstructured.Unstr
 // nil without one.
 func (a *adoption) server(ctx context.Context) (*appsv1.Deployment, error) {
 	deployments := a.Kube.AppsV1().Deployments(a.Namespace)
-	usual, err := deployments.Get(ctx, deploy.VeleroDeployment, metav1.GetOptions{})
+	usual, err := deployments.Get(ctx, api.VeleroDeployment, metav1.GetOptions{})
 	if err == nil || !apierrors.IsNotFound(err) {
 		return usual, err
 	}
@@ -304,7 +304,7 @@ func (a *adoption) serverArgs(ctx context.Context, velero corev1.PodTemplateSpec
 	if a.movers.Account {
 		args = append(args, deploy.MoverAccountFlag+"="+deploy.MoverAccountName)
 	}
-	if server != nil && server.Name == deploy.VeleroDeployment || len(velero.Spec.Containers) == 0 {
+	if server != nil && server.Name == api.VeleroDeployment || len(velero.Spec.Containers) == 0 {
 		return args, nil
 	}
 	args = append(args, "--mover-image="+velero.Spec.Containers[0].Image)
@@ -339,14 +339,14 @@ func (a *adoption) restrict(ctx context.Context, agents *unstructured.Unstructur
 		return nil, err
 	}
 	if server == nil {
-		return nil, fmt.Errorf("find Velero's server for --pod-policy: namespace %s has no Deployment %s, and not exactly one other that runs velero server", a.Namespace, deploy.VeleroDeployment)
+		return nil, fmt.Errorf("find Velero's server for --pod-policy: namespace %s has no Deployment %s, and not exactly one other that runs velero server", a.Namespace, api.VeleroDeployment)
 	}
 	template, err := readTemplate(agents)
 	if err != nil {
 		return nil, err
 	}
 	return append(wanted, deploy.PodPolicies(deploy.PodPolicy{
-		Namespace: a.Namespace, PodsDir: deploy.PodsDir(template), Mode: a.podPolicy, Movers: a.movers, Copies: a.copies,
+		Namespace: a.Namespace, PodsDir: config.PodsDir(template), Mode: a.podPolicy, Movers: a.movers, Copies: a.copies,
 		Inherited: deploy.InheritedFrom(server.Spec.Template.Spec, template.Spec),
 	})...), nil
 }

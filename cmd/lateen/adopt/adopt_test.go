@@ -57,7 +57,7 @@ func newInstallation(t *testing.T) *installation {
 	t.Helper()
 	i := &installation{T: t, kube: fake.NewClientset()}
 	var agents []runtime.Object
-	for _, name := range []string{deploy.DaemonSetName, deploy.WindowsDaemonSetName} {
+	for _, name := range []string{api.DaemonSetName, api.WindowsDaemonSetName} {
 		owner := velerosAgents(t, name, func(*corev1.PodSpec) {})
 		agents = append(agents, owner)
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "velero"}, Spec: corev1.PodSpec{ServiceAccountName: "velero"}}
@@ -174,7 +174,7 @@ func (i *installation) requireOthersDone(undo, released bool) {
 		require.Len(i, rights, 1)
 	}
 	lateens := 0
-	for _, name := range []string{deploy.DaemonSetName, deploy.WindowsDaemonSetName} {
+	for _, name := range []string{api.DaemonSetName, api.WindowsDaemonSetName} {
 		template, err := readTemplate(&unstructured.Unstructured{Object: state["DaemonSet "+name].(map[string]any)})
 		require.NoError(i, err)
 		if !strings.Contains(template.Spec.Containers[0].Image, "lateen") {
@@ -229,7 +229,7 @@ func TestAgentsThatCannotBeAdoptedAreLeftAsTheyAre(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			agents := velerosAgents(t, deploy.DaemonSetName, test.change)
+			agents := velerosAgents(t, api.DaemonSetName, test.change)
 			before := agents.Object["spec"]
 			a := adoption{Client: &cluster.Client{Kube: fake.NewClientset(), Namespace: "velero"}, options: options{image: "example.test/lateen:v1"}}
 			require.ErrorContains(t, a.adopt(t.Context(), agents), test.says)
@@ -251,7 +251,7 @@ func TestProbesUseThePortOfTheArguments(t *testing.T) {
 		"loopback by name":     {args: []string{"--metrics-address=localhost:8085"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			agents := velerosAgents(t, deploy.DaemonSetName, func(pod *corev1.PodSpec) {
+			agents := velerosAgents(t, api.DaemonSetName, func(pod *corev1.PodSpec) {
 				pod.Containers[0].Args = append(pod.Containers[0].Args, test.args...)
 				pod.Containers[0].Ports = []corev1.ContainerPort{{Name: "metrics", ContainerPort: deploy.MetricsPort}}
 			})

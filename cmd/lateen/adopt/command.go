@@ -188,7 +188,7 @@ func manifest(agents *unstructured.Unstructured) (*unstructured.Unstructured, er
 	}
 	named := *template.DeepCopy()
 	named.Spec.Containers[0].Command = []string{"/lateen"}
-	if agents.GetName() == deploy.WindowsDaemonSetName {
+	if agents.GetName() == api.WindowsDaemonSetName {
 		named.Spec.Containers[0].Command = []string{"/lateen.exe"}
 	}
 	manifest := &unstructured.Unstructured{Object: map[string]any{"spec": agents.DeepCopy().Object["spec"]}}
@@ -206,7 +206,7 @@ func (a *adoption) warnOf(agents *unstructured.Unstructured) {
 	if agents.GetLabels()["app.kubernetes.io/managed-by"] == "Helm" {
 		fmt.Fprintf(a.warnings, "Warning: DaemonSet %s is managed by Helm: the next helm upgrade restores Velero's agents, with server-side apply only by --force-conflicts; run lateen adopt again after it\n", agents.GetName())
 	}
-	if agents.GetName() == deploy.WindowsDaemonSetName {
+	if agents.GetName() == api.WindowsDaemonSetName {
 		fmt.Fprintf(a.warnings, "Warning: DaemonSet %s is adopted too: --lateen-image must also support Windows nodes\n", agents.GetName())
 	}
 }

@@ -23,7 +23,6 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/api"
-	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/reconcile"
 	"github.com/lateen-project/lateen/reconcile/capacity"
@@ -221,7 +220,7 @@ func (a *assembly) exposer() *exposer.Exposer {
 	exposing := &exposer.Exposer{
 		Client:       a.clients.kube,
 		Templates:    a.startup.Templates,
-		Paths:        exposer.HostPaths{Client: a.clients.kube, PodsDir: a.podsDir(), Mounted: a.Flags.HostPath, OS: a.startup.Node.OS},
+		Paths:        exposer.HostPaths{Client: a.clients.kube, PodsDir: a.startup.PodsDir, Mounted: a.Flags.HostPath, OS: a.startup.Node.OS},
 		Snapshots:    a.snapshots,
 		Source:       a.caches.Pod,
 		StorageClass: a.caches.StorageClass,
@@ -231,13 +230,6 @@ func (a *assembly) exposer() *exposer.Exposer {
 	}
 	exposing.SetSettings(a.startup.Settings())
 	return exposing
-}
-
-func (a *assembly) podsDir() string {
-	if a.startup.HostPods != "" {
-		return a.startup.HostPods
-	}
-	return objects.DefaultPodsDir
 }
 
 // moverLog writes the log of a mover between two log lines that name the mover.

@@ -130,7 +130,7 @@ func (a *assembly) self() *corev1.ObjectReference {
 	}
 	return &corev1.ObjectReference{
 		APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "DaemonSet",
-		Namespace: a.Flags.Namespace, Name: config.DaemonSetName,
+		Namespace: a.Flags.Namespace, Name: api.DaemonSetName,
 	}
 }
 

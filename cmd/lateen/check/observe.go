@@ -16,6 +16,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/exposer"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
@@ -30,21 +31,15 @@ type Installation struct {
 // Find reads the workloads of an installation. A missing DaemonSet or Deployment is no error.
 func Find(ctx context.Context, client kubernetes.Interface, namespace string) (*Installation, error) {
 	found := &Installation{Namespace: namespace}
-	agents, err := client.AppsV1().DaemonSets(namespace).Get(ctx, config.DaemonSetName, metav1.GetOptions{})
+	agents, err := client.AppsV1().DaemonSets(namespace).Get(ctx, api.DaemonSetName, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("get daemonset %s/%s: %w", namespace, config.DaemonSetName, err)
+		return nil, fmt.Errorf("get daemonset %s/%s: %w", namespace, api.DaemonSetName, err)
 	}
 	if err == nil {
 		found.Agents = &agents.Spec.Template
 	}
-	server, err := client.AppsV1().Deployments(namespace).Get(ctx, config.VeleroDeployment, metav1.GetOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("get deployment %s/%s: %w", namespace, config.VeleroDeployment, err)
-	}
-	if err == nil {
-		found.Server = &server.Spec.Template
-	}
-	return found, nil
+	found.Server, err = config.ReadServer(ctx, client, namespace)
+	return found, err
 }
 
 // Flag returns the value of a flag on the agents' command line; empty if the flag is not set.
@@ -77,7 +72,7 @@ func (i *Installation) MoverImage() string {
 func (i *Installation) Documents(ctx context.Context, client kubernetes.Interface, nodeAgent, repository, maintenance string) ([]Document, error) {
 	if i.Agents == nil && cmp.Or(nodeAgent, repository, maintenance) == "" {
 		return nil, fmt.Errorf("find the ConfigMaps: DaemonSet %s/%s, which names them, does not exist; name them with --node-agent-configmap and --backup-repository-configmap, a namespace with -n, or a file with -f",
-			i.Namespace, config.DaemonSetName)
+			i.Namespace, api.DaemonSetName)
 	}
 	var documents []Document
 	jobs, by := i.Maintenance()

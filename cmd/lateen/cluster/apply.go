@@ -246,7 +246,7 @@ const DiagnoseTimeout = 5 * time.Second
 
 // UntilReady waits for the server and the agents' DaemonSets, and prints the number of their ready pods.
 func (c *Client) UntilReady(ctx context.Context, agents ...string) error {
-	if err := c.rollout(ctx, "deployments", deploy.VeleroDeployment, deploymentPods); err != nil {
+	if err := c.rollout(ctx, "deployments", api.VeleroDeployment, deploymentPods); err != nil {
 		return err
 	}
 	for _, name := range agents {
@@ -260,7 +260,7 @@ func (c *Client) UntilReady(ctx context.Context, agents ...string) error {
 // agentsReady waits until the DaemonSet has a node and every agent is ready. Only a cluster without Windows nodes
 // needs no agent on Windows.
 func (c *Client) agentsReady(ctx context.Context, name string) error {
-	if name == deploy.WindowsDaemonSetName {
+	if name == api.WindowsDaemonSetName {
 		windows, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: corev1.LabelOSStable + "=" + string(corev1.Windows), Limit: 1})
 		if err != nil {
 			return fmt.Errorf("wait for DaemonSet %s: list nodes: %w", name, err)

@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/truncate"
 )
 
@@ -43,7 +44,7 @@ type Flags struct {
 
 // Add declares the flags of a command that changes a cluster.
 func (f *Flags) Add(flags *pflag.FlagSet) {
-	flags.StringVarP(&f.Namespace, "namespace", "n", deploy.DefaultNamespace, "namespace of Velero")
+	flags.StringVarP(&f.Namespace, "namespace", "n", api.DefaultNamespace, "namespace of Velero")
 	f.addKube(flags)
 }
 
@@ -84,7 +85,7 @@ func (f *Flags) loading(overrides *clientcmd.ConfigOverrides) clientcmd.ClientCo
 
 // ViewNamespace returns the namespace of a read-only command.
 func (f *Flags) ViewNamespace() string {
-	return cmp.Or(f.Namespace, os.Getenv("VELERO_NAMESPACE"), deploy.DefaultNamespace)
+	return cmp.Or(f.Namespace, os.Getenv("VELERO_NAMESPACE"), api.DefaultNamespace)
 }
 
 // Config returns the configuration of clients of the cluster.

@@ -35,7 +35,7 @@ func Load(ctx context.Context, client kubernetes.Interface, options Options, clo
 		client: client, options: options, budget: newBudget(clock, options.StartupTimeout),
 		workloads: map[workload]*corev1.PodTemplateSpec{},
 	}
-	startup := &Startup{}
+	startup := &Startup{PodsDir: objects.DefaultPodsDir}
 	l.agents = &startup.Agents
 	for _, step := range []func(context.Context, *Startup) error{
 		l.readNode, l.checkResources, l.readConfigMap, l.readTemplates, l.findMaintenance, l.readRepository, l.checkCache, l.checkCopies,
@@ -226,11 +226,10 @@ type Startup struct {
 	ConfigMap *corev1.ConfigMap   // of the node-agent, as read at the start; nil if there is none
 	// base of the mover pods; always for linux, for windows if agents run there
 	Templates map[corev1.OSName]objects.Template
-	// the kubelet's pods directory on the host; empty if no manifest names it
-	HostPods string
-	Agents   int                 // number of nodes that should have an agent
-	Node     Node                // of the agent
-	Priority priority.Resolution // of the movers' priority class
+	PodsDir   string              // the kubelet's, on the host
+	Agents    int                 // number of nodes that should have an agent
+	Node      Node                // of the agent
+	Priority  priority.Resolution // of the movers' priority class
 
 	MaintenanceConfigMap string  // of maintenance jobs; read again for each job
 	MaintenanceNamedBy   NamedBy // the workload whose flag names it; empty if none does
@@ -258,8 +257,8 @@ type NamedBy string
 
 // The workloads whose flag may name it.
 const (
-	NamedByAgents NamedBy = "DaemonSet " + DaemonSetName
-	NamedByServer NamedBy = "Deployment " + VeleroDeployment
+	NamedByAgents NamedBy = "DaemonSet " + api.DaemonSetName
+	NamedByServer NamedBy = "Deployment " + api.VeleroDeployment
 )
 
 const (

@@ -143,7 +143,7 @@ func TestLoadOfEverything(t *testing.T) {
 	require.Equal(t, settings, got.Settings())
 	require.Equal(t, "velero:server", got.Templates[corev1.Linux].Image)
 	require.Equal(t, "velero-server", got.Templates[corev1.Linux].ServiceAccount)
-	require.Equal(t, "/data/kubelet/pods", got.HostPods)
+	require.Equal(t, "/data/kubelet/pods", got.PodsDir)
 	require.Equal(t, []string{"scratch", "cloud-credentials"}, []string{got.Templates[corev1.Linux].Volumes[0].Name, got.Templates[corev1.Linux].Volumes[1].Name})
 	for _, action := range client.Actions() {
 		if action.GetResource().Resource != "selfsubjectaccessreviews" {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
@@ -41,7 +42,7 @@ func MaintenanceConfigMap(own string, server *corev1.PodTemplateSpec) (name stri
 // findMaintenance finds the ConfigMap of maintenance jobs without another request. The Deployment is already read if
 // movers inherit from it.
 func (l loader) findMaintenance(_ context.Context, startup *Startup) error {
-	server := l.workloads[workload{deployments, VeleroDeployment}]
+	server := l.workloads[workload{deployments, api.VeleroDeployment}]
 	startup.MaintenanceConfigMap, startup.MaintenanceNamedBy = MaintenanceConfigMap(l.options.MaintenanceConfigMap, server)
 	return nil
 }
@@ -65,12 +66,12 @@ func FlagOf(containers []corev1.Container, flag string) (value string) {
 
 // ReadServer reads the current pod template of Velero's Deployment; nil if the Deployment does not exist.
 func ReadServer(ctx context.Context, client kubernetes.Interface, namespace string) (*corev1.PodTemplateSpec, error) {
-	server, err := client.AppsV1().Deployments(namespace).Get(ctx, VeleroDeployment, metav1.GetOptions{})
+	server, err := client.AppsV1().Deployments(namespace).Get(ctx, api.VeleroDeployment, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("get deployment %s: %w", VeleroDeployment, err)
+		return nil, fmt.Errorf("get deployment %s/%s: %w", namespace, api.VeleroDeployment, err)
 	}
 	return &server.Spec.Template, nil
 }
@@ -111,7 +112,7 @@ func ReadMaintenance(ctx context.Context, client kubernetes.Interface, options O
 func JobTemplate(server corev1.PodTemplateSpec, options Options) (objects.JobTemplate, error) {
 	template, err := inheritServer(server)
 	if err != nil {
-		return objects.JobTemplate{}, fmt.Errorf("inherit from deployment %s: %w", VeleroDeployment, err)
+		return objects.JobTemplate{}, fmt.Errorf("inherit from deployment %s: %w", api.VeleroDeployment, err)
 	}
 	template.Image = cmp.Or(options.MoverImage, template.Image)
 	template.ServiceAccount = cmp.Or(options.MoverServiceAccount, template.ServiceAccount)

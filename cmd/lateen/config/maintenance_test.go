@@ -84,7 +84,7 @@ func TestJobsTakeTheConfigMapOfTheServersFlag(t *testing.T) {
 	require.Nil(t, none)
 	fault(client, "deployments", 0, refused())
 	_, err = config.ReadServer(t.Context(), client, "velero")
-	require.ErrorContains(t, err, "get deployment velero: ")
+	require.ErrorContains(t, err, "get deployment velero/velero: ")
 }
 
 func TestLoadFindsTheConfigMapOfMaintenanceJobsWithoutAnotherRequest(t *testing.T) {

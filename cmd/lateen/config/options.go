@@ -18,22 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/reconcile/transfer"
-)
-
-const (
-	// DaemonSetName is the DaemonSet by which Velero detects a node-agent (Velero's pkg/nodeagent). It is also the
-	// default template of movers.
-	DaemonSetName = "node-agent"
-	// WindowsDaemonSetName is the DaemonSet of the node-agent on Windows nodes.
-	WindowsDaemonSetName = "node-agent-windows"
-	// VeleroDeployment is the name that `velero install` gives to Velero's server.
-	VeleroDeployment = "velero"
-	// DefaultHostPath is the mount path of the kubelet's pods directory in Velero's manifests of the node-agent.
-	DefaultHostPath = "/host_pods"
-
-	// defaultNamespace is the default namespace of `velero install`.
-	defaultNamespace = "velero"
 )
 
 // Values of --mover-template: a DaemonSet by its well-known name, or a Deployment by any name.
@@ -102,7 +88,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&o.KubeAPIBurst, "kube-api-burst", 200, "maximum burst of requests to the API server")
 	flags.StringVar(&o.HostPath, "host-path", "", "mount path of the kubelet's pods directory in this container; "+
 		"if not set, volume paths are derived from pods, claims and volumes")
-	flags.Lookup("host-path").NoOptDefVal = DefaultHostPath
+	flags.Lookup("host-path").NoOptDefVal = api.HostPodsMount
 	flags.StringVar(&o.MaintenanceConfigMap, "repo-maintenance-job-configmap", "", "ConfigMap with the configuration of maintenance jobs, read for each job (default: that of Deployment velero)")
 	flags.DurationVar(&o.MaintenanceFrequency, "repo-maintenance-frequency", 0, "maintenance interval of all repositories (default: that of each repository)")
 	flags.IntVar(&o.MaintenanceConcurrency, "repo-maintenance-concurrency", 3, "concurrent maintenance jobs in the cluster; 0 leaves maintenance to Velero's server")
@@ -185,7 +171,7 @@ func logFormats() []string { return []string{"text", "json"} }
 // variable and its fix.
 func (o *Options) Complete(getenv func(string) string) error {
 	o.NodeName, o.PodUID, o.PodName = getenv("NODE_NAME"), getenv("POD_UID"), getenv("HOSTNAME")
-	o.Namespace = cmp.Or(o.Namespace, getenv("VELERO_NAMESPACE"), defaultNamespace)
+	o.Namespace = cmp.Or(o.Namespace, getenv("VELERO_NAMESPACE"), api.DefaultNamespace)
 	o.MoverTemplate = cmp.Or(o.MoverTemplate, templateDaemonSet)
 	wrong := slices.Concat(o.checkNames(), o.checkNumbers(), o.checkChoices())
 	if len(wrong) > 0 {
@@ -260,7 +246,7 @@ func (o *Options) checkChoices() []string {
 	}
 	// mount paths on Windows may lack a drive
 	if o.HostPath != "" && !filepath.IsAbs(o.HostPath) && !path.IsAbs(o.HostPath) {
-		wrong.add("--host-path %q is not absolute: use the mount path of the kubelet's pods directory, such as %s", o.HostPath, DefaultHostPath)
+		wrong.add("--host-path %q is not absolute: use the mount path of the kubelet's pods directory, such as %s", o.HostPath, api.HostPodsMount)
 	}
 	return wrong
 }

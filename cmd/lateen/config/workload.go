@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -35,9 +36,9 @@ func (o *Options) workload(os corev1.OSName) (workload, error) {
 // agentsOn returns the DaemonSet of the agents on nodes with this operating system.
 func agentsOn(os corev1.OSName) workload {
 	if os == corev1.Windows {
-		return workload{daemonSets, WindowsDaemonSetName}
+		return workload{daemonSets, api.WindowsDaemonSetName}
 	}
-	return workload{daemonSets, DaemonSetName}
+	return workload{daemonSets, api.DaemonSetName}
 }
 
 // readTemplates reads the template of movers for each operating system. Velero installs agents on Windows only on
@@ -68,7 +69,7 @@ func (l loader) readTemplates(ctx context.Context, startup *Startup) error {
 		if agents != nil {
 			AddPlacement(&template, *agents)
 			if startup.Node.OS == os {
-				startup.HostPods = HostPods(*agents)
+				startup.PodsDir = PodsDir(*agents)
 			}
 		}
 		startup.Templates[os] = template
@@ -136,7 +137,7 @@ func (l loader) readPodTemplate(ctx context.Context, w workload) (*corev1.PodTem
 func (l loader) takeIdentity(ctx context.Context, startup *Startup) error {
 	image, account := l.options.MoverImage, l.options.MoverServiceAccount
 	if image == "" || account == "" {
-		server, err := l.podTemplate(ctx, workload{deployments, VeleroDeployment})
+		server, err := l.podTemplate(ctx, workload{deployments, api.VeleroDeployment})
 		if err != nil {
 			return err
 		}
@@ -156,7 +157,7 @@ func (l loader) takeIdentity(ctx context.Context, startup *Startup) error {
 // exception, because it belongs to the agent itself.
 func (l loader) withoutServer(startup *Startup) error {
 	if l.options.MoverTemplate == templateDaemonSet && l.options.MoverServiceAccount == "" {
-		return errors.New("find the ServiceAccount of movers: Deployment " + l.options.Namespace + "/" + VeleroDeployment +
+		return errors.New("find the ServiceAccount of movers: Deployment " + l.options.Namespace + "/" + api.VeleroDeployment +
 			" does not exist; set --mover-service-account and --mover-image")
 	}
 	for os, template := range startup.Templates {
@@ -166,7 +167,7 @@ func (l loader) withoutServer(startup *Startup) error {
 	}
 	linux := startup.Templates[corev1.Linux]
 	startup.Problems = append(startup.Problems, configmap.Problem{
-		Section: configmap.SectionMoverTemplate, Path: l.object(workload{deployments, VeleroDeployment}).String(), Reason: configmap.Missing,
+		Section: configmap.SectionMoverTemplate, Path: l.object(workload{deployments, api.VeleroDeployment}).String(), Reason: configmap.Missing,
 		Message: fmt.Sprintf("does not exist, so movers run image %s as ServiceAccount %s; set them with --mover-image and --mover-service-account",
 			linux.Image, cmp.Or(linux.ServiceAccount, "default")),
 	})
@@ -187,15 +188,13 @@ func serverContainer(pod corev1.PodSpec) []corev1.Container {
 	if len(pod.Containers) == 0 {
 		return nil
 	}
-	at := max(0, slices.IndexFunc(pod.Containers, func(c corev1.Container) bool { return c.Name == VeleroDeployment }))
+	at := max(0, slices.IndexFunc(pod.Containers, func(c corev1.Container) bool { return c.Name == api.VeleroDeployment }))
 	return pod.Containers[at : at+1]
 }
 
-// Volumes of Velero's DaemonSet that mount host directories. A mover gets only the one volume that it moves.
-const (
-	hostPodsVolume    = "host-pods"
-	hostPluginsVolume = "host-plugins"
-)
+// hostPluginsVolume is a volume of Velero's DaemonSet, like api.HostPodsVolume. A mover gets only the one volume that it
+// moves.
+const hostPluginsVolume = "host-plugins"
 
 // Labels, annotations and taints that cloud providers use for the identity and the placement of a pod
 // (velero-protocol 2.1).
@@ -243,18 +242,18 @@ func AddPlacement(template *objects.Template, agents corev1.PodTemplateSpec) {
 	}
 }
 
-// HostPods returns the kubelet's pods directory on the host, from the volume host-pods of a node-agent. It is empty
+// PodsDir returns the kubelet's pods directory on the host, from the volume host-pods of a node-agent; the default one
 // if the template has no such volume.
-func HostPods(template corev1.PodTemplateSpec) string {
+func PodsDir(template corev1.PodTemplateSpec) string {
 	for _, volume := range template.Spec.Volumes {
-		if volume.Name == hostPodsVolume && volume.HostPath != nil {
+		if volume.Name == api.HostPodsVolume && volume.HostPath != nil {
 			return volume.HostPath.Path
 		}
 	}
-	return ""
+	return objects.DefaultPodsDir
 }
 
-func hosts(volume string) bool { return volume == hostPodsVolume || volume == hostPluginsVolume }
+func hosts(volume string) bool { return volume == api.HostPodsVolume || volume == hostPluginsVolume }
 
 // logArgs returns the log flags as one token each, whether the arguments have one token or two.
 func logArgs(arguments []string) ([]string, error) {

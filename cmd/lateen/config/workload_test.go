@@ -65,7 +65,7 @@ func TestLoadOfTheMoversIdentity(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, test.image, got.Templates[corev1.Linux].Image)
 			require.Equal(t, test.account, got.Templates[corev1.Linux].ServiceAccount)
-			require.Equal(t, "/data/kubelet/pods", got.HostPods)
+			require.Equal(t, "/data/kubelet/pods", got.PodsDir)
 			if test.problem == "" {
 				require.Empty(t, got.Problems)
 				return
@@ -101,7 +101,7 @@ func TestLoadOnAWindowsNode(t *testing.T) {
 	got, err := config.Load(t.Context(), client, options(t), newHasty())
 	require.NoError(t, err)
 	require.Equal(t, corev1.Windows, got.Node.OS)
-	require.Equal(t, `C:\kubelet\pods`, got.HostPods)
+	require.Equal(t, `C:\kubelet\pods`, got.PodsDir)
 	require.Len(t, got.Templates, 2)
 }
 
@@ -135,7 +135,7 @@ func TestLoadOfTemplatesByOperatingSystem(t *testing.T) {
 				require.Equal(t, "velero:server", template.Image)
 				require.Equal(t, "velero-server", template.ServiceAccount)
 			}
-			require.Equal(t, "/data/kubelet/pods", got.HostPods, "that of the node's own operating system")
+			require.Equal(t, "/data/kubelet/pods", got.PodsDir, "that of the node's own operating system")
 			workloads := 3
 			if slices.Contains(test.arguments, "--mover-template=deployment/other") {
 				workloads = 4
@@ -162,7 +162,7 @@ func TestLoadWithoutDaemonSetConfinesNoMover(t *testing.T) {
 	require.NoError(t, client.AppsV1().DaemonSets("velero").Delete(t.Context(), "node-agent", metav1.DeleteOptions{}))
 	got, err := config.Load(t.Context(), client, options(t, "--mover-template=deployment/velero"), newHasty())
 	require.NoError(t, err)
-	require.Empty(t, got.HostPods)
+	require.Equal(t, objects.DefaultPodsDir, got.PodsDir)
 	require.Empty(t, got.Templates[corev1.Linux].AgentTolerations)
 }
 
@@ -184,7 +184,7 @@ func TestLoadImageComesFromTheContainerOfTheServer(t *testing.T) {
 }
 
 func TestLoadCountsTheAgents(t *testing.T) {
-	client := installation("", changed(config.DaemonSetName, func(agents *appsv1.DaemonSet) { agents.Status.DesiredNumberScheduled = 500 }))
+	client := installation("", changed(api.DaemonSetName, func(agents *appsv1.DaemonSet) { agents.Status.DesiredNumberScheduled = 500 }))
 	windows := windowsAgents()
 	windows.Status.DesiredNumberScheduled = 7
 	require.NoError(t, client.Tracker().Add(windows))
@@ -302,11 +302,11 @@ func TestInheritNeedsOneContainer(t *testing.T) {
 	}
 }
 
-func TestHostPods(t *testing.T) {
-	require.Equal(t, "/data/kubelet/pods", config.HostPods(velerosTemplate()))
-	require.Empty(t, config.HostPods(corev1.PodTemplateSpec{}))
+func TestPodsDir(t *testing.T) {
+	require.Equal(t, "/data/kubelet/pods", config.PodsDir(velerosTemplate()))
+	require.Equal(t, "/var/lib/kubelet/pods", config.PodsDir(corev1.PodTemplateSpec{}))
 	elsewhere := corev1.PodTemplateSpec{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "host-pods"}}}}
-	require.Empty(t, config.HostPods(elsewhere), "only a directory of the host counts")
+	require.Equal(t, "/var/lib/kubelet/pods", config.PodsDir(elsewhere), "only a directory of the host counts")
 }
 
 var update = flag.Bool("update", false, "rewrite the golden files")

@@ -23,6 +23,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // NewCommand returns `lateen install`. The user agent is that of all its requests.
@@ -113,9 +114,9 @@ func (o *options) daemonSets() []string {
 	case !o.useNodeAgent:
 		return nil
 	case o.agent.Windows:
-		return []string{deploy.DaemonSetName, deploy.WindowsDaemonSetName}
+		return []string{api.DaemonSetName, api.WindowsDaemonSetName}
 	}
-	return []string{deploy.DaemonSetName}
+	return []string{api.DaemonSetName}
 }
 
 // manifests returns the definitions, and the remaining objects.
@@ -207,19 +208,19 @@ func (o *options) keepFrequency(ctx context.Context, client *cluster.Client) err
 	if !o.apply || o.crdsOnly || !o.useNodeAgent || o.frequencyGiven || o.maintain > 0 {
 		return nil
 	}
-	agents, err := client.Kube.AppsV1().DaemonSets(client.Namespace).Get(ctx, deploy.DaemonSetName, metav1.GetOptions{})
+	agents, err := client.Kube.AppsV1().DaemonSets(client.Namespace).Get(ctx, api.DaemonSetName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("get DaemonSet %s: %w", deploy.DaemonSetName, err)
+		return fmt.Errorf("get DaemonSet %s: %w", api.DaemonSetName, err)
 	}
 	frequency, err := time.ParseDuration(config.FlagOf(agents.Spec.Template.Spec.Containers, deploy.MaintenanceFrequencyFlag))
 	if err != nil || frequency <= 0 {
 		return nil //nolint:nilerr // no valid frequency is set
 	}
 	o.agent.MaintenanceFrequency = frequency
-	fmt.Fprintf(client.Out, "DaemonSet %s keeps %s=%s\n", deploy.DaemonSetName, deploy.MaintenanceFrequencyFlag, frequency)
+	fmt.Fprintf(client.Out, "DaemonSet %s keeps %s=%s\n", api.DaemonSetName, deploy.MaintenanceFrequencyFlag, frequency)
 	o.server.Args = o.serverArgs()
 	return nil
 }

@@ -26,7 +26,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/deploy"
@@ -111,8 +110,8 @@ func (c *Clients) sources(namespace string) []source {
 		from(view.ResourceEvents, namespace, &corev1.Event{}, core.Events(namespace), metav1.ListOptions{FieldSelector: "type=" + corev1.EventTypeWarning}),
 		from("jobs.batch", namespace, &batchv1.Job{}, c.kube.BatchV1().Jobs(namespace), metav1.ListOptions{LabelSelector: api.LabelRepository}),
 		from(view.ResourceLeases, namespace, &coordinationv1.Lease{}, c.kube.CoordinationV1().Leases(namespace), named(deploy.CoordinatorLease)),
-		from(view.ResourceDaemonSets, namespace, &appsv1.DaemonSet{}, c.kube.AppsV1().DaemonSets(namespace), named(config.DaemonSetName)),
-		from("deployments.apps", namespace, &appsv1.Deployment{}, c.kube.AppsV1().Deployments(namespace), named(config.VeleroDeployment)),
+		from(view.ResourceDaemonSets, namespace, &appsv1.DaemonSet{}, c.kube.AppsV1().DaemonSets(namespace), named(api.DaemonSetName)),
+		from("deployments.apps", namespace, &appsv1.Deployment{}, c.kube.AppsV1().Deployments(namespace), named(api.VeleroDeployment)),
 		from(view.ResourceNodes, "", &corev1.Node{}, core.Nodes(), all),
 		from(view.ResourcePriorityClasses, "", &schedulingv1.PriorityClass{}, c.kube.SchedulingV1().PriorityClasses(), all),
 	)

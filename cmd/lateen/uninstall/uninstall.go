@@ -21,7 +21,6 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/adopt"
 	"github.com/lateen-project/lateen/cmd/lateen/cluster"
-	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/truncate"
 )
@@ -235,9 +234,9 @@ func allFinalized() []finalized {
 // workload returns the workload that removes the finalizers.
 func (f finalized) workload() (resource, name string) {
 	if f.server {
-		return "deployments", deploy.VeleroDeployment
+		return "deployments", api.VeleroDeployment
 	}
-	return "daemonsets", deploy.DaemonSetName
+	return "daemonsets", api.DaemonSetName
 }
 
 // withFinalizers lists the objects that have finalizers.

@@ -180,73 +180,81 @@ func (o *Options) Complete(getenv func(string) string) error {
 	return nil
 }
 
-func (o *Options) checkNames() []string {
-	var wrong validationErrors
+func (o *Options) checkNames() (wrong []string) {
 	if o.NodeName == "" {
-		wrong.add("NODE_NAME is not set: it must name the node of this agent; " +
+		wrong = append(wrong, "NODE_NAME is not set: it must name the node of this agent; "+
 			"in a DaemonSet, set env NODE_NAME to valueFrom.fieldRef.fieldPath spec.nodeName")
-	} else if bad := validation.IsDNS1123Subdomain(o.NodeName); len(bad) > 0 {
-		wrong.add("NODE_NAME %q is not a valid node name: %s", o.NodeName, bad[0])
 	}
-	if bad := validation.IsDNS1123Label(o.Namespace); len(bad) > 0 {
-		wrong.add("--namespace (or VELERO_NAMESPACE) %q is not a valid namespace name: %s", o.Namespace, bad[0])
+	for _, name := range []struct {
+		from, value, of string
+		invalid         func(string) []string
+	}{
+		{"NODE_NAME", o.NodeName, "node", validation.IsDNS1123Subdomain},
+		{"--namespace (or VELERO_NAMESPACE)", o.Namespace, "namespace", validation.IsDNS1123Label},
+		{"--node-agent-configmap", o.NodeAgentConfigMap, "object", validation.IsDNS1123Subdomain},
+		{"--backup-repository-configmap", o.BackupRepositoryConfigMap, "object", validation.IsDNS1123Subdomain},
+		{"--repo-maintenance-job-configmap", o.MaintenanceConfigMap, "object", validation.IsDNS1123Subdomain},
+		{"--mover-service-account", o.MoverServiceAccount, "object", validation.IsDNS1123Subdomain},
+	} {
+		if bad := name.invalid(name.value); name.value != "" && len(bad) > 0 {
+			wrong = append(wrong, fmt.Sprintf("%s %q is not a valid %s name: %s", name.from, name.value, name.of, bad[0]))
+		}
 	}
-	wrong.name("--node-agent-configmap", o.NodeAgentConfigMap)
-	wrong.name("--backup-repository-configmap", o.BackupRepositoryConfigMap)
-	wrong.name("--repo-maintenance-job-configmap", o.MaintenanceConfigMap)
-	wrong.name("--mover-service-account", o.MoverServiceAccount)
 	if strings.ContainsAny(o.MoverImage, " \t\r\n") {
-		wrong.add("--mover-image %q contains white space: use repository:tag or repository@digest", o.MoverImage)
+		wrong = append(wrong, fmt.Sprintf("--mover-image %q contains white space: use repository:tag or repository@digest", o.MoverImage))
 	}
 	if _, err := o.workload(""); err != nil {
-		wrong.add("%v", err)
+		wrong = append(wrong, err.Error())
 	}
 	return wrong
 }
 
-func (o *Options) checkNumbers() []string {
-	var wrong validationErrors
-	wrong.atLeast("--mover-retries", o.MoverRetries, 0)
-	wrong.atLeast("--workers", o.Workers, 1)
-	wrong.atLeast("--kube-api-burst", o.KubeAPIBurst, 1)
-	if !(o.KubeAPIQPS > 0) { // NaN is rejected too
-		wrong.add("--kube-api-qps is %v: use a number greater than 0", o.KubeAPIQPS)
+func (o *Options) checkNumbers() (wrong []string) {
+	for _, number := range []struct {
+		flag  string
+		value any
+		valid bool
+		use   string
+	}{
+		{"--mover-retries", o.MoverRetries, o.MoverRetries >= 0, "0 or more"},
+		{"--workers", o.Workers, o.Workers >= 1, "1 or more"},
+		{"--kube-api-burst", o.KubeAPIBurst, o.KubeAPIBurst >= 1, "1 or more"},
+		{"--kube-api-qps", o.KubeAPIQPS, o.KubeAPIQPS > 0, "a number greater than 0"}, // NaN is not
+		{"--resource-timeout", o.ResourceTimeout, o.ResourceTimeout > 0, "a duration greater than 0, such as 10m"},
+		{"--data-mover-prepare-timeout", o.DataMoverPrepareTimeout, o.DataMoverPrepareTimeout > 0, "a duration greater than 0, such as 10m"},
+		{"--startup-timeout", o.StartupTimeout, o.StartupTimeout > 0, "a duration greater than 0, such as 10m"},
+		{"--repo-maintenance-concurrency", o.MaintenanceConcurrency, o.MaintenanceConcurrency >= 0, "0 or more"},
+		{"--repo-maintenance-timeout", o.MaintenanceTimeout, o.MaintenanceTimeout >= time.Second, "1s or more, such as 12h"},
+		{"--repo-maintenance-frequency", o.MaintenanceFrequency, o.MaintenanceFrequency >= 0, "0 or more, such as 24h"},
+		{"--finished-ttl", o.FinishedTTL, o.FinishedTTL >= 0, "0 to keep finished transfers, or a duration such as 168h"},
+		{"--cancel-grace", o.CancelGrace, o.CancelGrace >= 0, "0 or more, such as 5m"},
+		{"--stall-timeout", o.StallTimeout, o.StallTimeout == 0 || o.StallTimeout >= time.Second, "0 for no limit, or 1s or more, such as 2h"},
+	} {
+		if !number.valid {
+			wrong = append(wrong, fmt.Sprintf("%s is %v: use %s", number.flag, number.value, number.use))
+		}
 	}
-	wrong.positive("--resource-timeout", o.ResourceTimeout)
-	wrong.positive("--data-mover-prepare-timeout", o.DataMoverPrepareTimeout)
-	wrong.positive("--startup-timeout", o.StartupTimeout)
-	wrong.atLeast("--repo-maintenance-concurrency", o.MaintenanceConcurrency, 0)
-	if o.MaintenanceTimeout < time.Second {
-		wrong.add("--repo-maintenance-timeout is %s: use 1s or more, such as 12h", o.MaintenanceTimeout)
-	}
-	if o.MaintenanceFrequency < 0 {
-		wrong.add("--repo-maintenance-frequency is %s: use 0 or more, such as 24h", o.MaintenanceFrequency)
+	return wrong
+}
+
+func (o *Options) checkChoices() (wrong []string) {
+	for _, choice := range []struct {
+		flag, value string
+		known       []string
+	}{{"--log-level", o.LogLevel, logLevels()}, {"--log-format", o.LogFormat, logFormats()}} {
+		if !slices.Contains(choice.known, choice.value) {
+			wrong = append(wrong, fmt.Sprintf("%s %q is unknown: use %s", choice.flag, choice.value, configmap.OneOf(choice.known)))
+		}
 	}
 	if _, _, err := o.Window(); err != nil {
-		wrong.add("--repo-maintenance-window %q is invalid: %v", o.MaintenanceWindow, err)
+		wrong = append(wrong, fmt.Sprintf("--repo-maintenance-window %q is invalid: %v", o.MaintenanceWindow, err))
 	}
-	if o.FinishedTTL < 0 {
-		wrong.add("--finished-ttl is %s: use 0 to keep finished transfers, or a duration such as 168h", o.FinishedTTL)
-	}
-	if o.CancelGrace < 0 {
-		wrong.add("--cancel-grace is %s: use 0 or more, such as 5m", o.CancelGrace)
-	}
-	if o.StallTimeout != 0 && o.StallTimeout < time.Second {
-		wrong.add("--stall-timeout is %s: use 0 for no limit, or 1s or more, such as 2h", o.StallTimeout)
-	}
-	return wrong
-}
-
-func (o *Options) checkChoices() []string {
-	var wrong validationErrors
-	wrong.choice("--log-level", o.LogLevel, logLevels())
-	wrong.choice("--log-format", o.LogFormat, logFormats())
 	if err := checkAddress(o.MetricsAddress); err != nil {
-		wrong.add("--metrics-address %q is invalid (%v): use host:port or :port", o.MetricsAddress, err)
+		wrong = append(wrong, fmt.Sprintf("--metrics-address %q is invalid (%v): use host:port or :port", o.MetricsAddress, err))
 	}
 	// mount paths on Windows may lack a drive
 	if o.HostPath != "" && !filepath.IsAbs(o.HostPath) && !path.IsAbs(o.HostPath) {
-		wrong.add("--host-path %q is not absolute: use the mount path of the kubelet's pods directory, such as %s", o.HostPath, api.HostPodsMount)
+		wrong = append(wrong, fmt.Sprintf("--host-path %q is not absolute: use the mount path of the kubelet's pods directory, such as %s", o.HostPath, api.HostPodsMount))
 	}
 	return wrong
 }
@@ -260,39 +268,4 @@ func checkAddress(address string) error {
 		return fmt.Errorf("port %q is not a number from 0 to 65535", port)
 	}
 	return nil
-}
-
-// validationErrors are sentences about invalid flags.
-type validationErrors []string
-
-func (v *validationErrors) add(format string, args ...any) {
-	*v = append(*v, fmt.Sprintf(format, args...))
-}
-
-// name accepts an empty value: the flag is not set.
-func (v *validationErrors) name(flag, value string) {
-	if value == "" {
-		return
-	}
-	if bad := validation.IsDNS1123Subdomain(value); len(bad) > 0 {
-		v.add("%s %q is not a valid object name: %s", flag, value, bad[0])
-	}
-}
-
-func (v *validationErrors) atLeast(flag string, value, least int) {
-	if value < least {
-		v.add("%s is %d: use %d or more", flag, value, least)
-	}
-}
-
-func (v *validationErrors) positive(flag string, value time.Duration) {
-	if value <= 0 {
-		v.add("%s is %s: use a duration greater than 0, such as 10m", flag, value)
-	}
-}
-
-func (v *validationErrors) choice(flag, value string, known []string) {
-	if !slices.Contains(known, value) {
-		v.add("%s %q is unknown: use %s", flag, value, configmap.OneOf(known))
-	}
 }

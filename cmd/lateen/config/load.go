@@ -33,7 +33,7 @@ import (
 func Load(ctx context.Context, client kubernetes.Interface, options Options, clock clock.Clock) (*Startup, error) {
 	l := loader{
 		client: client, options: options, budget: newBudget(clock, options.StartupTimeout),
-		workloads: map[workload]*corev1.PodTemplateSpec{},
+		workloads: map[object]*corev1.PodTemplateSpec{},
 	}
 	startup := &Startup{PodsDir: objects.DefaultPodsDir}
 	l.agents = &startup.Agents
@@ -49,7 +49,7 @@ func Load(ctx context.Context, client kubernetes.Interface, options Options, clo
 }
 
 func (l loader) readNode(ctx context.Context, startup *Startup) error {
-	node, err := get(ctx, l, l.nodeObject(), l.client.CoreV1().Nodes().Get)
+	node, err := get(ctx, l, object{resource: "nodes", name: l.options.NodeName}, l.client.CoreV1().Nodes().Get)
 	if err != nil {
 		return err
 	}
@@ -183,8 +183,8 @@ type loader struct {
 	client    kubernetes.Interface
 	options   Options
 	budget    budget
-	workloads map[workload]*corev1.PodTemplateSpec // the workloads read so far; nil for a missing one
-	agents    *int                                 // sums up what their DaemonSets want
+	workloads map[object]*corev1.PodTemplateSpec // the workloads read so far; nil for a missing one
+	agents    *int                               // sums up what their DaemonSets want
 }
 
 // get reads one object within the budget; nil if it does not exist.
@@ -203,19 +203,11 @@ func get[T any](ctx context.Context, l loader, what object, read func(ctx contex
 	return found, nil
 }
 
-func (l loader) nodeObject() object { return object{resource: "nodes", name: l.options.NodeName} }
-
 // configMap reads a ConfigMap in Velero's namespace; nil if it does not exist.
 func (l loader) configMap(ctx context.Context, name string) (object, *corev1.ConfigMap, error) {
 	what := object{resource: "configmaps", namespace: l.options.Namespace, name: name}
 	found, err := get(ctx, l, what, l.client.CoreV1().ConfigMaps(what.namespace).Get)
 	return what, found, err
-}
-
-// workload is a DaemonSet or Deployment in Velero's namespace.
-type workload struct {
-	resource string // daemonSets or deployments
-	name     string
 }
 
 // Startup is everything that an agent reads before it starts. It is immutable; Reload returns its successor after an edit
@@ -286,7 +278,9 @@ func Retry(ctx context.Context, options Options, clock clock.Clock, attempt func
 // retry attempts at least once, until the result is final or the budget is used up. It then returns the last error.
 func (b budget) retry(ctx context.Context, attempt func(context.Context) error) error {
 	for delay := firstDelay; ; delay = min(2*delay, longestDelay) {
-		err := once(ctx, attempt)
+		bounded, cancel := context.WithTimeout(ctx, attemptTimeout)
+		err := attempt(bounded)
+		cancel()
 		if err == nil || !transient(err) {
 			return err
 		}
@@ -301,12 +295,6 @@ func (b budget) retry(ctx context.Context, attempt func(context.Context) error) 
 		case <-b.clock.After(min(wait.Jitter(delay/2, 1), left)):
 		}
 	}
-}
-
-func once(ctx context.Context, attempt func(context.Context) error) error {
-	bounded, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
-	return attempt(bounded)
 }
 
 // transient reports whether another attempt may succeed: after no answer, 5xx, or too many requests.

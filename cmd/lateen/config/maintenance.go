@@ -42,7 +42,7 @@ func MaintenanceConfigMap(own string, server *corev1.PodTemplateSpec) (name stri
 // findMaintenance finds the ConfigMap of maintenance jobs without another request. The Deployment is already read if
 // movers inherit from it.
 func (l loader) findMaintenance(_ context.Context, startup *Startup) error {
-	server := l.workloads[workload{deployments, api.VeleroDeployment}]
+	server := l.workloads[l.options.deployment(api.VeleroDeployment)]
 	startup.MaintenanceConfigMap, startup.MaintenanceNamedBy = MaintenanceConfigMap(l.options.MaintenanceConfigMap, server)
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -16,29 +17,31 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-const (
-	daemonSets  = "daemonsets"
-	deployments = "deployments"
-)
+const daemonSets = "daemonsets"
 
 // workload returns the workload that --mover-template selects for nodes with this operating system.
-func (o *Options) workload(os corev1.OSName) (workload, error) {
+func (o *Options) workload(os corev1.OSName) (object, error) {
 	if o.MoverTemplate == templateDaemonSet {
-		return agentsOn(os), nil
+		return o.agentsOn(os), nil
 	}
 	name, ok := strings.CutPrefix(o.MoverTemplate, templateDeployment)
 	if !ok || len(validation.IsDNS1123Subdomain(name)) > 0 {
-		return workload{}, fmt.Errorf("--mover-template %q is unknown: use %s, or %s<name>", o.MoverTemplate, templateDaemonSet, templateDeployment)
+		return object{}, fmt.Errorf("--mover-template %q is unknown: use %s, or %s<name>", o.MoverTemplate, templateDaemonSet, templateDeployment)
 	}
-	return workload{deployments, name}, nil
+	return o.deployment(name), nil
 }
 
 // agentsOn returns the DaemonSet of the agents on nodes with this operating system.
-func agentsOn(os corev1.OSName) workload {
+func (o *Options) agentsOn(os corev1.OSName) object {
+	name := api.DaemonSetName
 	if os == corev1.Windows {
-		return workload{daemonSets, api.WindowsDaemonSetName}
+		name = api.WindowsDaemonSetName
 	}
-	return workload{daemonSets, api.DaemonSetName}
+	return object{group: "apps", resource: daemonSets, namespace: o.Namespace, name: name}
+}
+
+func (o *Options) deployment(name string) object {
+	return object{group: "apps", resource: "deployments", namespace: o.Namespace, name: name}
 }
 
 // readTemplates reads the template of movers for each operating system. Velero installs agents on Windows only on
@@ -46,7 +49,7 @@ func agentsOn(os corev1.OSName) workload {
 func (l loader) readTemplates(ctx context.Context, startup *Startup) error {
 	startup.Templates = map[corev1.OSName]objects.Template{}
 	for _, os := range []corev1.OSName{corev1.Linux, corev1.Windows} {
-		agents, err := l.podTemplate(ctx, agentsOn(os))
+		agents, err := l.podTemplate(ctx, l.options.agentsOn(os))
 		if err != nil {
 			return err
 		}
@@ -57,7 +60,7 @@ func (l loader) readTemplates(ctx context.Context, startup *Startup) error {
 		template, err := l.template(ctx, os)
 		if err != nil && optional { // the reads have succeeded, so the template itself cannot be inherited
 			startup.Problems = append(startup.Problems, configmap.Problem{
-				Section: configmap.SectionMoverTemplate, Path: l.object(agentsOn(os)).String(), Reason: configmap.InvalidValue,
+				Section: configmap.SectionMoverTemplate, Path: l.options.agentsOn(os).String(), Reason: configmap.InvalidValue,
 				Message: "no movers on Windows nodes: " + err.Error(),
 			})
 			continue
@@ -88,44 +91,40 @@ func (l loader) template(ctx context.Context, os corev1.OSName) (objects.Templat
 		return objects.Template{}, err
 	}
 	if source == nil {
-		return objects.Template{}, fmt.Errorf("find %s: it does not exist; install Velero's node-agent, or name another workload with --mover-template", l.object(from))
+		return objects.Template{}, fmt.Errorf("find %s: it does not exist; install Velero's node-agent, or name another workload with --mover-template", from)
 	}
 	template, err := Inherit(*source)
 	if err != nil {
-		return objects.Template{}, fmt.Errorf("inherit from %s: %w", l.object(from), err)
+		return objects.Template{}, fmt.Errorf("inherit from %s: %w", from, err)
 	}
 	return template, nil
-}
-
-func (l loader) object(w workload) object {
-	return object{group: "apps", resource: w.resource, namespace: l.options.Namespace, name: w.name}
 }
 
 // podTemplate returns the pod template of a workload and reads it only once. It is nil if the workload does not
 // exist.
-func (l loader) podTemplate(ctx context.Context, w workload) (*corev1.PodTemplateSpec, error) {
-	if template, known := l.workloads[w]; known {
+func (l loader) podTemplate(ctx context.Context, workload object) (*corev1.PodTemplateSpec, error) {
+	if template, known := l.workloads[workload]; known {
 		return template, nil
 	}
-	template, err := l.readPodTemplate(ctx, w)
+	template, err := l.readPodTemplate(ctx, workload)
 	if err != nil {
 		return nil, err
 	}
-	l.workloads[w] = template
+	l.workloads[workload] = template
 	return template, nil
 }
 
-func (l loader) readPodTemplate(ctx context.Context, w workload) (*corev1.PodTemplateSpec, error) {
-	apps, namespace := l.client.AppsV1(), l.options.Namespace
-	if w.resource == daemonSets {
-		found, err := get(ctx, l, l.object(w), apps.DaemonSets(namespace).Get)
+func (l loader) readPodTemplate(ctx context.Context, workload object) (*corev1.PodTemplateSpec, error) {
+	apps := l.client.AppsV1()
+	if workload.resource == daemonSets {
+		found, err := get(ctx, l, workload, apps.DaemonSets(workload.namespace).Get)
 		if found == nil {
 			return nil, err
 		}
 		*l.agents += int(found.Status.DesiredNumberScheduled)
 		return &found.Spec.Template, nil
 	}
-	found, err := get(ctx, l, l.object(w), apps.Deployments(namespace).Get)
+	found, err := get(ctx, l, workload, apps.Deployments(workload.namespace).Get)
 	if found == nil {
 		return nil, err
 	}
@@ -137,7 +136,7 @@ func (l loader) readPodTemplate(ctx context.Context, w workload) (*corev1.PodTem
 func (l loader) takeIdentity(ctx context.Context, startup *Startup) error {
 	image, account := l.options.MoverImage, l.options.MoverServiceAccount
 	if image == "" || account == "" {
-		server, err := l.podTemplate(ctx, workload{deployments, api.VeleroDeployment})
+		server, err := l.podTemplate(ctx, l.options.deployment(api.VeleroDeployment))
 		if err != nil {
 			return err
 		}
@@ -167,7 +166,7 @@ func (l loader) withoutServer(startup *Startup) error {
 	}
 	linux := startup.Templates[corev1.Linux]
 	startup.Problems = append(startup.Problems, configmap.Problem{
-		Section: configmap.SectionMoverTemplate, Path: l.object(workload{deployments, api.VeleroDeployment}).String(), Reason: configmap.Missing,
+		Section: configmap.SectionMoverTemplate, Path: l.options.deployment(api.VeleroDeployment).String(), Reason: configmap.Missing,
 		Message: fmt.Sprintf("does not exist, so movers run image %s as ServiceAccount %s; set them with --mover-image and --mover-service-account",
 			linux.Image, cmp.Or(linux.ServiceAccount, "default")),
 	})
@@ -292,18 +291,10 @@ func withIdentity(env []corev1.EnvVar) []corev1.EnvVar {
 	return env
 }
 
-// only returns the entries with these names; nil if there are none.
+// only removes the entries with other names.
 func only(all map[string]string, names []string) map[string]string {
-	var kept map[string]string
-	for _, name := range names {
-		if text, ok := all[name]; ok {
-			if kept == nil {
-				kept = map[string]string{}
-			}
-			kept[name] = text
-		}
-	}
-	return kept
+	maps.DeleteFunc(all, func(name, _ string) bool { return !slices.Contains(names, name) })
+	return all
 }
 
 // tolerations returns the first toleration of each taint that movers inherit.

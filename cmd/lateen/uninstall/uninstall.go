@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -215,29 +216,27 @@ func untilDeleted(ctx context.Context, client dynamic.ResourceInterface, options
 	}, func() bool { return len(left) == 0 })
 }
 
-// finalized is a custom resource of Velero with finalizers, and the component that removes them.
+// finalized is a custom resource of Velero with finalizers, and the workload whose pods remove them.
 type finalized struct {
 	schema.GroupVersionResource
-	server bool // removed by Velero's server; false: by the agents
+	workloads schema.GroupVersionResource
+	name      string // of the workload
+	available string // the field of its status that counts its available pods
 }
 
 // allFinalized returns the resources with finalizers of Velero: Restores
 // (restores.velero.io/external-resources-finalizer) and the transfers.
 func allFinalized() []finalized {
-	all := []finalized{{velerov1.SchemeGroupVersion.WithResource("restores"), true}}
+	deployments := appsv1.SchemeGroupVersion.WithResource("deployments")
+	all := []finalized{{velerov1.SchemeGroupVersion.WithResource("restores"), deployments, api.VeleroDeployment, "availableReplicas"}}
 	for _, kind := range api.Kinds() {
-		all = append(all, finalized{kind.GVR(), false})
+		all = append(all, finalized{kind.GVR(), cluster.DaemonSets(), api.DaemonSetName, "numberAvailable"})
 	}
 	return all
 }
 
-// workload returns the workload that removes the finalizers.
-func (f finalized) workload() (resource, name string) {
-	if f.server {
-		return "deployments", api.VeleroDeployment
-	}
-	return "daemonsets", api.DaemonSetName
-}
+// workload names the workload, such as "daemonsets node-agent".
+func (f finalized) workload() string { return f.workloads.Resource + " " + f.name }
 
 // withFinalizers lists the objects that have finalizers.
 func (r *removal) withFinalizers(ctx context.Context, f finalized) ([]unstructured.Unstructured, error) {
@@ -268,11 +267,10 @@ func (r *removal) removeFinalized(ctx context.Context) error {
 		if len(held) == 0 {
 			continue
 		}
-		resource, name := each.workload()
-		if ready, err := r.ready(ctx, resource, name); err != nil || ready == 0 {
-			return r.blocked(each, held, fmt.Sprintf("no pod of %s %s is running to remove their finalizers", resource, name), err)
+		if ready, err := r.ready(ctx, each); err != nil || ready == 0 {
+			return r.blocked(each, held, fmt.Sprintf("no pod of %s is running to remove their finalizers", each.workload()), err)
 		}
-		fmt.Fprintf(r.Out, "%d %s wait for %s %s to remove their finalizers\n", len(held), each.Resource, resource, name)
+		fmt.Fprintf(r.Out, "%d %s wait for %s to remove their finalizers\n", len(held), each.Resource, each.workload())
 		if err := untilDeleted(ctx, client, metav1.ListOptions{}); err != nil {
 			return r.blocked(each, held, "their finalizers were not removed", err)
 		}
@@ -280,18 +278,16 @@ func (r *removal) removeFinalized(ctx context.Context) error {
 	return nil
 }
 
-// ready returns the number of available pods of a workload; 0 if the workload does not exist.
-func (r *removal) ready(ctx context.Context, resource, name string) (int64, error) {
-	workloads := r.Dynamic.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource}).Namespace(r.Namespace)
-	found, err := workloads.Get(ctx, name, metav1.GetOptions{})
+// ready returns the number of available pods of the workload; 0 if it does not exist.
+func (r *removal) ready(ctx context.Context, f finalized) (int64, error) {
+	found, err := r.Dynamic.Resource(f.workloads).Namespace(r.Namespace).Get(ctx, f.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("read %s %s: %w", resource, name, err)
+		return 0, fmt.Errorf("read %s: %w", f.workload(), err)
 	}
-	field := map[string]string{"deployments": "availableReplicas", "daemonsets": "numberAvailable"}[resource]
-	ready, _, _ := unstructured.NestedInt64(found.Object, "status", field)
+	ready, _, _ := unstructured.NestedInt64(found.Object, "status", f.available)
 	return ready, nil
 }
 
@@ -302,9 +298,8 @@ func (r *removal) blocked(each finalized, held []unstructured.Unstructured, why 
 	for index := range held {
 		names = append(names, fmt.Sprintf("%s (%s)", held[index].GetName(), strings.Join(held[index].GetFinalizers(), ", ")))
 	}
-	resource, name := each.workload()
-	err := fmt.Errorf("remove %d %s of namespace %s: %s: %s; start %s %s and uninstall again, or abandon their clean-up: kubectl -n %s patch %s NAME --type=merge -p '{\"metadata\":{\"finalizers\":null}}'",
-		len(held), each.Resource, r.Namespace, why, truncate.Names(names, most), resource, name, r.Namespace, each.Resource)
+	err := fmt.Errorf("remove %d %s of namespace %s: %s: %s; start %s and uninstall again, or abandon their clean-up: kubectl -n %s patch %s NAME --type=merge -p '{\"metadata\":{\"finalizers\":null}}'",
+		len(held), each.Resource, r.Namespace, why, truncate.Names(names, most), each.workload(), r.Namespace, each.Resource)
 	if cause != nil {
 		return fmt.Errorf("%w (%w)", err, cause)
 	}
@@ -319,8 +314,7 @@ func (r *removal) reportHeld(ctx context.Context) error {
 			return err
 		}
 		if len(held) > 0 {
-			resource, name := each.workload()
-			fmt.Fprintf(r.Out, "%d %s are kept with the namespace; only %s %s can remove their finalizers\n", len(held), each.Resource, resource, name)
+			fmt.Fprintf(r.Out, "%d %s are kept with the namespace; only %s can remove their finalizers\n", len(held), each.Resource, each.workload())
 		}
 	}
 	return nil

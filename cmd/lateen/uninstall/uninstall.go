@@ -78,14 +78,6 @@ func installedResources() []schema.GroupVersionResource {
 	}
 }
 
-// installed is one object to remove.
-type installed struct {
-	resource schema.GroupVersionResource
-	object   *unstructured.Unstructured
-}
-
-func (i installed) isNamespace() bool { return i.resource.Resource == "namespaces" }
-
 // deletesNamespace lists the consequences of deleting the namespace. Velero's server deletes the data of a Restore in
 // the bucket before it removes the finalizer of the Restore, and uninstall waits for that. A Backup has no finalizer.
 const deletesNamespace = `Deleting the namespace deletes everything in it:
@@ -103,24 +95,22 @@ func (r *removal) run(ctx context.Context, prompt cluster.Prompt, timeout time.D
 	if err := adopt.Reject(ctx, r.Client); err != nil {
 		return err
 	}
-	var found []installed
+	var found []unstructured.Unstructured
 	for _, resource := range append(installedResources(), cluster.Definitions()) {
 		objects, err := r.Installed(ctx, resource)
 		if err != nil {
 			return err
 		}
-		for index := range objects {
-			found = append(found, installed{resource: resource, object: &objects[index]})
-		}
+		found = append(found, objects...)
 	}
 	if len(found) == 0 {
 		return fmt.Errorf("find objects of lateen install for namespace %s: no object has label %s=%s", r.Namespace, api.LabelInstalled, r.Namespace)
 	}
-	for _, each := range found {
-		fmt.Fprintf(r.Out, "%s %s\n", each.object.GetKind(), each.object.GetName())
+	for index := range found {
+		fmt.Fprintf(r.Out, "%s %s\n", found[index].GetKind(), found[index].GetName())
 	}
 	fmt.Fprintf(r.Out, "lateen install created these %d objects.\n", len(found))
-	if slices.ContainsFunc(found, installed.isNamespace) {
+	if slices.ContainsFunc(found, isNamespace) {
 		fmt.Fprint(r.Out, deletesNamespace)
 	}
 	if err := prompt.Confirm(ctx, "Remove them?"); err != nil {
@@ -131,26 +121,29 @@ func (r *removal) run(ctx context.Context, prompt cluster.Prompt, timeout time.D
 	return r.removeAll(ctx, found)
 }
 
-func (r *removal) removeAll(ctx context.Context, found []installed) error {
-	if slices.ContainsFunc(found, installed.isNamespace) {
+func isNamespace(object unstructured.Unstructured) bool { return object.GetKind() == "Namespace" }
+
+func (r *removal) removeAll(ctx context.Context, found []unstructured.Unstructured) error {
+	if slices.ContainsFunc(found, isNamespace) {
 		if err := r.removeFinalized(ctx); err != nil {
 			return err
 		}
 	} else if err := r.reportHeld(ctx); err != nil {
 		return err
 	}
-	for _, each := range found {
-		if each.resource == cluster.Definitions() {
-			used, err := r.used(ctx, each.object)
+	for index := range found {
+		object := &found[index]
+		if object.GetKind() == "CustomResourceDefinition" {
+			used, err := r.used(ctx, object)
 			if err != nil {
 				return err
 			}
 			if used != "" {
-				fmt.Fprintf(r.Out, "CustomResourceDefinition %s kept: %s\n", each.object.GetName(), used)
+				fmt.Fprintf(r.Out, "CustomResourceDefinition %s kept: %s\n", object.GetName(), used)
 				continue
 			}
 		}
-		if err := r.remove(ctx, each); err != nil {
+		if err := r.remove(ctx, object); err != nil {
 			return err
 		}
 	}
@@ -177,19 +170,15 @@ func (r *removal) used(ctx context.Context, definition *unstructured.Unstructure
 }
 
 // remove deletes the object with the displayed UID and waits until it is deleted.
-func (r *removal) remove(ctx context.Context, each installed) error {
-	client := dynamic.ResourceInterface(r.Dynamic.Resource(each.resource))
-	if namespace := each.object.GetNamespace(); namespace != "" {
-		client = r.Dynamic.Resource(each.resource).Namespace(namespace)
-	}
-	kind, name := each.object.GetKind(), each.object.GetName()
+func (r *removal) remove(ctx context.Context, object *unstructured.Unstructured) error {
+	client, kind, name := r.Resource(object), object.GetKind(), object.GetName()
 	propagation := metav1.DeletePropagationBackground
-	if each.resource.Group == "apps" {
+	if object.GroupVersionKind().Group == "apps" {
 		propagation = metav1.DeletePropagationForeground // the pods are deleted before the workload
 	}
 	err := client.Delete(ctx, name, metav1.DeleteOptions{
 		PropagationPolicy: &propagation,
-		Preconditions:     &metav1.Preconditions{UID: new(each.object.GetUID())},
+		Preconditions:     &metav1.Preconditions{UID: new(object.GetUID())},
 	})
 	if err == nil {
 		err = untilDeleted(ctx, client, metav1.ListOptions{FieldSelector: "metadata.name=" + name})

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"path"
-	"regexp"
 	"slices"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -77,15 +76,12 @@ type Inherited struct {
 // Inherited is what Velero's own server gives movers and jobs.
 func (v Velero) Inherited() Inherited { return InheritedFrom(serverPod(v), corev1.PodSpec{}) }
 
-// repository matches an image without its tag and digest.
-var repository = regexp.MustCompile(`^[^:@]+(:[0-9]+/[^:@]+)?`)
-
 // InheritedFrom reads image and ServiceAccount from the pods of Velero's server, and Secrets and CSI drivers from those
 // of the agents too. Without a container that runs the server, the image is that of the first one.
 func InheritedFrom(server, agents corev1.PodSpec) Inherited {
 	found := Inherited{Account: cmp.Or(server.ServiceAccountName, "default")}
 	if len(server.Containers) > 0 {
-		found.Image = repository.FindString(server.Containers[max(slices.IndexFunc(server.Containers, RunsServer), 0)].Image)
+		found.Image, _ = splitTag(server.Containers[max(slices.IndexFunc(server.Containers, RunsServer), 0)].Image)
 	}
 	for _, pod := range []corev1.PodSpec{server, agents} {
 		found.addVolumes(pod.Volumes)

@@ -171,22 +171,14 @@ func annotate(agents *unstructured.Unstructured, name string, value any) error {
 	if err != nil {
 		return fmt.Errorf("write annotation %s: %w", name, err)
 	}
-	annotations := agents.GetAnnotations()
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	annotations[name] = string(text)
-	agents.SetAnnotations(annotations)
-	return nil
+	return unstructured.SetNestedField(agents.Object, string(text), "metadata", "annotations", name)
 }
 
 // removeAnnotations removes annotations that agents may have.
 func removeAnnotations(agents *unstructured.Unstructured, names ...string) {
-	annotations := agents.GetAnnotations()
 	for _, name := range names {
-		delete(annotations, name)
+		unstructured.RemoveNestedField(agents.Object, "metadata", "annotations", name)
 	}
-	agents.SetAnnotations(annotations)
 }
 
 // parseArgs rejects arguments that Lateen does not have, before its agents would.

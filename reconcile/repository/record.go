@@ -190,9 +190,9 @@ func (r *Reconciler) report(ctx context.Context, key string, object *velerov1.Ba
 	klog.FromContext(ctx).V(2).Info("Maintenance is waiting", "repository", key, "reason", step.Reason)
 	switch step.Reason {
 	case maintenance.ReadOnly:
-		r.Recorder.Eventf(referenceTo(object), corev1.EventTypeNormal, EventSkipped, "Maintenance skipped: BackupStorageLocation %s is read-only", object.Spec.BackupStorageLocation)
+		r.Recorder.Eventf(ReferenceTo(object), corev1.EventTypeNormal, EventSkipped, "Maintenance skipped: BackupStorageLocation %s is read-only", object.Spec.BackupStorageLocation)
 	case maintenance.NoLocation:
-		r.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventSkipped, "Maintenance skipped: BackupStorageLocation %s does not exist. Create it, or delete this repository", object.Spec.BackupStorageLocation)
+		r.Recorder.Eventf(ReferenceTo(object), corev1.EventTypeWarning, EventSkipped, "Maintenance skipped: BackupStorageLocation %s does not exist. Create it, or delete this repository", object.Spec.BackupStorageLocation)
 	case maintenance.NotKopia, maintenance.NotReady, maintenance.Deleting, maintenance.AlreadyRunning:
 	}
 }
@@ -223,15 +223,15 @@ func (r *Reconciler) reportRun(ctx context.Context, object *velerov1.BackupRepos
 	logger := klog.FromContext(ctx)
 	if !succeeded {
 		logger.Error(nil, "Maintenance failed", "repository", klog.KObj(object), "took", took, "message", why)
-		r.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventNotMaintained, "Maintenance failed after %s: %s", took.Round(time.Second), why)
+		r.Recorder.Eventf(ReferenceTo(object), corev1.EventTypeWarning, EventNotMaintained, "Maintenance failed after %s: %s", took.Round(time.Second), why)
 		return
 	}
 	logger.Info("Maintenance succeeded", "repository", klog.KObj(object), "took", took)
-	r.Recorder.Eventf(referenceTo(object), corev1.EventTypeNormal, EventMaintained, "Maintenance succeeded in %s", took.Round(time.Second))
+	r.Recorder.Eventf(ReferenceTo(object), corev1.EventTypeNormal, EventMaintained, "Maintenance succeeded in %s", took.Round(time.Second))
 }
 
-// referenceTo returns the object reference for Events. Cached objects do not have their kind set.
-func referenceTo(object *velerov1.BackupRepository) *corev1.ObjectReference {
+// ReferenceTo returns the object reference for Events. Cached objects do not have their kind set.
+func ReferenceTo(object *velerov1.BackupRepository) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
 		APIVersion: velerov1.SchemeGroupVersion.String(), Kind: "BackupRepository",
 		Namespace: object.Namespace, Name: object.Name, UID: object.UID,

@@ -195,7 +195,7 @@ func (r *Reconciler) start(ctx context.Context, key string, object *velerov1.Bac
 	case err != nil:
 		if !errors.Is(err, errUnanswered) && !r.state(key).createFailed {
 			r.update(key, func(state *repositoryState) { state.createFailed = true })
-			r.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventSkipped, "Maintenance job cannot be created, retrying: %v", err)
+			r.Recorder.Eventf(ReferenceTo(object), corev1.EventTypeWarning, EventSkipped, "Maintenance job cannot be created, retrying: %v", err)
 		}
 		return 0, err
 	}

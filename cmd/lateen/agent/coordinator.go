@@ -286,18 +286,18 @@ func (j jobPlanner) plan(ctx context.Context, object *velerov1.BackupRepository)
 }
 
 // reportProblems reports the new Problems, once for all the jobs they concern, and exports all current ones.
-func (j jobPlanner) reportProblems(ctx context.Context, repository *velerov1.BackupRepository, problems []configmap.Problem) {
-	for _, problem := range j.problems.replace(informers.Key(repository), problems, j.exists) {
+func (j jobPlanner) reportProblems(ctx context.Context, object *velerov1.BackupRepository, problems []configmap.Problem) {
+	for _, problem := range j.problems.replace(informers.Key(object), problems, j.exists) {
 		warn(ctx, problem)
 		j.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
-		j.recorder.Event(about(repository), corev1.EventTypeWarning, EventJobConfig, problem.String())
+		j.recorder.Event(repository.ReferenceTo(object), corev1.EventTypeWarning, EventJobConfig, problem.String())
 	}
 	j.showProblems(configmap.SectionMaintenance, j.problems.all())
 }
 
 // reportClass reports whether a job runs with the configured priority class. An admission webhook or policy may have changed
 // the job.
-func (j jobPlanner) reportClass(ctx context.Context, repository *velerov1.BackupRepository, job *batchv1.Job, class priority.Resolution) {
+func (j jobPlanner) reportClass(ctx context.Context, object *velerov1.BackupRepository, job *batchv1.Job, class priority.Resolution) {
 	if actual := job.Spec.Template.Spec.PriorityClassName; class.Effective != "" && actual != class.Effective {
 		class.Effective, class.Reason = actual, priority.Rejected
 	}
@@ -307,15 +307,8 @@ func (j jobPlanner) reportClass(ctx context.Context, repository *velerov1.Backup
 	}
 	j.Metrics.PriorityClassFallback(priority.MaintenanceJob, string(class.Reason))
 	klog.FromContext(ctx).Error(nil, "Priority class is not in force, created maintenance job without one", "configured", class.Configured, "reason", class.Reason)
-	j.recorder.Eventf(about(repository), corev1.EventTypeWarning, EventPriorityClass,
+	j.recorder.Eventf(repository.ReferenceTo(object), corev1.EventTypeWarning, EventPriorityClass,
 		"Maintenance job runs without priority class %q (%s). The next job reads the configuration again", class.Configured, class.Reason)
-}
-
-func about(repository *velerov1.BackupRepository) *corev1.ObjectReference {
-	return &corev1.ObjectReference{
-		APIVersion: velerov1.SchemeGroupVersion.String(), Kind: "BackupRepository",
-		Namespace: repository.Namespace, Name: repository.Name, UID: repository.UID,
-	}
 }
 
 // newMaintenanceMetrics registers the metrics of maintenance if this agent maintains repositories.

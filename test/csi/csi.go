@@ -1,24 +1,27 @@
-// Package csi plays the sidecars of a CSI driver: csi-provisioner by the library that it is made with, and csi-snapshotter. They
-// call the same driver as the real sidecars of the cluster with a real kubelet. Volumes are directories, and snapshots are copies of
-// directories. It never mounts anything and does not depend on Lateen.
+// Package csi plays the sidecars of a CSI driver: csi-provisioner and csi-snapshotter. They call the same driver as the real
+// sidecars of the cluster with a real kubelet. Volumes are directories, and snapshots are copies of directories. It never mounts
+// anything and does not depend on Lateen.
 package csi
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	snapshotinformers "github.com/kubernetes-csi/external-snapshotter/client/v8/informers/externalversions"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/ptr"
-	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
 	"github.com/lateen-project/lateen/test/csi/driver"
 )
@@ -87,25 +90,78 @@ func Start(ctx context.Context, config *rest.Config, options Options) (*Driver, 
 	if d.snapshots, err = snapshotclient.NewForConfig(config); err != nil {
 		return nil, fmt.Errorf("make client of snapshots: %w", err)
 	}
-	snapshotter, err := newSnapshotter(d)
-	if err != nil {
-		return nil, err
-	}
+	kube := informers.NewSharedInformerFactory(d.kube, 0).Core().V1()
+	snapshots := snapshotinformers.NewSharedInformerFactory(d.snapshots, 0).Snapshot().V1()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	recorder := record.NewBroadcaster(record.WithContext(ctx))
+	recorder.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: d.kube.CoreV1().Events("")})
+	p := &provisioner{
+		Driver: d, volumes: kube.PersistentVolumes().Informer().GetStore(),
+		events: recorder.NewRecorder(scheme.Scheme, corev1.EventSource{Component: options.Driver}),
+	}
+	s := &snapshotter{Driver: d}
+	claims := newLoop(kube.PersistentVolumeClaims().Informer(), p.syncClaim)
+	volumes := newLoop(kube.PersistentVolumes().Informer(), p.syncVolume)
+	contents := newLoop(snapshots.VolumeSnapshotContents().Informer(), s.sync)
+	s.queue = contents.queue
 	var working sync.WaitGroup
-	provisioning := controller.NewProvisionController(ctx, d.kube, options.Driver, provisioner{d},
-		controller.LeaderElection(false), controller.AddFinalizer(true), controller.Threadiness(workers),
-		controller.FailedProvisionThreshold(0), controller.FailedDeleteThreshold(0),
-		controller.RateLimiter(retries()), controller.CreateProvisionedPVLimiter(retries()),
-	)
-	provisioning.ControllerWaitGroup(&working)
-	working.Go(func() { provisioning.Run(ctx) })
-	working.Go(func() { snapshotter.run(ctx) })
+	for _, run := range []func(context.Context){claims.run, volumes.run, contents.run} {
+		working.Go(func() { run(ctx) })
+	}
 	d.stop = func() {
 		cancel()
 		working.Wait()
+		recorder.Shutdown()
 	}
 	return d, nil
+}
+
+// loop calls sync for each object that is new or changed, and again with a growing delay after an error.
+type loop[T runtime.Object] struct {
+	informer cache.SharedIndexInformer
+	queue    workqueue.TypedRateLimitingInterface[string] // keys of objects
+	sync     func(context.Context, T) error
+}
+
+func newLoop[T runtime.Object](informer cache.SharedIndexInformer, sync func(context.Context, T) error) *loop[T] {
+	l := &loop[T]{informer: informer, queue: workqueue.NewTypedRateLimitingQueue(retries()), sync: sync}
+	changed := func(object any) {
+		if key, err := cache.MetaNamespaceKeyFunc(object); err == nil {
+			l.queue.Add(key)
+		}
+	}
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: changed, UpdateFunc: func(_, now any) { changed(now) }})
+	utilruntime.Must(err) // it is not stopped
+	return l
+}
+
+func (l *loop[T]) run(ctx context.Context) {
+	var working sync.WaitGroup
+	defer working.Wait()
+	defer l.queue.ShutDown()
+	for range workers {
+		working.Go(func() { l.work(ctx) })
+	}
+	l.informer.RunWithContext(ctx)
+}
+
+func (l *loop[T]) work(ctx context.Context) {
+	for {
+		key, closed := l.queue.Get()
+		if closed {
+			return
+		}
+		object, exists, err := l.informer.GetStore().GetByKey(key)
+		if typed, ok := object.(T); exists && ok {
+			err = l.sync(ctx, typed)
+		}
+		if err != nil {
+			l.queue.AddRateLimited(key)
+		} else {
+			l.queue.Forget(key)
+		}
+		l.queue.Done(key)
+	}
 }
 
 // retries has a delay double with each failure, between bounds that suit tests.
@@ -142,126 +198,3 @@ func (d *Driver) Deletions(handle string) int {
 
 // VolumeDir returns the directory of a volume.
 func (d *Driver) VolumeDir(handle string) string { return d.driver.VolumeDir(handle) }
-
-const (
-	// snapshotKind is the supported kind of data source.
-	snapshotKind = "VolumeSnapshot"
-	// modeChangeAnnotation on a content permits volumes with another mode (KEP-3141).
-	modeChangeAnnotation = "snapshot.storage.kubernetes.io/allow-volume-mode-change"
-	// fstypeParameter of a class is the file system of its volumes (external-provisioner).
-	fstypeParameter = "csi.storage.k8s.io/fstype"
-	// dirAttribute is the CSI volume attribute with the directory of the volume's bytes.
-	dirAttribute = "dir"
-)
-
-// provisioner is what external-provisioner adds to the library of provisioners.
-type provisioner struct{ *Driver }
-
-// SupportsBlock implements controller.BlockProvisioner.
-func (provisioner) SupportsBlock(context.Context) bool { return true }
-
-// Provision implements controller.Provisioner. It is idempotent.
-func (p provisioner) Provision(
-	ctx context.Context, options controller.ProvisionOptions,
-) (*corev1.PersistentVolume, controller.ProvisioningState, error) {
-	volume, err := p.provision(ctx, options)
-	if err != nil {
-		err = fmt.Errorf("failed to provision volume with StorageClass %q: %w", options.StorageClass.Name, err)
-	}
-	return volume, controller.ProvisioningFinished, err
-}
-
-// provision calls the driver as external-provisioner does. A simulated node has no devices, so a block volume is a directory too.
-func (p provisioner) provision(ctx context.Context, options controller.ProvisionOptions) (*corev1.PersistentVolume, error) {
-	claim, class := options.PVC, options.StorageClass
-	if claim.Spec.Selector != nil {
-		return nil, errors.New("claim Selector is not supported")
-	}
-	snapshot, err := p.origin(ctx, claim)
-	if err != nil {
-		return nil, err
-	}
-	fstype := class.Parameters[fstypeParameter]
-	request := &csi.CreateVolumeRequest{
-		Name: options.PVName, Parameters: class.Parameters,
-		CapacityRange: &csi.CapacityRange{RequiredBytes: requestedBytes(claim)},
-		VolumeCapabilities: []*csi.VolumeCapability{{
-			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: fstype}},
-			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
-		}},
-	}
-	if snapshot != "" {
-		request.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
-			Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: snapshot},
-		}}
-	}
-	call := Call{Verb: CreateVolume, Object: claim.Namespace + "/" + claim.Name}
-	created, err := driver.Serve(ctx, p.driver, call, p.driver.CreateVolume, request)
-	if err != nil {
-		return nil, err
-	}
-	handle := created.Volume.VolumeId
-	return &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: options.PVName},
-		Spec: corev1.PersistentVolumeSpec{
-			Capacity:    corev1.ResourceList{corev1.ResourceStorage: claim.Spec.Resources.Requests[corev1.ResourceStorage]},
-			AccessModes: claim.Spec.AccessModes, VolumeMode: claim.Spec.VolumeMode, MountOptions: class.MountOptions,
-			PersistentVolumeReclaimPolicy: ptr.Deref(class.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete),
-			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
-				Driver: p.options.Driver, VolumeHandle: handle, FSType: fstype,
-				VolumeAttributes: map[string]string{dirAttribute: p.VolumeDir(handle)},
-			}},
-		},
-	}, nil
-}
-
-// Delete implements controller.Provisioner.
-func (p provisioner) Delete(ctx context.Context, volume *corev1.PersistentVolume) error {
-	request := &csi.DeleteVolumeRequest{VolumeId: volume.Spec.CSI.VolumeHandle}
-	_, err := driver.Serve(ctx, p.driver, Call{Verb: driver.DeleteVolume, Object: volume.Name}, p.driver.DeleteVolume, request)
-	return err
-}
-
-// origin returns the handle of the claim's source snapshot; "" for an empty volume. It rejects what external-provisioner rejects.
-func (d *Driver) origin(ctx context.Context, claim *corev1.PersistentVolumeClaim) (string, error) {
-	source := claim.Spec.DataSource
-	if source == nil {
-		return "", nil
-	}
-	if source.Kind != snapshotKind {
-		return "", fmt.Errorf("data source %s %s is not a VolumeSnapshot", source.Kind, source.Name)
-	}
-	snapshot, err := d.snapshots.SnapshotV1().VolumeSnapshots(claim.Namespace).Get(ctx, source.Name, metav1.GetOptions{})
-	if err != nil {
-		return "", fmt.Errorf("get snapshot %s: %w", source.Name, err)
-	}
-	status := snapshot.Status
-	switch {
-	case snapshot.DeletionTimestamp != nil:
-		return "", fmt.Errorf("snapshot %s is being deleted", source.Name)
-	case status == nil || !ptr.Deref(status.ReadyToUse, false) || status.BoundVolumeSnapshotContentName == nil:
-		return "", fmt.Errorf("snapshot %s is not ready", source.Name)
-	}
-	content, err := d.snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, *status.BoundVolumeSnapshotContentName, metav1.GetOptions{})
-	if err != nil {
-		return "", fmt.Errorf("get content of snapshot %s: %w", source.Name, err)
-	}
-	mode := ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
-	switch {
-	case content.Spec.VolumeSnapshotRef.UID != snapshot.UID:
-		return "", fmt.Errorf("content %s is of another snapshot", content.Name)
-	case content.Spec.Driver != d.options.Driver:
-		return "", fmt.Errorf("content %s is of driver %s", content.Name, content.Spec.Driver)
-	case content.Status == nil || content.Status.SnapshotHandle == nil:
-		return "", fmt.Errorf("content %s has no handle", content.Name)
-	case ptr.Deref(content.Status.RestoreSize, 0) > requestedBytes(claim):
-		return "", fmt.Errorf("%d bytes are less than the %d of the snapshot", requestedBytes(claim), *content.Status.RestoreSize)
-	case ptr.Deref(content.Spec.SourceVolumeMode, mode) != mode && content.Annotations[modeChangeAnnotation] != "true":
-		return "", fmt.Errorf("content %s does not permit another volume mode", content.Name)
-	}
-	return *content.Status.SnapshotHandle, nil
-}
-
-func requestedBytes(claim *corev1.PersistentVolumeClaim) int64 {
-	return claim.Spec.Resources.Requests.Storage().Value()
-}

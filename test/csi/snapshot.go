@@ -11,11 +11,9 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
-	snapshotinformers "github.com/kubernetes-csi/external-snapshotter/client/v8/informers/externalversions"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 
@@ -33,57 +31,15 @@ const (
 type snapshotter struct {
 	*Driver
 
-	contents cache.SharedIndexInformer
-	queue    workqueue.TypedRateLimitingInterface[string] // names of contents
-	settled  sync.Map                                     // UIDs of contents whose handle is deleted, maybe not yet in the cache
-}
-
-func newSnapshotter(d *Driver) (*snapshotter, error) {
-	s := &snapshotter{
-		Driver: d, queue: workqueue.NewTypedRateLimitingQueue(retries()),
-		contents: snapshotinformers.NewSharedInformerFactory(d.snapshots, 0).Snapshot().V1().VolumeSnapshotContents().Informer(),
-	}
-	changed := func(object any) {
-		if content, ok := object.(*snapshotv1.VolumeSnapshotContent); ok && content.Spec.Driver == d.options.Driver {
-			s.queue.Add(content.Name)
-		}
-	}
-	_, err := s.contents.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: changed, UpdateFunc: func(_, now any) { changed(now) }})
-	return s, err
-}
-
-func (s *snapshotter) run(ctx context.Context) {
-	var working sync.WaitGroup
-	defer working.Wait()
-	defer s.queue.ShutDown()
-	for range workers {
-		working.Go(func() { s.work(ctx) })
-	}
-	s.contents.RunWithContext(ctx)
-}
-
-func (s *snapshotter) work(ctx context.Context) {
-	for {
-		name, closed := s.queue.Get()
-		if closed {
-			return
-		}
-		object, exists, err := s.contents.GetStore().GetByKey(name)
-		if content, ok := object.(*snapshotv1.VolumeSnapshotContent); exists && ok {
-			err = s.sync(ctx, content)
-		}
-		if err != nil {
-			s.queue.AddRateLimited(name)
-		} else {
-			s.queue.Forget(name)
-		}
-		s.queue.Done(name)
-	}
+	queue   workqueue.TypedRateLimitingInterface[string] // names of contents
+	settled sync.Map                                     // UIDs of contents whose handle is deleted, maybe not yet in the cache
 }
 
 // sync reconciles one VolumeSnapshotContent.
 func (s *snapshotter) sync(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
 	switch {
+	case content.Spec.Driver != s.options.Driver:
+		return nil
 	case disposable(content):
 		return s.dispose(ctx, content)
 	case content.Status != nil && ptr.Deref(content.Status.ReadyToUse, false):

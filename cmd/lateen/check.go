@@ -21,9 +21,9 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/lateen-project/lateen/cmd/lateen/check"
-	"github.com/lateen-project/lateen/cmd/lateen/cluster"
+	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/deploy"
 )
@@ -184,7 +184,7 @@ func kinds() string {
 	for _, kind := range check.Kinds() {
 		names = append(names, string(kind))
 	}
-	return configmap.OneOf(names)
+	return config.OneOf(names)
 }
 
 // veleroVersion reads the version of Velero and compares it with what Lateen was tested with; nil if no workload names
@@ -205,7 +205,7 @@ func veleroVersion(ctx context.Context, connection *rest.Config, installation *c
 		return nil, err
 	}
 	return &check.Velero{
-		Image: image, TestedVersions: config.TestedVersions(), Untested: config.UntestedVelero(image), UnknownFields: append([]string{}, fields...),
+		Image: image, TestedVersions: startup.TestedVersions(), Untested: startup.UntestedVelero(image), UnknownFields: append([]string{}, fields...),
 	}, nil
 }
 
@@ -216,7 +216,7 @@ func kubernetesVersion(client kubernetes.Interface) (*check.Kubernetes, error) {
 		return nil, fmt.Errorf("get version of the API server: %w", err)
 	}
 	return &check.Kubernetes{
-		Version: found.GitVersion, TestedVersions: config.TestedKubernetes(), Untested: config.UntestedKubernetes(found.GitVersion),
+		Version: found.GitVersion, TestedVersions: startup.TestedKubernetes(), Untested: startup.UntestedKubernetes(found.GitVersion),
 	}, nil
 }
 
@@ -245,7 +245,7 @@ func unknownFields(ctx context.Context, client dynamic.Interface) ([]string, err
 		if err != nil {
 			return nil, err
 		}
-		theirs, err := client.Resource(cluster.Definitions()).Get(ctx, ours.GetName(), metav1.GetOptions{})
+		theirs, err := client.Resource(cli.Definitions()).Get(ctx, ours.GetName(), metav1.GetOptions{})
 		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 			continue
 		}
@@ -253,7 +253,7 @@ func unknownFields(ctx context.Context, client dynamic.Interface) ([]string, err
 			return nil, fmt.Errorf("get definition %s: %w", ours.GetName(), err)
 		}
 		kind, _, _ := unstructured.NestedString(ours.Object, "spec", "names", "kind")
-		for _, field := range cluster.NewerFields(theirs, ours) {
+		for _, field := range cli.NewerFields(theirs, ours) {
 			all = append(all, kind+" "+field)
 		}
 	}

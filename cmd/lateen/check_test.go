@@ -15,7 +15,7 @@ import (
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/lateen-project/lateen/cmd/lateen/cluster"
+	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/deploy"
 )
 
@@ -34,7 +34,7 @@ func run(t *testing.T, stdin string, arguments ...string) (printed string, err e
 }
 
 func TestCheckOfFiles(t *testing.T) {
-	corpus := func(name string) string { return filepath.Join("configmap", "testdata", "corpus", name) }
+	corpus := func(name string) string { return filepath.Join("config", "testdata", "corpus", name) }
 	mebibyte := `{"podLabels": {"team": "storage"}` + strings.Repeat(`, "unknown field": {"a": [1, 2, 3]}`, 1<<15) + "}"
 	for name, test := range map[string]struct {
 		stdin     string
@@ -85,7 +85,7 @@ func definedCluster(t *testing.T, change func(*unstructured.Unstructured)) *dyna
 		change(definition)
 		all = append(all, definition)
 	}
-	kinds := map[schema.GroupVersionResource]string{cluster.Definitions(): "CustomResourceDefinitionList"}
+	kinds := map[schema.GroupVersionResource]string{cli.Definitions(): "CustomResourceDefinitionList"}
 	return dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, all...)
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lateen-project/lateen/cmd/lateen/adopt"
-	"github.com/lateen-project/lateen/cmd/lateen/cluster"
+	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/cmd/lateen/install"
 	"github.com/lateen-project/lateen/cmd/lateen/uninstall"
 )
@@ -115,7 +115,7 @@ func namedAsVelero(groups []string, attribute slog.Attr) slog.Attr {
 func completeFlags(command *cobra.Command) {
 	complete := map[string]cobra.CompletionFunc{
 		"context":   contexts,
-		"output":    cobra.FixedCompletions([]string{string(cluster.JSON), string(cluster.YAML)}, cobra.ShellCompDirectiveNoFileComp),
+		"output":    cobra.FixedCompletions([]string{string(cli.JSON), string(cli.YAML)}, cobra.ShellCompDirectiveNoFileComp),
 		"log-level": cobra.FixedCompletions([]string{"debug", "info", "warning", "error"}, cobra.ShellCompDirectiveNoFileComp),
 	}
 	for name, with := range complete {
@@ -132,7 +132,7 @@ func contexts(command *cobra.Command, _ []string, _ string) ([]string, cobra.She
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	names, err := (&cluster.Flags{Kubeconfig: kubeconfig}).Contexts()
+	names, err := (&cli.Flags{Kubeconfig: kubeconfig}).Contexts()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}

@@ -11,13 +11,13 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
-	"github.com/lateen-project/lateen/cmd/lateen/cluster"
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/cli"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/metrics"
 )
 
 func newNodeAgent() *cobra.Command {
-	var options config.Options
+	var options startup.Options
 	command := &cobra.Command{
 		Use:   "node-agent [server]",
 		Short: "Run the node-agent of this node",
@@ -40,11 +40,11 @@ func newNodeAgent() *cobra.Command {
 }
 
 // runNodeAgent converts options to the dependencies of the agent and runs it. Package agent assembles it.
-func runNodeAgent(ctx context.Context, options config.Options) error {
+func runNodeAgent(ctx context.Context, options startup.Options) error {
 	logger := newLogger(os.Stderr, options.LogLevel, options.LogFormat)
 	klog.SetLogger(logger)
 	ctx = klog.NewContext(ctx, logger)
-	selected := cluster.Flags{Kubeconfig: options.Kubeconfig, Context: options.Kubecontext, UserAgent: userAgent()}
+	selected := cli.Flags{Kubeconfig: options.Kubeconfig, Context: options.Kubecontext, UserAgent: userAgent()}
 	apiServer, err := selected.Config()
 	if err != nil {
 		return err

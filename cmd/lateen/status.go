@@ -16,7 +16,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"github.com/lateen-project/lateen/cmd/lateen/cluster"
+	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/cmd/lateen/status"
 	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
 )
@@ -38,8 +38,8 @@ const (
 
 // viewOptions are the flags that `lateen status`, `explain`, `check` and `version` share.
 type viewOptions struct {
-	output  cluster.Format
-	cluster cluster.Flags
+	output  cli.Format
+	cluster cli.Flags
 }
 
 func (v *viewOptions) addFlags(command *cobra.Command) {
@@ -105,9 +105,9 @@ func (v *viewOptions) watch(ctx context.Context, clients *status.Clients, to io.
 		var text bytes.Buffer
 		var err error
 		switch v.output {
-		case cluster.JSON:
+		case cli.JSON:
 			err = json.NewEncoder(&text).Encode(report)
-		case cluster.YAML:
+		case cli.YAML:
 			text.WriteString("---\n")
 			err = v.output.Print(&text, report)
 		default:

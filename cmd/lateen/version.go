@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
@@ -85,16 +85,16 @@ func (v *viewOptions) readVersions(ctx context.Context, into *versions) error {
 			into.Agents = append(into.Agents, versionOf(agents))
 		}
 	}
-	server, err := config.ReadServer(ctx, kube, namespace)
+	server, err := startup.ReadServer(ctx, kube, namespace)
 	if server != nil {
-		into.Velero = config.ServerImage(server.Spec)
+		into.Velero = startup.ServerImage(server.Spec)
 	}
 	return err
 }
 
 func versionOf(agents *appsv1.DaemonSet) agentsVersion {
 	return agentsVersion{
-		Name: agents.Name, Image: config.ServerImage(agents.Spec.Template.Spec),
+		Name: agents.Name, Image: startup.ServerImage(agents.Spec.Template.Spec),
 		Ready: agents.Status.NumberReady, Desired: agents.Status.DesiredNumberScheduled, Updated: agents.Status.UpdatedNumberScheduled,
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 	"github.com/lateen-project/lateen/metrics"
@@ -194,7 +194,7 @@ func fieldsRead(t *testing.T) map[string][]string {
 	t.Helper()
 	all := map[string][]string{}
 	field := regexp.MustCompile(`(?m)(?:^\t+|fields\{)(?:"(\w+)"|string\(Section(\w+)\)): `)
-	for function := range strings.SplitSeq(sources(t)["cmd/lateen/configmap"], "\nfunc ") {
+	for function := range strings.SplitSeq(sources(t)["cmd/lateen/config"], "\nfunc ") {
 		if !strings.Contains(function, "fields{") {
 			continue
 		}
@@ -209,7 +209,7 @@ func fieldsRead(t *testing.T) map[string][]string {
 
 // sectionOf is the section with a constant of that name.
 func sectionOf(constant string) string {
-	for _, section := range configmap.Sections() {
+	for _, section := range config.Sections() {
 		if strings.EqualFold(string(section), constant) {
 			return string(section)
 		}
@@ -219,23 +219,23 @@ func sectionOf(constant string) string {
 
 // schema is how one ConfigMap is read.
 type schema struct {
-	function string                                   // that reads its first level
-	parse    func(example string) []configmap.Problem // says what is wrong with a configuration
+	function string                                // that reads its first level
+	parse    func(example string) []config.Problem // says what is wrong with a configuration
 }
 
 // schemas are those of all ConfigMaps, by the section of docs/configuration.md.
 func schemas() map[string]schema {
 	return map[string]schema{
-		"The ConfigMap of --node-agent-configmap": {"sections", func(example string) []configmap.Problem {
-			_, problems := configmap.Parse(map[string]string{"config": example}, nil)
+		"The ConfigMap of --node-agent-configmap": {"sections", func(example string) []config.Problem {
+			_, problems := config.Parse(map[string]string{"config": example}, nil)
 			return problems
 		}},
-		"The ConfigMap of --backup-repository-configmap": {"ParseRepository", func(example string) []configmap.Problem {
-			_, problems := configmap.ParseRepository(map[string]string{"kopia": example})
+		"The ConfigMap of --backup-repository-configmap": {"ParseRepository", func(example string) []config.Problem {
+			_, problems := config.ParseRepository(map[string]string{"kopia": example})
 			return problems
 		}},
-		"The ConfigMap of --repo-maintenance-job-configmap": {"maintenance", func(example string) []configmap.Problem {
-			_, problems := configmap.ParseMaintenance(map[string]string{"global": example}, "")
+		"The ConfigMap of --repo-maintenance-job-configmap": {"maintenance", func(example string) []config.Problem {
+			_, problems := config.ParseMaintenance(map[string]string{"global": example}, "")
 			return problems
 		}},
 	}
@@ -283,21 +283,21 @@ func TestDefaultsOfFieldsAreThose(t *testing.T) {
 			}
 		}
 	}
-	usual := configmap.Defaults()
+	usual := config.Defaults()
 	require.Equal(t, strconv.Itoa(usual.GlobalConcurrency), defaults["loadConcurrency.globalConfig"])
 	require.Zero(t, usual.PrepareQueueLength)
 	require.Equal(t, "by the slots", defaults["loadConcurrency.prepareQueueLength"])
 	require.Equal(t, strconv.FormatBool(usual.Movers.Privileged), defaults["privilegedFsBackup"])
 	require.Equal(t, strconv.FormatBool(usual.Movers.IgnoreDelayBinding), defaults["restorePVC.ignoreDelayBinding"])
-	require.Equal(t, fmt.Sprint(configmap.DefaultCacheLimit>>20), defaults["cacheLimitMB"])
-	require.Equal(t, strconv.Itoa(configmap.DefaultMaintenance().Jobs.Keep), defaults["keepLatestMaintenanceJobs"])
+	require.Equal(t, fmt.Sprint(config.DefaultCacheLimit>>20), defaults["cacheLimitMB"])
+	require.Equal(t, strconv.Itoa(config.DefaultMaintenance().Jobs.Keep), defaults["keepLatestMaintenanceJobs"])
 }
 
 // Labels of metrics have these values, and an operator who sees one finds it.
 func TestEveryReasonOfAProblemIsDescribed(t *testing.T) {
 	section := page(t, "configuration").section(t, "Problems")
 	var known, described []string
-	for _, reason := range configmap.Reasons() {
+	for _, reason := range config.Reasons() {
 		known = append(known, string(reason))
 	}
 	for _, row := range rows(section) {

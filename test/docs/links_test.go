@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 	"sigs.k8s.io/yaml"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 )
 
 // anchors are what headings are linked to by: in lower case, blanks as hyphens, and nothing but letters, digits and
@@ -283,7 +283,7 @@ func TestTheTableOfVersionsHasWhatTheTestsRun(t *testing.T) {
 	}
 	const velero = "github.com/vmware-tanzu/velero"
 	require.Equal(t, []string{required(t, "test/velero117/go.mod", velero), required(t, "test/velero/go.mod", velero)}, have)
-	require.Equal(t, config.TestedVersions(), minors, "agents and lateen check warn of all others")
+	require.Equal(t, startup.TestedVersions(), minors, "agents and lateen check warn of all others")
 }
 
 // The results of conformance have the control plane of all tests and those of make compatibility. Lateen passed all cases on each.
@@ -304,7 +304,7 @@ func TestTheTableOfKubernetesHasWhatTheTestsRun(t *testing.T) {
 		minors = append(minors, version.MajorMinor(parsed.Major(), parsed.Minor()).String())
 	}
 	require.ElementsMatch(t, want, have, "run: make compatibility")
-	require.Equal(t, config.TestedKubernetes(), minors, "lateen check warns of all others")
+	require.Equal(t, startup.TestedKubernetes(), minors, "lateen check warns of all others")
 }
 
 // required is the version of a module that a go.mod of this repository requires.

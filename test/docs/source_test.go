@@ -209,7 +209,7 @@ func outputs() map[string]any {
 func schemaOf(t *testing.T, command string, open bool) []byte {
 	t.Helper()
 	reflector := jsonschema.Reflector{Anonymous: true, AllowAdditionalProperties: open}
-	for _, folder := range []string{"cmd/lateen/status/view", "cmd/lateen/check", "cmd/lateen/configmap", "exposer/objects"} {
+	for _, folder := range []string{"cmd/lateen/status/view", "cmd/lateen/check", "cmd/lateen/config", "exposer/objects"} {
 		const here = "github.com/lateen-project/lateen/test/docs"
 		require.NoError(t, reflector.AddGoComments(here, filepath.Join(root, folder), jsonschema.WithFullComment()))
 	}

@@ -23,7 +23,7 @@ func main() {
 	seed := flag.Uint64("seed", 0, "chooses the mutants; 0: random")
 	runs := flag.Int("runs", 200, "schedules of the simulation for each mutant that the unit tests do not find, or for each revert")
 	root := flag.String("root", "..", "directory of the program")
-	packages := flag.String("packages", "reconcile,exposer,informers,deploy,metrics,cmd/lateen/agent,cmd/lateen/config", "directories whose packages are changed")
+	packages := flag.String("packages", "reconcile,exposer,informers,deploy,metrics,cmd/lateen/agent,cmd/lateen/config,cmd/lateen/startup", "directories whose packages are changed")
 	reverts := flag.String("reverts", "", "directory of patches, each of which reverts a fix: the simulation plays each of them instead of mutants")
 	names := flag.String("names", "", "names of the patches, separated by commas; default: all")
 	flag.Parse()

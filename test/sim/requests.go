@@ -26,7 +26,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile/transfer"
@@ -119,7 +119,7 @@ func (s *Simulation) start(node, pod string) *process {
 	s.faults.since = time.Now() // it has to learn what happened before
 	p := &process{name: fmt.Sprintf("%s#%d", node, s.started), node: node, pod: pod, gate: s.gate, ended: make(chan struct{}), registry: prometheus.NewRegistry(), queues: map[string]*queue{}, began: map[string]int{}}
 	options := agent.Options{
-		Flags: config.Options{
+		Flags: startup.Options{
 			Namespace: veleroNamespace, NodeName: node, PodUID: pod, NodeAgentConfigMap: configMapName, MoverTemplate: "daemonset",
 			ResourceTimeout: 10 * time.Minute, Workers: workers, KubeAPIQPS: 100, KubeAPIBurst: 200, StartupTimeout: 30 * time.Second,
 			AsVelero: s.plan.Adopted, MaintenanceConcurrency: s.plan.Maintenance, MaintenanceTimeout: s.plan.Timeout,

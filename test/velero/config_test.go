@@ -36,7 +36,7 @@ func TestLateenKnowsEveryFieldOfTheConfiguration(t *testing.T) {
 					t.Fatalf("check %s: %v: %s", text, err, said)
 				}
 				if bytes.Contains(said, []byte("unknown field")) {
-					t.Errorf("teach cmd/lateen/configmap what Velero has: %s\n%s", text, said)
+					t.Errorf("teach cmd/lateen/config what Velero has: %s\n%s", text, said)
 				}
 			}
 		})

@@ -21,8 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 
-	"github.com/lateen-project/lateen/cmd/lateen/cluster"
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/cli"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
@@ -30,21 +30,21 @@ import (
 
 // options are the flags of `lateen adopt`.
 type options struct {
-	cluster             cluster.Flags
+	cluster             cli.Flags
 	image               string
 	copies              deploy.Copies
 	movers              deploy.Movers
 	podPolicy           string
 	undo, force, dryRun bool
-	output              cluster.Format // of the objects; empty: a diff
+	output              cli.Format // of the objects; empty: a diff
 	timeout             time.Duration
 }
 
 // adoption is one run of the command.
 type adoption struct {
-	*cluster.Client
+	*cli.Client
 	options
-	prompt      cluster.Prompt
+	prompt      cli.Prompt
 	warnings    io.Writer
 	maintenance string // the source of the maintenance configuration, for people; empty: none
 	restricts   []runtime.Object
@@ -57,7 +57,7 @@ type replacement struct{ before, after *unstructured.Unstructured }
 func (a *adoption) agents(ctx context.Context) ([]*unstructured.Unstructured, error) {
 	var found, adopted []*unstructured.Unstructured
 	for _, name := range []string{api.DaemonSetName, api.WindowsDaemonSetName} {
-		agents, err := a.Dynamic.Resource(cluster.DaemonSets()).Namespace(a.Namespace).Get(ctx, name, metav1.GetOptions{})
+		agents, err := a.Dynamic.Resource(cli.DaemonSets()).Namespace(a.Namespace).Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) && name == api.WindowsDaemonSetName {
 			continue
 		}
@@ -195,7 +195,7 @@ func (a *adoption) removeRights(ctx context.Context) error {
 // release removes the annotations of restored agents, and Lateen as manager of their fields. With it, a server-side
 // apply of Velero's manifest would find a conflict.
 func (a *adoption) release(ctx context.Context, name string) error {
-	client := a.Dynamic.Resource(cluster.DaemonSets()).Namespace(a.Namespace)
+	client := a.Dynamic.Resource(cli.DaemonSets()).Namespace(a.Namespace)
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		agents, err := client.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
@@ -203,15 +203,15 @@ func (a *adoption) release(ctx context.Context, name string) error {
 		}
 		removeAnnotations(agents, api.AnnotationAdopted, api.AnnotationAdoptedArgs)
 		agents.SetManagedFields(slices.DeleteFunc(agents.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
-			return entry.Manager == cluster.FieldManager
+			return entry.Manager == cli.FieldManager
 		}))
-		_, err = client.Update(ctx, agents, metav1.UpdateOptions{FieldManager: cluster.FieldManager})
+		_, err = client.Update(ctx, agents, metav1.UpdateOptions{FieldManager: cli.FieldManager})
 		return err
 	})
 }
 
 func (a *adoption) rbac() ([]*unstructured.Unstructured, error) {
-	return cluster.Manifests(a.Namespace, slices.Concat(deploy.RBAC(a.Namespace), a.restricts, deploy.CopyAccess(a.Namespace, a.copies)))
+	return cli.Manifests(a.Namespace, slices.Concat(deploy.RBAC(a.Namespace), a.restricts, deploy.CopyAccess(a.Namespace, a.copies)))
 }
 
 // update changes a DaemonSet, unless it has been changed by an earlier command.
@@ -230,7 +230,7 @@ func (a *adoption) update(ctx context.Context, change replacement) error {
 // write fails if the specification has changed since it was displayed. A changed status is no conflict, because
 // controllers update it at any time.
 func (a *adoption) write(ctx context.Context, agents *unstructured.Unstructured) error {
-	client := a.Dynamic.Resource(cluster.DaemonSets()).Namespace(a.Namespace)
+	client := a.Dynamic.Resource(cli.DaemonSets()).Namespace(a.Namespace)
 	current, err := client.Get(ctx, agents.GetName(), metav1.GetOptions{})
 	if err != nil {
 		return err
@@ -240,7 +240,7 @@ func (a *adoption) write(ctx context.Context, agents *unstructured.Unstructured)
 	}
 	current.SetAnnotations(agents.GetAnnotations())
 	current.Object["spec"] = agents.Object["spec"]
-	_, err = client.Update(ctx, current, metav1.UpdateOptions{FieldManager: cluster.FieldManager})
+	_, err = client.Update(ctx, current, metav1.UpdateOptions{FieldManager: cli.FieldManager})
 	return err
 }
 
@@ -295,7 +295,7 @@ func (a *adoption) serverArgs(ctx context.Context, velero corev1.PodTemplateSpec
 	}
 	maintenance := ""
 	if server != nil {
-		maintenance, _ = config.MaintenanceConfigMap("", &server.Spec.Template)
+		maintenance, _ = startup.MaintenanceConfigMap("", &server.Spec.Template)
 	}
 	if maintenance != "" {
 		a.maintenance = fmt.Sprintf("Maintenance jobs use ConfigMap %s, named by Deployment %s.", maintenance, server.Name)
@@ -321,7 +321,7 @@ func (o options) validateMovers() error {
 	if o.undo && (o.movers.Account || len(o.movers.Secrets) > 0 || o.podPolicy != "") {
 		return errors.New("--undo removes the ServiceAccount of movers and the policies: remove --restrict-movers, --mover-secrets and --pod-policy")
 	}
-	return cluster.ValidateMovers(o.movers, o.podPolicy)
+	return cli.ValidateMovers(o.movers, o.podPolicy)
 }
 
 // restrict returns the objects that restrict movers and agents. For --undo, it returns those of every adoption.
@@ -346,7 +346,7 @@ func (a *adoption) restrict(ctx context.Context, agents *unstructured.Unstructur
 		return nil, err
 	}
 	return append(wanted, deploy.PodPolicies(deploy.PodPolicy{
-		Namespace: a.Namespace, PodsDir: config.PodsDir(template), Mode: a.podPolicy, Movers: a.movers, Copies: a.copies,
+		Namespace: a.Namespace, PodsDir: startup.PodsDir(template), Mode: a.podPolicy, Movers: a.movers, Copies: a.copies,
 		Inherited: deploy.InheritedFrom(server.Spec.Template.Spec, template.Spec),
 	})...), nil
 }

@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/lateen-project/lateen/cmd/lateen/cluster"
+	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
 )
@@ -41,7 +41,7 @@ type installation struct {
 // lists are the kinds of lists by resource.
 func lists() map[schema.GroupVersionResource]string {
 	all := map[schema.GroupVersionResource]string{
-		cluster.DaemonSets(): "DaemonSetList", {Group: "velero.io", Version: "v1", Resource: "backuprepositories"}: "BackupRepositoryList",
+		cli.DaemonSets(): "DaemonSetList", {Group: "velero.io", Version: "v1", Resource: "backuprepositories"}: "BackupRepositoryList",
 		corev1.SchemeGroupVersion.WithResource("serviceaccounts"): "ServiceAccountList",
 	}
 	for resource, kind := range map[string]string{"roles": "Role", "rolebindings": "RoleBinding", "clusterroles": "ClusterRole", "clusterrolebindings": "ClusterRoleBinding"} {
@@ -94,9 +94,9 @@ func newInstallation(t *testing.T) *installation {
 
 func (i *installation) run(undo bool) error {
 	a := adoption{
-		Client:   &cluster.Client{Kube: i.kube, Dynamic: i.dynamic, Namespace: "velero", Apply: true, Out: io.Discard},
+		Client:   &cli.Client{Kube: i.kube, Dynamic: i.dynamic, Namespace: "velero", Apply: true, Out: io.Discard},
 		options:  options{image: "example.test/lateen:v1", undo: undo, timeout: time.Minute},
-		prompt:   cluster.Prompt{Out: io.Discard, Force: true},
+		prompt:   cli.Prompt{Out: io.Discard, Force: true},
 		warnings: io.Discard,
 	}
 	return a.run(i.Context())
@@ -231,7 +231,7 @@ func TestAgentsThatCannotBeAdoptedAreLeftAsTheyAre(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			agents := velerosAgents(t, api.DaemonSetName, test.change)
 			before := agents.Object["spec"]
-			a := adoption{Client: &cluster.Client{Kube: fake.NewClientset(), Namespace: "velero"}, options: options{image: "example.test/lateen:v1"}}
+			a := adoption{Client: &cli.Client{Kube: fake.NewClientset(), Namespace: "velero"}, options: options{image: "example.test/lateen:v1"}}
 			require.ErrorContains(t, a.adopt(t.Context(), agents), test.says)
 			require.Equal(t, before, agents.Object["spec"])
 		})
@@ -255,7 +255,7 @@ func TestProbesUseThePortOfTheArguments(t *testing.T) {
 				pod.Containers[0].Args = append(pod.Containers[0].Args, test.args...)
 				pod.Containers[0].Ports = []corev1.ContainerPort{{Name: "metrics", ContainerPort: deploy.MetricsPort}}
 			})
-			a := adoption{Client: &cluster.Client{Kube: fake.NewClientset(), Namespace: "velero"}, options: options{image: "example.test/lateen:v1"}}
+			a := adoption{Client: &cli.Client{Kube: fake.NewClientset(), Namespace: "velero"}, options: options{image: "example.test/lateen:v1"}}
 			require.NoError(t, a.adopt(t.Context(), agents))
 			template, err := readTemplate(agents)
 			require.NoError(t, err)

@@ -16,14 +16,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
-	"github.com/lateen-project/lateen/cmd/lateen/cluster"
+	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // NewCommand returns `lateen adopt`. The user agent is that of all its requests.
 func NewCommand(userAgent string) *cobra.Command {
-	options := options{cluster: cluster.Flags{UserAgent: userAgent}}
+	options := options{cluster: cli.Flags{UserAgent: userAgent}}
 	command := &cobra.Command{
 		Use:   "adopt",
 		Short: "Replace Velero's node-agent with Lateen (--undo reverts)",
@@ -48,7 +48,7 @@ func NewCommand(userAgent string) *cobra.Command {
 			client.Apply = true
 			a := adoption{
 				Client: client, options: options, warnings: command.ErrOrStderr(),
-				prompt: cluster.Prompt{In: command.InOrStdin(), Out: command.OutOrStdout(), Force: options.force},
+				prompt: cli.Prompt{In: command.InOrStdin(), Out: command.OutOrStdout(), Force: options.force},
 			}
 			return a.run(command.Context())
 		},
@@ -56,8 +56,8 @@ func NewCommand(userAgent string) *cobra.Command {
 	flags := command.Flags()
 	options.cluster.Add(flags)
 	flags.StringVar(&options.image, "lateen-image", "", "image of Lateen, for the agents")
-	cluster.AddCopyFlags(flags, &options.copies)
-	cluster.AddMoverFlags(flags, &options.movers, &options.podPolicy)
+	cli.AddCopyFlags(flags, &options.copies)
+	cli.AddMoverFlags(flags, &options.movers, &options.podPolicy)
 	flags.BoolVar(&options.undo, "undo", false, "restore Velero's agents")
 	flags.BoolVar(&options.dryRun, "dry-run", false, "print the changes without applying them")
 	options.output.AddFlag(flags, "print the objects that --dry-run leaves unapplied: json or yaml (default: a diff)")
@@ -70,7 +70,7 @@ func (o options) validateCopies() error {
 	if o.undo && len(o.copies.Secrets)+len(o.copies.ConfigMaps)+len(o.copies.From) > 0 {
 		return errors.New("--undo removes all RBAC rules for copies: remove --copy-secrets, --copy-configmaps and --copy-from")
 	}
-	return cluster.ValidateCopies(o.copies)
+	return cli.ValidateCopies(o.copies)
 }
 
 func (o options) validateOutput() error {

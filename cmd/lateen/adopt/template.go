@@ -17,16 +17,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/json" // keeps integers
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
-	"github.com/lateen-project/lateen/cmd/lateen/cluster"
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/cli"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // Reject fails while a DaemonSet of the namespace runs adopted agents: without the RBAC objects of Lateen, they would
 // run on without permissions.
-func Reject(ctx context.Context, client *cluster.Client) error {
-	list, err := client.Dynamic.Resource(cluster.DaemonSets()).Namespace(client.Namespace).List(ctx, metav1.ListOptions{})
+func Reject(ctx context.Context, client *cli.Client) error {
+	list, err := client.Dynamic.Resource(cli.DaemonSets()).Namespace(client.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("list DaemonSets of %s: %w", client.Namespace, err)
 	}
@@ -118,7 +118,7 @@ func (a *adoption) restore(_ context.Context, agents *unstructured.Unstructured)
 	args := deploy.Without(is.args, is.added)
 	if had, _, err := deploy.AgentArgs(is.original); err != nil || !slices.Equal(args, had) {
 		var foreign []string
-		if args, foreign = config.VeleroArgs(args); len(foreign) > 0 {
+		if args, foreign = startup.VeleroArgs(args); len(foreign) > 0 {
 			fmt.Fprintf(a.warnings, "Warning: DaemonSet %s loses arguments that Velero's agents do not support: %s\n", agents.GetName(), strings.Join(foreign, " "))
 		}
 	}
@@ -182,7 +182,7 @@ func removeAnnotations(agents *unstructured.Unstructured, names ...string) {
 }
 
 // parseArgs rejects arguments that Lateen does not have, before its agents would.
-func parseArgs(args []string) (options config.Options, err error) {
+func parseArgs(args []string) (options startup.Options, err error) {
 	flags := pflag.NewFlagSet("node-agent", pflag.ContinueOnError)
 	flags.Usage = func() {}
 	options.AddFlags(flags)

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/informers"
@@ -42,7 +42,7 @@ func Run(ctx context.Context, options Options) error {
 		return err
 	}
 	countFromZero(options.Metrics)
-	startup, err := config.Load(ctx, clients.kube, options.Flags, options.Clock)
+	startup, err := startup.Load(ctx, clients.kube, options.Flags, options.Clock)
 	if ctx.Err() != nil {
 		return nil // stopped before the start was complete
 	}
@@ -298,7 +298,7 @@ func newClients(options Options) (*clients, error) {
 func (a *assembly) ownPod() *corev1.Pod { return ownPodOf(a.caches.LocalPods.List(), a.Flags) }
 
 // ownPodOf finds the agent's own pod among those of its node. A rolling update may show two agents there.
-func ownPodOf(local []*corev1.Pod, flags config.Options) *corev1.Pod {
+func ownPodOf(local []*corev1.Pod, flags startup.Options) *corev1.Pod {
 	var own *corev1.Pod
 	for _, pod := range local {
 		if pod.Namespace != flags.Namespace || pod.Labels[api.LabelRole] != api.RoleNodeAgent {
@@ -325,7 +325,7 @@ func (a *assembly) labelOwnPod(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = config.Retry(ctx, a.Flags, a.Clock, func(ctx context.Context) error {
+	err = startup.Retry(ctx, a.Flags, a.Clock, func(ctx context.Context) error {
 		_, err := a.clients.kube.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 		return err
 	})

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
@@ -35,7 +35,7 @@ const stepGrace = 4 * time.Second
 
 // Options configure an agent.
 type Options struct {
-	Flags   config.Options
+	Flags   startup.Options
 	Rest    *rest.Config // QPS and burst are replaced by those of Flags
 	Metrics *metrics.Metrics
 	Limits  transfer.Limits
@@ -72,7 +72,7 @@ func (o *Options) queue(name string) workqueue.TypedInterface[string] {
 type assembly struct {
 	Options
 	clients    *clients
-	startup    *config.Startup
+	startup    *startup.Startup
 	caches     *informers.Caches
 	recorder   recorder
 	leadership *leadership
@@ -89,7 +89,7 @@ type assembly struct {
 }
 
 // Selectors returns what an agent watches.
-func Selectors(options config.Options) informers.Selectors {
+func Selectors(options startup.Options) informers.Selectors {
 	return informers.Selectors{
 		Namespace:     options.Namespace,
 		Node:          options.NodeName,

@@ -22,7 +22,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/informers"
@@ -35,8 +35,8 @@ import (
 func TestOnlyAPrepareQueueReplacesThePaceOfPreparation(t *testing.T) {
 	const slots, many = 2, 100
 	for queue, want := range map[int]int{0: capacity.Ahead(slots), 1: many} {
-		p := &assembly{startup: &config.Startup{Config: configmap.Config{
-			Limits: configmap.Limits{Concurrency: slots, MaxConcurrency: slots, PrepareQueueLength: queue},
+		p := &assembly{startup: &startup.Startup{Config: config.Config{
+			Limits: config.Limits{Concurrency: slots, MaxConcurrency: slots, PrepareQueueLength: queue},
 		}}}
 		require.Equal(t, capacity.FixedPreparation(7), (&assembly{Options: Options{Prepared: 7}, startup: p.startup}).preparation())
 		preparation, prepared := p.preparation(), 0
@@ -52,7 +52,7 @@ func TestOnlyAPrepareQueueReplacesThePaceOfPreparation(t *testing.T) {
 // A node name may have 253 characters, a label value only 63.
 func TestAnAgentSelectsTheMoversThatItHasMarked(t *testing.T) {
 	for _, node := range []string{"node-1", strings.Repeat("n", 70) + ".example.com"} {
-		selected, err := labels.Parse(Selectors(config.Options{NodeName: node}).CreatedLabels)
+		selected, err := labels.Parse(Selectors(startup.Options{NodeName: node}).CreatedLabels)
 		require.NoError(t, err, node)
 		require.True(t, selected.Matches(labels.Set(objects.OwnerLabels("uid", node))), "%s", selected)
 	}
@@ -223,7 +223,7 @@ func TestADeletedTransferLeavesTheAdmissionQueue(t *testing.T) {
 func TestAnElectionThatCannotRunEndsTheAgentAtItsStart(t *testing.T) {
 	p := assembly{
 		Options: Options{Clock: clock.RealClock{}, Election: leader.Options{Lease: 10 * time.Second, Renew: 20 * time.Second}},
-		clients: &clients{lease: fake.NewClientset()}, startup: &config.Startup{},
+		clients: &clients{lease: fake.NewClientset()}, startup: &startup.Startup{},
 	}
 	require.ErrorContains(t, p.run(t.Context()), "coordinator election")
 }
@@ -246,7 +246,7 @@ func TestAnAgentFindsItsOwnPod(t *testing.T) {
 		"and none outside of a cluster":          {"elsewhere", []*corev1.Pod{pod("velero", "b", "")}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.Same(t, test.want, ownPodOf(test.local, config.Options{Namespace: "velero", PodName: test.hostname}))
+			require.Same(t, test.want, ownPodOf(test.local, startup.Options{Namespace: "velero", PodName: test.hostname}))
 		})
 	}
 }

@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
@@ -90,7 +90,7 @@ func agentOf(t *testing.T, cluster *classes, registry *prometheus.Registry) (p *
 	require.NoError(t, err)
 	clock, events = clocktesting.NewFakeClock(time.Unix(0, 0)), record.NewFakeRecorder(20)
 	p = &assembly{
-		Options: Options{Flags: config.Options{Namespace: "velero"}, Clock: clock, Metrics: metrics.New(registry, "v1", "n1")},
+		Options: Options{Flags: startup.Options{Namespace: "velero"}, Clock: clock, Metrics: metrics.New(registry, "v1", "n1")},
 		clients: &clients{kube: client}, caches: caches, recorder: events,
 	}
 	p.class = &moverClass{assembly: p}

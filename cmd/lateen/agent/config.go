@@ -14,7 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 	"github.com/lateen-project/lateen/exposer/truncate"
@@ -132,7 +132,7 @@ const maxEventBytes = 1024
 // configFollower applies edits of the node-agent ConfigMap while the agent runs. One goroutine uses it.
 type configFollower struct {
 	*assembly
-	inForce   *config.Startup
+	inForce   *startup.Startup
 	last      *corev1.ConfigMap // as last evaluated; nil if there was none
 	slots     *capacity.NodeSlots
 	admission *capacity.Admission
@@ -170,8 +170,8 @@ func (c *configFollower) changed(ctx context.Context, found *corev1.ConfigMap) {
 		warn(ctx, problem)
 		c.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
 	}
-	for _, section := range configmap.Sections() {
-		if section != configmap.SectionMaintenance { // the coordinator reports these
+	for _, section := range config.Sections() {
+		if section != config.SectionMaintenance { // the coordinator reports these
 			c.showProblems(section, reload.Problems)
 		}
 	}
@@ -185,7 +185,7 @@ func (c *configFollower) changed(ctx context.Context, found *corev1.ConfigMap) {
 }
 
 // apply has the new configuration in force for the movers that are created or started from now on.
-func (c *configFollower) apply(next *config.Startup) {
+func (c *configFollower) apply(next *startup.Startup) {
 	c.inForce = next
 	limits := next.Config.Limits
 	c.class.setSettings(next.Settings())
@@ -194,7 +194,7 @@ func (c *configFollower) apply(next *config.Startup) {
 	c.slots.SetLimits(limits.Concurrency, limits.GlobalConcurrency)
 }
 
-func (c *configFollower) reportRejected(ctx context.Context, problems []configmap.Problem) {
+func (c *configFollower) reportRejected(ctx context.Context, problems []config.Problem) {
 	lines := make([]string, 0, len(problems))
 	for _, problem := range problems {
 		lines = append(lines, problem.String())
@@ -206,7 +206,7 @@ func (c *configFollower) reportRejected(ctx context.Context, problems []configma
 
 // reportApplied reports what changed. The Event of the priority class is the last: a reader of Events takes it for
 // obsolete if the configuration changed after it.
-func (c *configFollower) reportApplied(ctx context.Context, reload config.Reload) {
+func (c *configFollower) reportApplied(ctx context.Context, reload startup.Reload) {
 	logger := klog.FromContext(ctx)
 	applied := "Applied ConfigMap " + c.Flags.NodeAgentConfigMap + " without a restart"
 	if len(reload.Applied) > 0 {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/api"
@@ -212,7 +212,7 @@ func (a *assembly) maintain(ctx context.Context, complete, giveUp func()) error 
 	}
 	controller.Run(ctx, nil) // if the term has ended before, it only shuts the queue down
 	a.maintenance.Reset()
-	a.showProblems(configmap.SectionMaintenance, nil)
+	a.showProblems(config.SectionMaintenance, nil)
 	return nil
 }
 
@@ -260,17 +260,17 @@ type jobPlanner struct {
 }
 
 func (j jobPlanner) plan(ctx context.Context, object *velerov1.BackupRepository) (repository.JobPlan, error) {
-	server, err := config.ReadServer(ctx, j.clients.kube, j.Flags.Namespace)
+	server, err := startup.ReadServer(ctx, j.clients.kube, j.Flags.Namespace)
 	if err != nil {
 		return repository.JobPlan{}, err
 	}
-	wanted, problems, err := config.ReadMaintenance(ctx, j.clients.kube, j.Flags, server, object)
+	wanted, problems, err := startup.ReadMaintenance(ctx, j.clients.kube, j.Flags, server, object)
 	if err != nil {
 		return repository.JobPlan{}, err
 	}
 	template := objects.JobTemplate{Template: j.startup.Templates[corev1.Linux]}
 	if server != nil {
-		if template, err = config.JobTemplate(*server, j.Flags); err != nil {
+		if template, err = startup.JobTemplate(*server, j.Flags); err != nil {
 			return repository.JobPlan{}, err
 		}
 	}
@@ -286,13 +286,13 @@ func (j jobPlanner) plan(ctx context.Context, object *velerov1.BackupRepository)
 }
 
 // reportProblems reports the new Problems, once for all the jobs they concern, and exports all current ones.
-func (j jobPlanner) reportProblems(ctx context.Context, object *velerov1.BackupRepository, problems []configmap.Problem) {
+func (j jobPlanner) reportProblems(ctx context.Context, object *velerov1.BackupRepository, problems []config.Problem) {
 	for _, problem := range j.problems.replace(informers.Key(object), problems, j.exists) {
 		warn(ctx, problem)
 		j.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
 		j.recorder.Event(repository.ReferenceTo(object), corev1.EventTypeWarning, EventJobConfig, problem.String())
 	}
-	j.showProblems(configmap.SectionMaintenance, j.problems.all())
+	j.showProblems(config.SectionMaintenance, j.problems.all())
 }
 
 // reportClass reports whether a job runs with the configured priority class. An admission webhook or policy may have changed

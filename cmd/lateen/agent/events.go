@@ -18,7 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
@@ -42,7 +42,7 @@ const (
 type recorder = record.EventRecorder
 
 // newRecorder sends Kubernetes Events in the background until flush is called.
-func newRecorder(ctx context.Context, client kubernetes.Interface, options config.Options) (recorder, func()) {
+func newRecorder(ctx context.Context, client kubernetes.Interface, options startup.Options) (recorder, func()) {
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	broadcaster.StartRecordingToSink(onceSink{&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events(options.Namespace)}})
 	source := corev1.EventSource{Component: component, Host: options.NodeName}
@@ -58,7 +58,7 @@ func (a *assembly) reportConfig(ctx context.Context) {
 		a.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
 		a.recorder.Event(self, corev1.EventTypeWarning, EventConfig, problem.String())
 	}
-	for _, section := range configmap.Sections() {
+	for _, section := range config.Sections() {
 		a.showProblems(section, a.startup.Problems)
 	}
 	a.reportVersions(ctx, self)
@@ -69,7 +69,7 @@ func (a *assembly) reportConfig(ctx context.Context) {
 	a.class.set(ctx, a.startup.Priority)
 }
 
-func (a *assembly) exportHash(ctx context.Context, inForce *config.Startup) {
+func (a *assembly) exportHash(ctx context.Context, inForce *startup.Startup) {
 	hash, err := inForce.Hash(a.Flags)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to hash the configuration")
@@ -96,15 +96,15 @@ func (a *assembly) reportMoverClass(ctx context.Context, class priority.Resoluti
 func (a *assembly) reportVersions(ctx context.Context, self *corev1.ObjectReference) {
 	logger := klog.FromContext(ctx)
 	image := a.startup.Templates[corev1.Linux].Image
-	logger.Info("Found Velero", "image", image, "tested", config.TestedVersions())
-	a.reportUntested(ctx, self, EventVelero, config.UntestedVelero(image))
+	logger.Info("Found Velero", "image", image, "tested", startup.TestedVersions())
+	a.reportUntested(ctx, self, EventVelero, startup.UntestedVelero(image))
 	server, err := a.clients.kube.Discovery().ServerVersion()
 	if err != nil {
 		logger.Error(err, "Failed to get version of Kubernetes")
 		return
 	}
-	logger.Info("Found Kubernetes", "version", server.GitVersion, "tested", config.TestedKubernetes())
-	a.reportUntested(ctx, self, EventKubernetes, config.UntestedKubernetes(server.GitVersion))
+	logger.Info("Found Kubernetes", "version", server.GitVersion, "tested", startup.TestedKubernetes())
+	a.reportUntested(ctx, self, EventKubernetes, startup.UntestedKubernetes(server.GitVersion))
 }
 
 // reportUntested logs what was not tested, and sends an Event; empty is nothing.
@@ -118,7 +118,7 @@ func (a *assembly) reportUntested(ctx context.Context, self *corev1.ObjectRefere
 
 // warn logs a Problem as a warning. logr has no warning level, slog has. At --log-level=warning, an informational
 // message gets lost.
-func warn(ctx context.Context, problem configmap.Problem) {
+func warn(ctx context.Context, problem config.Problem) {
 	slog.New(logr.ToSlogHandler(klog.FromContext(ctx))).WarnContext(ctx, "Found configuration problem",
 		"section", problem.Section, "path", problem.Path, "reason", problem.Reason, "message", problem.Message)
 }
@@ -169,8 +169,8 @@ func countFromZero(meter *metrics.Metrics) {
 	meter.Init(metrics.InitialLabels{
 		Consumers:     priority.Consumers(),
 		ClassReasons:  format(priority.Reasons()),
-		Sections:      format(configmap.Sections()),
-		ConfigReasons: format(configmap.Reasons()),
+		Sections:      format(config.Sections()),
+		ConfigReasons: format(config.Reasons()),
 		Kinds:         kindNames(),
 		LostReasons:   format(objects.LostReasons()),
 		Ends:          terminalReasons(),
@@ -206,20 +206,20 @@ func format[T ~string](named []T) []string {
 
 // jobProblems are the Problems of the maintenance jobs of each repository, by its key, as of the last read. The
 // maintenance ConfigMap takes effect without a restart, so they change while an agent coordinates.
-type jobProblems map[string][]configmap.Problem
+type jobProblems map[string][]config.Problem
 
 // replace stores the Problems of a repository and drops repositories that no longer exist. It returns the Problems
 // that no repository had before.
-func (j jobProblems) replace(key string, read []configmap.Problem, exists func(key string) bool) (added []configmap.Problem) {
-	maps.DeleteFunc(j, func(key string, _ []configmap.Problem) bool { return !exists(key) })
+func (j jobProblems) replace(key string, read []config.Problem, exists func(key string) bool) (added []config.Problem) {
+	maps.DeleteFunc(j, func(key string, _ []config.Problem) bool { return !exists(key) })
 	before := j.all()
 	j[key] = read
-	return slices.DeleteFunc(slices.Clone(read), func(problem configmap.Problem) bool { return slices.Contains(before, problem) })
+	return slices.DeleteFunc(slices.Clone(read), func(problem config.Problem) bool { return slices.Contains(before, problem) })
 }
 
 // all returns the Problems of every repository without duplicates.
-func (j jobProblems) all() []configmap.Problem {
-	var all []configmap.Problem
+func (j jobProblems) all() []config.Problem {
+	var all []config.Problem
 	for _, problems := range j {
 		for _, problem := range problems {
 			if !slices.Contains(all, problem) {
@@ -231,9 +231,9 @@ func (j jobProblems) all() []configmap.Problem {
 }
 
 // showProblems sets the gauge of a section to its current Problems.
-func (a *assembly) showProblems(section configmap.Section, problems []configmap.Problem) {
+func (a *assembly) showProblems(section config.Section, problems []config.Problem) {
 	counts := map[string]int{}
-	for _, reason := range configmap.Reasons() {
+	for _, reason := range config.Reasons() {
 		counts[string(reason)] = 0
 	}
 	for _, problem := range problems {

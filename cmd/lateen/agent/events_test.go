@@ -26,7 +26,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/informers"
@@ -47,7 +47,7 @@ func TestAgentsWarnOfVersionsThatWereNotTested(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client, events := fake.NewClientset(), record.NewFakeRecorder(2)
 			client.Discovery().(*fakediscovery.FakeDiscovery).FakedServerVersion = &version.Info{GitVersion: test.kubernetes}
-			p := &assembly{recorder: events, clients: &clients{kube: client}, startup: &config.Startup{
+			p := &assembly{recorder: events, clients: &clients{kube: client}, startup: &startup.Startup{
 				Templates: map[corev1.OSName]objects.Template{corev1.Linux: {Image: test.image}},
 			}}
 			p.reportVersions(t.Context(), &corev1.ObjectReference{})
@@ -67,7 +67,7 @@ func TestAProblemIsAWarning(t *testing.T) {
 	logger := logr.FromSlogHandler(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelWarn})).WithValues("controller", "maintenance")
 	ctx := klog.NewContext(t.Context(), logger)
 	klog.FromContext(ctx).Info("nothing of note")
-	warn(ctx, configmap.Problem{Section: configmap.SectionPodLabels, Path: "podLabels.team", Reason: configmap.WrongType, Message: "a number"})
+	warn(ctx, config.Problem{Section: config.SectionPodLabels, Path: "podLabels.team", Reason: config.WrongType, Message: "a number"})
 	require.Contains(t, out.String(), `level=WARN msg="Found configuration problem" controller=maintenance section=podLabels path=podLabels.team reason=wrong_type message="a number"`)
 	require.NotContains(t, out.String(), "nothing of note")
 }
@@ -81,7 +81,7 @@ func TestReportOnceEventsAreKeptOncePerTransfer(t *testing.T) {
 	})
 
 	for _, node := range []string{"n1", "n2"} {
-		events, flush := newRecorder(context.Background(), client, config.Options{Namespace: "velero", NodeName: node})
+		events, flush := newRecorder(context.Background(), client, startup.Options{Namespace: "velero", NodeName: node})
 		for _, uid := range []types.UID{"u1", "u2"} {
 			about := &corev1.ObjectReference{Kind: "DataDownload", Namespace: "velero", Name: "d-" + string(uid), UID: uid}
 			events.Event(about, corev1.EventTypeNormal, reconcile.EventForeign, "for another one")
@@ -146,19 +146,19 @@ func TestSeriesOfEveryKindStartAtZero(t *testing.T) {
 }
 
 func TestMaintenanceProblemsAreSetAndCleared(t *testing.T) {
-	global := configmap.Problem{Section: configmap.SectionMaintenance, Path: "global", Reason: configmap.InvalidValue}
-	own := configmap.Problem{Section: configmap.SectionMaintenance, Path: "one", Reason: configmap.UnknownField}
+	global := config.Problem{Section: config.SectionMaintenance, Path: "global", Reason: config.InvalidValue}
+	own := config.Problem{Section: config.SectionMaintenance, Path: "one", Reason: config.UnknownField}
 	repositories := map[string]bool{"velero/one": true, "velero/two": true}
 	exists := func(key string) bool { return repositories[key] }
 	current := jobProblems{}
 
-	require.Equal(t, []configmap.Problem{global, own}, current.replace("velero/one", []configmap.Problem{global, own}, exists))
-	require.Empty(t, current.replace("velero/two", []configmap.Problem{global}, exists), "it was reported of another repository")
-	require.ElementsMatch(t, []configmap.Problem{global, own}, current.all())
+	require.Equal(t, []config.Problem{global, own}, current.replace("velero/one", []config.Problem{global, own}, exists))
+	require.Empty(t, current.replace("velero/two", []config.Problem{global}, exists), "it was reported of another repository")
+	require.ElementsMatch(t, []config.Problem{global, own}, current.all())
 
 	require.Empty(t, current.replace("velero/one", nil, exists), "corrected")
-	require.Equal(t, []configmap.Problem{global}, current.all(), "the job of the other repository uses it")
-	require.Equal(t, []configmap.Problem{own}, current.replace("velero/one", []configmap.Problem{own}, exists), "it is there again")
+	require.Equal(t, []config.Problem{global}, current.all(), "the job of the other repository uses it")
+	require.Equal(t, []config.Problem{own}, current.replace("velero/one", []config.Problem{own}, exists), "it is there again")
 
 	delete(repositories, "velero/two")
 	require.Empty(t, current.replace("velero/one", nil, exists))
@@ -171,9 +171,9 @@ func TestAProblemOfJobsIsReportedOnceAndExported(t *testing.T) {
 		assembly: &assembly{Options: Options{Metrics: metrics.New(registry, "v1", "n1")}, recorder: events},
 		problems: jobProblems{}, exists: func(string) bool { return true },
 	}
-	problem := configmap.Problem{Section: configmap.SectionMaintenance, Path: "global", Reason: configmap.InvalidValue}
+	problem := config.Problem{Section: config.SectionMaintenance, Path: "global", Reason: config.InvalidValue}
 	for _, name := range []string{"one", "two"} {
-		p.reportProblems(t.Context(), &velerov1.BackupRepository{ObjectMeta: metav1.ObjectMeta{Name: name}}, []configmap.Problem{problem})
+		p.reportProblems(t.Context(), &velerov1.BackupRepository{ObjectMeta: metav1.ObjectMeta{Name: name}}, []config.Problem{problem})
 	}
 	require.Len(t, events.Events, 1)
 	require.Contains(t, <-events.Events, "Warning MaintenanceConfigProblem global: ")
@@ -183,5 +183,5 @@ func TestAProblemOfJobsIsReportedOnceAndExported(t *testing.T) {
 			"# TYPE lateen_config_fallbacks_total counter\nlateen_config_fallbacks_total"+labels+"\n"), "lateen_config_fallbacks_total"))
 	shown, err := testutil.GatherAndCount(registry, "lateen_config_problems")
 	require.NoError(t, err)
-	require.Len(t, configmap.Reasons(), shown)
+	require.Len(t, config.Reasons(), shown)
 }

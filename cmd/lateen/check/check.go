@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
@@ -38,13 +38,13 @@ func Kinds() []Kind { return []Kind{NodeAgent, BackupRepository, Maintenance} }
 // Document is one ConfigMap.
 type Document struct {
 	Kind    Kind
-	Title   string             // its name in the report
-	Data    map[string]string  // as in the ConfigMap
-	Missing *configmap.Problem // set if the named ConfigMap does not exist
-	Unset   bool               // no ConfigMap is named, so the defaults apply
+	Title   string            // its name in the report
+	Data    map[string]string // as in the ConfigMap
+	Missing *config.Problem   // set if the named ConfigMap does not exist
+	Unset   bool              // no ConfigMap is named, so the defaults apply
 	// NamedBy is the workload whose flag names the ConfigMap of maintenance jobs. It is empty where that does not
 	// matter.
-	NamedBy config.NamedBy
+	NamedBy startup.NamedBy
 	First   int // the manifest line of the first line of its value; 0 if the value is not part of a manifest
 }
 
@@ -52,28 +52,28 @@ type Document struct {
 type Result struct {
 	Document Document
 	// the Problems that the agent reports, and settings that match nothing in the cluster
-	Problems   []configmap.Problem
-	Parsed     int                   // the first Problems, which the text itself has
-	Config     configmap.Config      // in effect, for a node-agent ConfigMap
-	CacheLimit int64                 // bytes that a mover keeps in its cache, for a backup repository ConfigMap
-	Jobs       configmap.Maintenance // the settings of all repositories, for a maintenance ConfigMap
+	Problems   []config.Problem
+	Parsed     int                // the first Problems, which the text itself has
+	Config     config.Config      // in effect, for a node-agent ConfigMap
+	CacheLimit int64              // bytes that a mover keeps in its cache, for a backup repository ConfigMap
+	Jobs       config.Maintenance // the settings of all repositories, for a maintenance ConfigMap
 }
 
 // Evaluate parses a document. With a cluster, it also checks the objects that the document names.
 func Evaluate(document Document, cluster *Cluster) Result {
 	result := Result{
-		Document: document, Config: configmap.Defaults(), CacheLimit: configmap.DefaultCacheLimit, Jobs: configmap.DefaultMaintenance(),
+		Document: document, Config: config.Defaults(), CacheLimit: config.DefaultCacheLimit, Jobs: config.DefaultMaintenance(),
 	}
 	switch {
 	case document.Unset:
 	case document.Missing != nil:
-		result.Problems = []configmap.Problem{*document.Missing}
+		result.Problems = []config.Problem{*document.Missing}
 	case document.Kind == BackupRepository:
-		result.CacheLimit, result.Problems = configmap.ParseRepository(document.Data)
+		result.CacheLimit, result.Problems = config.ParseRepository(document.Data)
 	case document.Kind == Maintenance:
-		result.Jobs, result.Problems = configmap.ParseMaintenance(document.Data, "")
+		result.Jobs, result.Problems = config.ParseMaintenance(document.Data, "")
 		for _, key := range document.repositories() {
-			_, problems := configmap.ParseMaintenance(document.Data, key)
+			_, problems := config.ParseMaintenance(document.Data, key)
 			for _, problem := range problems {
 				if !slices.Contains(result.Problems, problem) {
 					result.Problems = append(result.Problems, problem)
@@ -81,7 +81,7 @@ func Evaluate(document Document, cluster *Cluster) Result {
 			}
 		}
 	default:
-		result.Config, result.Problems = configmap.Parse(document.Data, nil)
+		result.Config, result.Problems = config.Parse(document.Data, nil)
 	}
 	result.Parsed = len(result.Problems)
 	if cluster != nil && document.Kind == NodeAgent {
@@ -89,7 +89,7 @@ func Evaluate(document Document, cluster *Cluster) Result {
 		result.Problems = slices.Concat(result.Problems, invalid, cluster.unmatched(result.Config), cluster.CopyProblems)
 	}
 	if cluster != nil && document.Kind == Maintenance {
-		problems := cluster.invalidClass(&result.Jobs.PriorityClassName, configmap.SectionMaintenance, globalKey+".priorityClassName")
+		problems := cluster.invalidClass(&result.Jobs.PriorityClassName, config.SectionMaintenance, globalKey+".priorityClassName")
 		result.Problems = append(result.Problems, problems...)
 	}
 	return result
@@ -97,7 +97,7 @@ func Evaluate(document Document, cluster *Cluster) Result {
 
 // repositories returns the keys that configure one repository each.
 func (d *Document) repositories() []string {
-	return slices.DeleteFunc(sortedNames(d.Data), func(key string) bool { return !configmap.IsRepositoryKey(key) })
+	return slices.DeleteFunc(sortedNames(d.Data), func(key string) bool { return !config.IsRepositoryKey(key) })
 }
 
 func sortedNames[T any](all map[string]T) []string { return slices.Sorted(maps.Keys(all)) }
@@ -118,13 +118,13 @@ type Cluster struct {
 	PriorityClasses map[string]*schedulingv1.PriorityClass
 	TryClass        func(class string) priority.Reason // by a dry run, why pods cannot have the class; empty if they can; nil: not tried
 	MoverImage      string                             // empty if unknown
-	CopyProblems    []configmap.Problem                // missing permissions of the agents to copy objects
+	CopyProblems    []config.Problem                   // missing permissions of the agents to copy objects
 }
 
 // invalid returns the Problems that the agent finds beyond its parser. It removes these settings from the
 // configuration.
-func (c *Cluster) invalid(of *configmap.Config) []configmap.Problem {
-	problems := c.invalidClass(&of.PriorityClassName, configmap.SectionPriorityClassName, string(configmap.SectionPriorityClassName))
+func (c *Cluster) invalid(of *config.Config) []config.Problem {
+	problems := c.invalidClass(&of.PriorityClassName, config.SectionPriorityClassName, string(config.SectionPriorityClassName))
 	if cache := of.Movers.Cache; cache != nil {
 		if problem := c.invalidCache(cache.StorageClass); problem != nil {
 			problems = append(problems, *problem)
@@ -135,60 +135,60 @@ func (c *Cluster) invalid(of *configmap.Config) []configmap.Problem {
 }
 
 // invalidClass clears a priority class that does not exist in the cluster, or that pods cannot have.
-func (c *Cluster) invalidClass(name *string, section configmap.Section, path string) []configmap.Problem {
+func (c *Cluster) invalidClass(name *string, section config.Section, path string) []config.Problem {
 	if *name == "" || c.PriorityClasses == nil {
 		return nil
 	}
-	reason, problem := priority.NotFound, configmap.Missing
+	reason, problem := priority.NotFound, config.Missing
 	if c.PriorityClasses[*name] != nil {
 		if c.TryClass == nil {
 			return nil
 		}
-		reason, problem = c.TryClass(*name), configmap.InvalidValue
+		reason, problem = c.TryClass(*name), config.InvalidValue
 	}
 	if reason == "" {
 		return nil
 	}
 	class := priority.Fallback(*name, reason)
 	*name = ""
-	return []configmap.Problem{{Section: section, Path: path, Reason: problem, Message: class.Message}}
+	return []config.Problem{{Section: section, Path: path, Reason: problem, Message: class.Message}}
 }
 
-func (c *Cluster) invalidCache(class string) *configmap.Problem {
-	if problem := config.CacheUnsupported(c.MoverImage); problem != nil || c.StorageClasses == nil {
+func (c *Cluster) invalidCache(class string) *config.Problem {
+	if problem := startup.CacheUnsupported(c.MoverImage); problem != nil || c.StorageClasses == nil {
 		return problem
 	}
-	return config.UnusableCacheClass(class, c.StorageClasses[class])
+	return startup.UnusableCacheClass(class, c.StorageClasses[class])
 }
 
 // unmatched returns the Problems of valid settings that currently match nothing in the cluster.
-func (c *Cluster) unmatched(of configmap.Config) []configmap.Problem {
-	var problems []configmap.Problem
-	add := func(section configmap.Section, path, message string) {
-		problems = append(problems, configmap.Problem{Section: section, Path: path, Reason: configmap.Missing, Message: message})
+func (c *Cluster) unmatched(of config.Config) []config.Problem {
+	var problems []config.Problem
+	add := func(section config.Section, path, message string) {
+		problems = append(problems, config.Problem{Section: section, Path: path, Reason: config.Missing, Message: message})
 	}
 	for _, rule := range of.NodeRules {
 		if !c.anyNode(rule.Nodes) {
-			add(configmap.SectionLoadConcurrency, "loadConcurrency.perNodeConfig",
+			add(config.SectionLoadConcurrency, "loadConcurrency.perNodeConfig",
 				fmt.Sprintf("no node matches %s; label nodes or correct the selector", formatSelector(rule.Nodes)))
 		}
 	}
 	for _, one := range of.Movers.LoadAffinity { // unusable rules are already removed, so an index would mislead
 		if !c.anyNode(one.Nodes) {
-			add(configmap.SectionLoadAffinity, "loadAffinity",
+			add(config.SectionLoadAffinity, "loadAffinity",
 				fmt.Sprintf("no node matches %s, so movers without another rule stay pending; label nodes or correct the selector", formatSelector(one.Nodes)))
 		}
 		if c.lacks(one.StorageClass) {
-			add(configmap.SectionLoadAffinity, "loadAffinity", noClass(one.StorageClass, "so this rule applies to no volume"))
+			add(config.SectionLoadAffinity, "loadAffinity", noClass(one.StorageClass, "so this rule applies to no volume"))
 		}
 	}
 	for _, source := range sortedNames(of.Movers.BackupClaims) {
 		claim, path := of.Movers.BackupClaims[source], "backupPVC."+source
 		if c.lacks(source) {
-			add(configmap.SectionBackupPVC, path, noClass(source, "so this rule applies to no volume"))
+			add(config.SectionBackupPVC, path, noClass(source, "so this rule applies to no volume"))
 		}
 		if c.lacks(claim.StorageClass) {
-			add(configmap.SectionBackupPVC, path+".storageClass", noClass(claim.StorageClass, fmt.Sprintf("so volumes of class %s cannot be backed up from snapshots", source)))
+			add(config.SectionBackupPVC, path+".storageClass", noClass(claim.StorageClass, fmt.Sprintf("so volumes of class %s cannot be backed up from snapshots", source)))
 		}
 	}
 	return problems
@@ -208,7 +208,7 @@ func (c *Cluster) anyNode(wanted metav1.LabelSelector) bool {
 	if c.Nodes == nil {
 		return true
 	}
-	rule := configmap.NodeRule{Nodes: wanted}
+	rule := config.NodeRule{Nodes: wanted}
 	for _, node := range c.Nodes {
 		if rule.Matches(node.Labels) {
 			return true
@@ -220,19 +220,19 @@ func (c *Cluster) anyNode(wanted metav1.LabelSelector) bool {
 // CopyProblems reports the missing permissions of the agents to copy the objects that their ConfigMap names. They
 // need to create copies in Velero's namespace, and to read the originals in each namespace with one. Without agents,
 // the ServiceAccount is unknown and nothing is reported.
-func (i *Installation) CopyProblems(ctx context.Context, client kubernetes.Interface, documents []Document) ([]configmap.Problem, error) {
+func (i *Installation) CopyProblems(ctx context.Context, client kubernetes.Interface, documents []Document) ([]config.Problem, error) {
 	if i.Agents == nil {
 		return nil, nil
 	}
 	var movers objects.Settings
 	for _, document := range documents {
 		if document.Kind == NodeAgent {
-			parsed, _ := configmap.Parse(document.Data, nil)
+			parsed, _ := config.Parse(document.Data, nil)
 			movers = parsed.Movers
 		}
 	}
-	var problems []configmap.Problem
-	for _, right := range config.CopyRights(movers) {
+	var problems []config.Problem
+	for _, right := range startup.CopyRights(movers) {
 		namespaces := []string{i.Namespace}
 		if right.Original {
 			var err error
@@ -254,7 +254,7 @@ func (i *Installation) CopyProblems(ctx context.Context, client kubernetes.Inter
 }
 
 // originals lists the namespaces that contain an original, except Velero's own.
-func (i *Installation) originals(ctx context.Context, client kubernetes.Interface, right config.CopyRight) ([]string, error) {
+func (i *Installation) originals(ctx context.Context, client kubernetes.Interface, right startup.CopyRight) ([]string, error) {
 	named := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, right.Name).String()}
 	var namespaces []string
 	if right.Resource == "secrets" {

@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden reports")
 
-const corpus = "../configmap/testdata/corpus"
+const corpus = "../config/testdata/corpus"
 
 // reported returns the report of a file and its number of Problems.
 func reported(t *testing.T, path string, cluster *check.Cluster, node *corev1.Node) (string, int) {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
@@ -38,7 +38,7 @@ func Find(ctx context.Context, client kubernetes.Interface, namespace string) (*
 	if err == nil {
 		found.Agents = &agents.Spec.Template
 	}
-	found.Server, err = config.ReadServer(ctx, client, namespace)
+	found.Server, err = startup.ReadServer(ctx, client, namespace)
 	return found, err
 }
 
@@ -47,22 +47,22 @@ func (i *Installation) Flag(name string) string {
 	if i.Agents == nil {
 		return ""
 	}
-	return config.FlagOf(i.Agents.Spec.Containers, name)
+	return startup.FlagOf(i.Agents.Spec.Containers, name)
 }
 
 // Maintenance returns the name of the ConfigMap of maintenance jobs, and the workload that names it.
-func (i *Installation) Maintenance() (name string, by config.NamedBy) {
-	return config.MaintenanceConfigMap(i.Flag("--repo-maintenance-job-configmap"), i.Server)
+func (i *Installation) Maintenance() (name string, by startup.NamedBy) {
+	return startup.MaintenanceConfigMap(i.Flag("--repo-maintenance-job-configmap"), i.Server)
 }
 
 // MoverImage returns the image of the movers: of the agents' flag, else of Velero's server, else of the agents.
 func (i *Installation) MoverImage() string {
 	image := i.Flag("--mover-image")
 	if i.Server != nil {
-		image = cmp.Or(image, config.ServerImage(i.Server.Spec))
+		image = cmp.Or(image, startup.ServerImage(i.Server.Spec))
 	}
 	if i.Agents != nil {
-		image = cmp.Or(image, config.ServerImage(i.Agents.Spec))
+		image = cmp.Or(image, startup.ServerImage(i.Agents.Spec))
 	}
 	return image
 }
@@ -82,11 +82,11 @@ func (i *Installation) Documents(ctx context.Context, client kubernetes.Interfac
 	for _, want := range []struct {
 		kind    Kind
 		name    string
-		missing func(namespace, name string) configmap.Problem
+		missing func(namespace, name string) config.Problem
 	}{
-		{NodeAgent, cmp.Or(nodeAgent, i.Flag("--node-agent-configmap")), configmap.NoNodeAgent},
-		{BackupRepository, cmp.Or(repository, i.Flag("--backup-repository-configmap")), configmap.NoRepository},
-		{Maintenance, jobs, configmap.NoMaintenance},
+		{NodeAgent, cmp.Or(nodeAgent, i.Flag("--node-agent-configmap")), config.NoNodeAgent},
+		{BackupRepository, cmp.Or(repository, i.Flag("--backup-repository-configmap")), config.NoRepository},
+		{Maintenance, jobs, config.NoMaintenance},
 	} {
 		if want.name == "" {
 			documents = append(documents, Document{Kind: want.kind, Unset: true})

@@ -17,7 +17,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/lateen-project/lateen/cmd/lateen/check"
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
 )
 
 // installed returns a cluster whose agents have these arguments.
@@ -166,7 +166,7 @@ func TestMissingRBACRulesOfCopies(t *testing.T) {
 	require.NoError(t, err)
 	var reported []string
 	for _, problem := range problems {
-		require.Equal(t, configmap.Forbidden, problem.Reason)
+		require.Equal(t, config.Forbidden, problem.Reason)
 		what, _, _ := strings.Cut(problem.String(), ", so")
 		reported = append(reported, what)
 	}

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 )
 
 // Write prints the results for people. It returns the write error.
@@ -75,7 +75,7 @@ func (c *ConfigMap) heading() string {
 }
 
 // place returns the location of a Problem in its ConfigMap.
-func place(problem configmap.Problem) string {
+func place(problem config.Problem) string {
 	place := cmp.Or(problem.Path, "the ConfigMap")
 	switch {
 	case problem.Column > 0:
@@ -110,13 +110,13 @@ type Kubernetes struct {
 
 // ConfigMap is the result for one ConfigMap.
 type ConfigMap struct {
-	Kind             Kind                `json:"kind"`              // node-agent, backup-repository or repo-maintenance-job
-	Source           string              `json:"source,omitempty"`  // the ConfigMap or file; absent if none is named
-	NamedBy          config.NamedBy      `json:"namedBy,omitempty"` // the workload whose flag names it
-	Problems         []configmap.Problem `json:"problems"`
-	InEffect         Settings            `json:"inEffect"`                   // the effective configuration
-	ConcurrentMovers int                 `json:"concurrentMovers,omitempty"` // with --node: the limit on that node
-	Repositories     []string            `json:"repositories,omitempty"`     // keys of the repositories that have settings of their own
+	Kind             Kind             `json:"kind"`              // node-agent, backup-repository or repo-maintenance-job
+	Source           string           `json:"source,omitempty"`  // the ConfigMap or file; absent if none is named
+	NamedBy          startup.NamedBy  `json:"namedBy,omitempty"` // the workload whose flag names it
+	Problems         []config.Problem `json:"problems"`
+	InEffect         Settings         `json:"inEffect"`                   // the effective configuration
+	ConcurrentMovers int              `json:"concurrentMovers,omitempty"` // with --node: the limit on that node
+	Repositories     []string         `json:"repositories,omitempty"`     // keys of the repositories that have settings of their own
 }
 
 // EvaluateAll evaluates documents in the cluster; a nil cluster is unknown. The limit of concurrent movers is that of
@@ -126,7 +126,7 @@ func EvaluateAll(documents []Document, cluster *Cluster, node *corev1.Node) Outp
 	for _, document := range documents {
 		result := Evaluate(document, cluster)
 		found := ConfigMap{
-			Kind: document.Kind, Source: document.Title, NamedBy: document.NamedBy, Problems: []configmap.Problem{}, InEffect: result.inEffect(),
+			Kind: document.Kind, Source: document.Title, NamedBy: document.NamedBy, Problems: []config.Problem{}, InEffect: result.inEffect(),
 		}
 		for _, problem := range result.Problems {
 			if problem.Line > 0 && document.First > 0 {

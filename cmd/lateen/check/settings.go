@@ -5,7 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -28,9 +28,9 @@ type Settings struct {
 
 // LoadConcurrency limits the concurrent movers.
 type LoadConcurrency struct {
-	GlobalConfig       int                  `json:"globalConfig"` // of a node that no rule selects
-	PerNodeConfig      []configmap.NodeRule `json:"perNodeConfig,omitempty"`
-	PrepareQueueLength int                  `json:"prepareQueueLength,omitempty"` // absent: by the slots
+	GlobalConfig       int               `json:"globalConfig"` // of a node that no rule selects
+	PerNodeConfig      []config.NodeRule `json:"perNodeConfig,omitempty"`
+	PrepareQueueLength int               `json:"prepareQueueLength,omitempty"` // absent: by the slots
 }
 
 // RestorePVC has the settings of DataDownloads.

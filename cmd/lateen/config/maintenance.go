@@ -1,133 +1,190 @@
 package config
 
 import (
-	"cmp"
-	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
-	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
-// maintenanceFlag names the ConfigMap of maintenance jobs. In Velero, only the server has it. In Lateen, the agents
-// have it too.
-const maintenanceFlag = "--repo-maintenance-job-configmap"
+// globalKey is the key of the settings for all repositories in the maintenance ConfigMap. Its priority class, labels
+// and annotations take precedence over those of one repository. For all other fields, the repository takes precedence
+// (velero-protocol 4.5).
+const globalKey = "global"
 
-// MaintenanceConfigMap returns the name of the ConfigMap of maintenance jobs, and the workload that names it. The
-// agents' own flag takes precedence over the flag of Velero's server. Here, server is the server's pod template, or
-// nil. Both results are empty if neither flag is set.
-func MaintenanceConfigMap(own string, server *corev1.PodTemplateSpec) (name string, by NamedBy) {
-	if own != "" {
-		return own, NamedByAgents
-	}
-	if server == nil {
-		return "", ""
-	}
-	if name = FlagOf(serverContainer(server.Spec), maintenanceFlag); name == "" {
-		return "", ""
-	}
-	return name, NamedByServer
+// Maintenance is the effective maintenance configuration for the next job of one repository.
+type Maintenance struct {
+	PriorityClassName string              // as configured; package priority decides whether it is in force
+	Unreadable        priority.Reason     // why the configured class is unknown; empty if it is known
+	Jobs              objects.JobSettings // without PriorityClass
 }
 
-// findMaintenance finds the ConfigMap of maintenance jobs without another request. The Deployment is already read if
-// movers inherit from it.
-func (l loader) findMaintenance(_ context.Context, startup *Startup) error {
-	server := l.workloads[l.options.deployment(api.VeleroDeployment)]
-	startup.MaintenanceConfigMap, startup.MaintenanceNamedBy = MaintenanceConfigMap(l.options.MaintenanceConfigMap, server)
-	return nil
+// DefaultMaintenance returns the settings of an empty ConfigMap: Velero keeps three jobs.
+func DefaultMaintenance() Maintenance {
+	return Maintenance{Jobs: objects.JobSettings{Keep: 3}}
 }
 
-// FlagOf returns the value of a flag on the command line of containers, in one token or in two. The last value
-// counts. It is empty if the flag is not set.
-func FlagOf(containers []corev1.Container, flag string) (value string) {
-	for _, container := range containers {
-		arguments := slices.Concat(container.Command, container.Args)
-		for at, argument := range arguments {
-			if joined, ok := strings.CutPrefix(argument, flag+"="); ok {
-				value = joined
+// ParseMaintenance evaluates the data of a maintenance ConfigMap for the repository with that key. It is pure. It
+// uses each valid field, and returns a Problem for each other one. As in Velero, a field of the repository takes
+// precedence over global. The priority class, labels and annotations of global take precedence instead.
+func ParseMaintenance(data map[string]string, repositoryKey string) (Maintenance, []Problem) {
+	result := DefaultMaintenance()
+	if len(data) == 0 {
+		result.Unreadable = priority.ConfigEmpty
+		return result, []Problem{{Section: SectionMaintenance, Reason: Empty, Message: "no data; add key global with the configuration as JSON"}}
+	}
+	problems := unreadKeys(data)
+	if _, found := data[globalKey]; !found && len(problems) > 0 {
+		result.Unreadable = priority.ConfigInvalid
+	}
+	for _, key := range []string{globalKey, repositoryKey} {
+		text, found := data[key]
+		if !found {
+			continue
+		}
+		document, err := readJSON(key, text)
+		if err != nil {
+			problem := notJSON(SectionMaintenance, text, err)
+			problem.Path = key
+			problems = append(problems, problem)
+			if key == globalKey {
+				result.Unreadable = priority.ConfigInvalid
 			}
-			if argument == flag && at+1 < len(arguments) {
-				value = arguments[at+1]
-			}
+			continue
+		}
+		r := newReader(SectionMaintenance, text)
+		r.object(document, r.maintenance(&result))
+		problems = append(problems, r.problems...)
+	}
+	return result, problems
+}
+
+// IsRepositoryKey reports whether a key of the maintenance ConfigMap has the form of one repository:
+// <namespace>-<location>-<type>.
+func IsRepositoryKey(key string) bool {
+	return strings.HasSuffix(key, "-"+velerov1.BackupRepositoryTypeKopia) || strings.HasSuffix(key, "-"+velerov1.BackupRepositoryTypeRestic)
+}
+
+// unreadKeys returns Problems for keys that neither Velero nor Lateen reads. An example is the key of a file with the
+// whole configuration (--from-file=config.json).
+func unreadKeys(data map[string]string) (problems []Problem) {
+	reason := Ignored
+	if _, found := data[globalKey]; !found {
+		reason = InvalidValue // it may hold the settings for all repositories
+	}
+	for _, key := range slices.Sorted(maps.Keys(data)) {
+		if key == globalKey || IsRepositoryKey(key) {
+			continue
+		}
+		problems = append(problems, Problem{Section: SectionMaintenance, Reason: reason, Message: "unknown key " + quote(key) + ": " +
+			"key global is for all repositories, key <namespace>-<location>-kopia for one; " +
+			"create the ConfigMap with --from-file=global=FILE, where FILE has the fields of a job at the top level"})
+	}
+	return problems[:min(len(problems), maxProblems)]
+}
+
+// maintenance is the schema of one key. The key global is read first.
+func (r *reader) maintenance(into *Maintenance) fields {
+	jobs := &into.Jobs
+	// unless skips a field that global already sets.
+	unless := func(reported bool, read func(value)) func(value) {
+		if !reported {
+			return read
+		}
+		return func(v value) {
+			r.problem(v, Ignored, "ignored, because key %s sets it for all repositories; remove one of them", globalKey)
 		}
 	}
-	return value
+	return fields{
+		"loadAffinity":              func(v value) { jobs.LoadAffinity = r.jobAffinity(v) },
+		"podResources":              func(v value) { jobs.Resources = r.podResources(v) },
+		"keepLatestMaintenanceJobs": set(r, r.atLeast(0), &jobs.Keep),
+		"priorityClassName": unless(into.PriorityClassName != "", func(v value) {
+			before := r.invalid
+			if name := r.name(v); r.invalid == before {
+				into.PriorityClassName = name
+			} else {
+				into.Unreadable = priority.ConfigInvalid
+			}
+		}),
+		"podLabels":      unless(len(jobs.Labels) > 0, func(v value) { jobs.Labels = r.labels(v) }),
+		"podAnnotations": unless(len(jobs.Annotations) > 0, func(v value) { jobs.Annotations = r.podAnnotations(v) }),
+	}
 }
 
-// ReadServer reads the current pod template of Velero's Deployment; nil if the Deployment does not exist.
-func ReadServer(ctx context.Context, client kubernetes.Interface, namespace string) (*corev1.PodTemplateSpec, error) {
-	server, err := client.AppsV1().Deployments(namespace).Get(ctx, api.VeleroDeployment, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil, nil
+// jobAffinity returns the alternatives for the nodes of a job. A job has no volume, so the storage class does not
+// matter.
+func (r *reader) jobAffinity(v value) []metav1.LabelSelector {
+	var all []metav1.LabelSelector
+	for _, element := range r.loadAffinity(v) {
+		all = append(all, element.Nodes)
 	}
+	return all
+}
+
+const (
+	// repositoryType is the only repository type of movers since Velero 1.17. It is also the key of its settings in
+	// the backup repository ConfigMap.
+	repositoryType = "kopia"
+	// DefaultCacheLimit is the default size of a mover's cache, in bytes: Velero's 5000 MB of 2^20 bytes.
+	DefaultCacheLimit int64 = 5000 << mebi
+
+	mebi = 20 // Velero's MB, as a shift
+)
+
+// ParseRepository evaluates the data of a backup repository ConfigMap: the cache limit of a mover, in bytes. It is
+// pure. The other settings are for Velero's server, and only the server can validate them.
+func ParseRepository(data map[string]string) (cacheLimit int64, problems []Problem) {
+	text, problem := repositoryValue(data)
+	if problem != nil {
+		return DefaultCacheLimit, []Problem{*problem}
+	}
+	document, err := readJSON(repositoryType, text)
 	if err != nil {
-		return nil, fmt.Errorf("get deployment %s/%s: %w", namespace, api.VeleroDeployment, err)
+		return DefaultCacheLimit, []Problem{notJSON(SectionBackupRepository, text, err)}
 	}
-	return &server.Spec.Template, nil
+	r := newReader(SectionBackupRepository, text)
+	r.exact = true // Velero decodes this one into a map
+	limit := 0
+	r.object(document, fields{
+		"cacheLimitMB":            func(v value) { limit = r.megabytes(v) },
+		"fullMaintenanceInterval": func(value) {},
+	})
+	if r.invalid > 0 || limit == 0 {
+		return DefaultCacheLimit, r.problems
+	}
+	return int64(limit) << mebi, r.problems
 }
 
-// ReadMaintenance reads the current maintenance settings of a repository. Unlike all other configuration, they take
-// effect without a restart, as in Velero. Here, server is the pod template of Velero's Deployment, or nil. A setting
-// that cannot be used has its default and a Problem. An error means that the ConfigMap could not be read, so no job
-// can be planned.
-func ReadMaintenance(ctx context.Context, client kubernetes.Interface, options Options, server *corev1.PodTemplateSpec, repository *velerov1.BackupRepository) (configmap.Maintenance, []configmap.Problem, error) {
-	name, _ := MaintenanceConfigMap(options.MaintenanceConfigMap, server)
-	if name == "" {
-		return configmap.DefaultMaintenance(), nil, nil
-	}
-	what := object{resource: "configmaps", namespace: options.Namespace, name: name}
-	found, err := client.CoreV1().ConfigMaps(what.namespace).Get(ctx, what.name, metav1.GetOptions{})
-	result := configmap.DefaultMaintenance()
+// repositoryValue returns the value of the key kopia. It ignores the keys of other types.
+func repositoryValue(data map[string]string) (string, *Problem) {
+	problem := Problem{Section: SectionBackupRepository}
+	text, found := data[repositoryType]
+	keys := slices.Sorted(maps.Keys(data))
 	switch {
-	case apierrors.IsNotFound(err):
-		result.Unreadable = priority.ConfigMissing
-		return result, []configmap.Problem{configmap.NoMaintenance(what.namespace, what.name)}, nil
-	case apierrors.IsForbidden(err):
-		result.Unreadable = priority.Forbidden
-		return result, []configmap.Problem{{
-			Section: configmap.SectionMaintenance, Path: what.String(), Reason: configmap.Forbidden,
-			Message: "not allowed to read it, so maintenance jobs have defaults; allow get on configmaps in " + what.namespace,
-		}}, nil
-	case err != nil:
-		return result, nil, fmt.Errorf("get %s: %w", what, err)
+	case len(keys) == 0:
+		problem.Reason, problem.Message = Empty, "no data; add key kopia with the settings as JSON"
+	case !found:
+		problem.Reason = Missing
+		problem.Message = fmt.Sprintf("key kopia is missing, there is %s; rename it to kopia, the only repository type that movers support", quote(keys[0]))
+	case strings.TrimSpace(text) == "":
+		problem.Reason, problem.Message = Empty, "key kopia is empty; add the settings as JSON, at least {}"
+	default:
+		return text, nil
 	}
-	spec := repository.Spec
-	result, problems := configmap.ParseMaintenance(found.Data, spec.VolumeNamespace+"-"+spec.BackupStorageLocation+"-"+spec.RepositoryType)
-	what.setPaths(problems)
-	return result, problems, nil
+	return "", &problem
 }
 
-// JobTemplate returns the fields that maintenance jobs inherit from the pod template of Velero's Deployment. Its
-// error names what the template lacks.
-func JobTemplate(server corev1.PodTemplateSpec, options Options) (objects.JobTemplate, error) {
-	template, err := inheritServer(server)
-	if err != nil {
-		return objects.JobTemplate{}, fmt.Errorf("inherit from deployment %s: %w", api.VeleroDeployment, err)
+// megabytes reads an integer from 1, with or without quotes. Velero's server passes both to movers as text.
+func (r *reader) megabytes(v value) int {
+	if v.kind() == isString {
+		return r.integer(v, r.string(v), 1)
 	}
-	template.Image = cmp.Or(options.MoverImage, template.Image)
-	template.ServiceAccount = cmp.Or(options.MoverServiceAccount, template.ServiceAccount)
-	return template, nil
-}
-
-// inheritServer inherits from the server's container and ignores its sidecars.
-func inheritServer(template corev1.PodTemplateSpec) (objects.JobTemplate, error) {
-	own := template.DeepCopy()
-	own.Spec.Containers = serverContainer(own.Spec)
-	inherited, err := Inherit(*own)
-	if err != nil {
-		return objects.JobTemplate{}, err
-	}
-	return objects.JobTemplate{
-		Template: inherited, PodSecurity: own.Spec.SecurityContext, ContainerSecurity: own.Spec.Containers[0].SecurityContext,
-	}, nil
+	return r.number(v, 1)
 }

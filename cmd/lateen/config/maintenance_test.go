@@ -4,97 +4,112 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
-// server returns the pod template of Velero's Deployment with these container arguments.
-func server(arguments ...string) *corev1.PodTemplateSpec {
-	return &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{
-		{Name: "proxy", Args: []string{"--repo-maintenance-job-configmap=of-a-sidecar"}},
-		{Name: "velero", Command: []string{"/velero"}, Args: arguments},
-	}}}
+const repositoryKey = "app-default-kopia"
+
+func TestMaintenanceOfARepositoryComesBeforeThatOfAll(t *testing.T) {
+	got, problems := config.ParseMaintenance(map[string]string{
+		"global": `{"priorityClassName":"low","podLabels":{"a":"b"},"podAnnotations":{"c":"d"},"keepLatestMaintenanceJobs":5,
+			"podResources":{"memoryLimit":"1Gi"},"loadAffinity":[{"nodeSelector":{"matchLabels":{"x":"y"}}}]}`,
+		repositoryKey:          `{"podResources":{"cpuRequest":"100m"},"keepLatestMaintenanceJobs":0}`,
+		"other-default-kopia":  `not read`,
+		"other-default-restic": `not read`,
+	}, repositoryKey)
+	require.Empty(t, problems)
+	require.Equal(t, "low", got.PriorityClassName)
+	require.Equal(t, map[string]string{"a": "b"}, got.Jobs.Labels)
+	require.Equal(t, map[string]string{"c": "d"}, got.Jobs.Annotations)
+	require.Zero(t, got.Jobs.Keep)
+	require.Len(t, got.Jobs.LoadAffinity, 1)
+	require.Equal(t, corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}}, got.Jobs.Resources,
+		"a section is used as a whole")
 }
 
-func TestTheServersFlagAppliesIfTheAgentsHaveNone(t *testing.T) {
-	joined := []string{"server", "--repo-maintenance-job-configmap=jobs"}
+// TestFieldsUnsetInGlobalAreTakenFromTheRepository follows Velero's code and its e2e case RepoMaintenance. Velero's
+// documentation says that these three are read from global only.
+func TestFieldsUnsetInGlobalAreTakenFromTheRepository(t *testing.T) {
+	own := `{"priorityClassName":"own","podLabels":{"own":"a"},"podAnnotations":{"own":"b"}}`
+	for name, global := range map[string]string{"no global": "", "a global without it": `{"keepLatestMaintenanceJobs":1}`, "a global with empty values": `{"priorityClassName":"","podLabels":{},"podAnnotations":{}}`} {
+		t.Run(name, func(t *testing.T) {
+			data := map[string]string{repositoryKey: own}
+			if global != "" {
+				data["global"] = global
+			}
+			got, problems := config.ParseMaintenance(data, repositoryKey)
+			require.Empty(t, problems)
+			require.Equal(t, "own", got.PriorityClassName)
+			require.Equal(t, map[string]string{"own": "a"}, got.Jobs.Labels)
+			require.Equal(t, map[string]string{"own": "b"}, got.Jobs.Annotations)
+		})
+	}
+	got, problems := config.ParseMaintenance(map[string]string{
+		"global": `{"priorityClassName":"all","podLabels":{"all":"a"},"podAnnotations":{"all":"b"}}`, repositoryKey: own,
+	}, repositoryKey)
+	require.Len(t, problems, 3)
+	for _, problem := range problems {
+		require.Equal(t, config.Ignored, problem.Reason)
+		require.Contains(t, problem.Message, "because key global sets it")
+	}
+	require.Equal(t, "all", got.PriorityClassName)
+	require.Equal(t, map[string]string{"all": "a"}, got.Jobs.Labels)
+	require.Equal(t, map[string]string{"all": "b"}, got.Jobs.Annotations)
+	got, _ = config.ParseMaintenance(map[string]string{"global": `{"priorityClassName":7}`, repositoryKey: own}, repositoryKey)
+	require.Equal(t, priority.ConfigInvalid, got.Unreadable, "which class global means cannot be known")
+}
+
+func TestParseInvalidMaintenance(t *testing.T) {
 	for name, test := range map[string]struct {
-		own    string
-		server *corev1.PodTemplateSpec
-		want   string
-		by     config.NamedBy
+		data       map[string]string
+		reason     config.Reason
+		unreadable priority.Reason
 	}{
-		"the agents' own flag comes first": {"own", server(joined...), "own", config.NamedByAgents},
-		"in one token":                     {"", server(joined...), "jobs", config.NamedByServer},
-		"in two tokens":                    {"", server("server", "--repo-maintenance-job-configmap", "jobs"), "jobs", config.NamedByServer},
-		"the last one counts":              {"", server("server", "--repo-maintenance-job-configmap=old", "--repo-maintenance-job-configmap=jobs"), "jobs", config.NamedByServer},
-		"a flag without a value":           {"", server("server", "--repo-maintenance-job-configmap"), "", ""},
-		"no such flag":                     {"", server("server"), "", ""},
-		"no server":                        {"", nil, "", ""},
-		"no container":                     {"", &corev1.PodTemplateSpec{}, "", ""},
+		"nothing at all":                              {nil, config.Empty, priority.ConfigEmpty},
+		"no JSON for all":                             {map[string]string{"global": "x: y"}, config.InvalidJSON, priority.ConfigInvalid},
+		"no JSON for this repository":                 {map[string]string{repositoryKey: "{"}, config.InvalidJSON, ""},
+		"a class that is no name":                     {map[string]string{"global": `{"priorityClassName":"Not A Name"}`}, config.InvalidValue, priority.ConfigInvalid},
+		"a file under its own name":                   {map[string]string{"config.json": `{"global":{"priorityClassName":"low"}}`}, config.InvalidValue, priority.ConfigInvalid},
+		"a file of fields":                            {map[string]string{"config.json": `{"priorityClassName":"low"}`}, config.InvalidValue, priority.ConfigInvalid},
+		"a key beside global":                         {map[string]string{"global": `{}`, "notes": "by hand"}, config.Ignored, ""},
+		"global in global":                            {map[string]string{"global": `{"global":{"keepLatestMaintenanceJobs":1}}`}, config.UnknownField, ""},
+		"a class that is no name, for one repository": {map[string]string{repositoryKey: `{"priorityClassName":"Not A Name"}`}, config.InvalidValue, priority.ConfigInvalid},
+		"labels that are none, for one repository":    {map[string]string{repositoryKey: `{"podLabels":{"a":1}}`}, config.WrongType, ""},
+		"a number below zero":                         {map[string]string{"global": `{"keepLatestMaintenanceJobs":-1}`}, config.InvalidValue, ""},
+		"an unknown field":                            {map[string]string{"global": `{"keepLatest":1}`}, config.UnknownField, ""},
+		"resources that are none":                     {map[string]string{"global": `{"podResources":{"cpuLimit":"lots"}}`}, config.InvalidValue, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, by := config.MaintenanceConfigMap(test.own, test.server)
-			require.Equal(t, test.want, got)
-			require.Equal(t, test.by, by)
+			got, problems := config.ParseMaintenance(test.data, repositoryKey)
+			require.Len(t, problems, 1)
+			require.Equal(t, test.reason, problems[0].Reason)
+			require.Equal(t, config.SectionMaintenance, problems[0].Section)
+			want := config.DefaultMaintenance()
+			want.Unreadable = test.unreadable
+			require.Equal(t, want, got)
 		})
 	}
 }
 
-func TestJobsTakeTheConfigMapOfTheServersFlag(t *testing.T) {
-	template := server("server", "--repo-maintenance-job-configmap=jobs")
-	client := fake.NewClientset(
-		&appsv1.Deployment{ObjectMeta: meta("velero"), Spec: appsv1.DeploymentSpec{Template: *template}},
-		&corev1.ConfigMap{ObjectMeta: meta("jobs"), Data: map[string]string{"global": `{"keepLatestMaintenanceJobs":1,"priorityClassName":"low"}`}},
-	)
-	found, err := config.ReadServer(t.Context(), client, "velero")
-	require.NoError(t, err)
-	require.Equal(t, template, found)
-	got, problems, err := config.ReadMaintenance(t.Context(), client, config.Options{Namespace: "velero"}, found, &velerov1.BackupRepository{})
-	require.NoError(t, err)
-	require.Empty(t, problems)
-	require.Equal(t, 1, got.Jobs.Keep)
-	require.Equal(t, "low", got.PriorityClassName)
-	for reason, fail := range map[priority.Reason]error{
-		priority.ConfigMissing: apierrors.NewNotFound(corev1.Resource("configmaps"), "jobs"), priority.Forbidden: notAllowed("configmaps"), "": refused(),
+func TestParseRepository(t *testing.T) {
+	for name, test := range map[string]struct {
+		text  string
+		limit int64 // in MiB
+	}{
+		"an empty object":                  {`{}`, 5000},
+		"a number":                         {`{"cacheLimitMB": 2048}`, 2048},
+		"a number in quotes":               {`{"cacheLimitMB": "2048"}`, 2048},
+		"null is left out":                 {`{"cacheLimitMB": null}`, 5000},
+		"fields of the server are skipped": {`{"cacheLimitMB": 1, "fullMaintenanceInterval": "fastGC"}`, 1},
 	} {
-		broken := fake.NewClientset()
-		fault(broken, "configmaps", 0, fail)
-		got, problems, err := config.ReadMaintenance(t.Context(), broken, config.Options{Namespace: "velero"}, found, &velerov1.BackupRepository{})
-		if reason == "" {
-			require.ErrorContains(t, err, "get configmaps velero/jobs: ")
-			continue
-		}
-		require.NoError(t, err)
-		want := configmap.DefaultMaintenance()
-		want.Unreadable = reason
-		require.Equal(t, want, got)
-		require.Len(t, problems, 1)
-		require.Equal(t, "configmaps velero/jobs", problems[0].Path)
+		t.Run(name, func(t *testing.T) {
+			limit, problems := config.ParseRepository(map[string]string{"kopia": test.text, "other": "{"})
+			require.Empty(t, problems)
+			require.Equal(t, test.limit*1024*1024, limit)
+		})
 	}
-	none, err := config.ReadServer(t.Context(), client, "elsewhere")
-	require.NoError(t, err)
-	require.Nil(t, none)
-	fault(client, "deployments", 0, refused())
-	_, err = config.ReadServer(t.Context(), client, "velero")
-	require.ErrorContains(t, err, "get deployment velero/velero: ")
-}
-
-func TestLoadFindsTheConfigMapOfMaintenanceJobsWithoutAnotherRequest(t *testing.T) {
-	client := installation(fullConfig, changed("velero", func(velero *appsv1.Deployment) {
-		velero.Spec.Template.Spec.Containers[0].Args = []string{"server", "--repo-maintenance-job-configmap=jobs"}
-	}))
-	reads := fault(client, "deployments", -1, nil)
-	got, err := config.Load(t.Context(), client, options(t), newHasty())
-	require.NoError(t, err)
-	require.Equal(t, "jobs", got.MaintenanceConfigMap)
-	require.Equal(t, config.NamedByServer, got.MaintenanceNamedBy)
-	require.Equal(t, 1, *reads)
 }

@@ -11,14 +11,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/lateen-project/lateen/cmd/lateen/cluster"
+	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/deploy"
 )
 
 // options are the flags of `lateen install`. Those that `velero install` in Velero 1.18 also has, which has more, have
 // the same name and meaning. Only --use-node-agent and the agent's resources have other defaults.
 type options struct {
-	cluster cluster.Flags
+	cluster cli.Flags
 	server  deploy.Velero
 	agent   deploy.Options
 
@@ -31,7 +31,7 @@ type options struct {
 	maintain                time.Duration
 	frequencyGiven          bool // agent.MaintenanceFrequency was set, maybe to 0
 
-	output                        cluster.Format
+	output                        cli.Format
 	apply, dryRun, crdsOnly, wait bool
 	timeout                       time.Duration
 }
@@ -72,7 +72,7 @@ func (o *options) addPodFlags(flags *pflag.FlagSet) {
 	flags.StringToStringVar(&o.server.Labels, "pod-labels", nil, "labels of the pods of server and agents: key1=value1,key2=value2")
 	flags.StringToStringVar(&o.server.ServiceAccountAnnotations, "sa-annotations", nil, "annotations of the ServiceAccounts of server and movers: key1=value1,key2=value2")
 	flags.StringVar(&o.server.Account, "service-account-name", "", "existing ServiceAccount for server and movers, with RBAC rules; agents have their own")
-	cluster.AddMoverFlags(flags, &o.agent.Movers, &o.agent.PodPolicy)
+	cli.AddMoverFlags(flags, &o.agent.Movers, &o.agent.PodPolicy)
 	o.serverPod.addFlags(flags, "velero-pod", "the server's pod", quantities{cpuRequest: "500m", cpuLimit: "1000m", memRequest: "128Mi", memLimit: "512Mi"})
 	o.agentPod.addFlags(flags, "node-agent-pod", "an agent's pod", quantities{cpuRequest: "20m", cpuLimit: "0", memRequest: "64Mi", memLimit: "512Mi"})
 	flags.StringVar(&o.server.PriorityClass, "server-priority-class-name", "", "priority class of the server's Deployment")
@@ -100,7 +100,7 @@ func (o *options) addServerFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.agent.NodeAgentConfigMap, "node-agent-configmap", "", "ConfigMap with the node-agent configuration")
 	flags.StringVar(&o.agent.BackupRepositoryConfigMap, "backup-repository-configmap", "", "ConfigMap with the configuration of backup repositories")
 	flags.StringVar(&o.agent.MaintenanceConfigMap, "repo-maintenance-job-configmap", "", "ConfigMap with the configuration of maintenance jobs")
-	cluster.AddCopyFlags(flags, &o.agent.Copies)
+	cli.AddCopyFlags(flags, &o.agent.Copies)
 }
 
 // validate rejects contradicting flags, as `velero install` does.
@@ -112,16 +112,16 @@ func (o *options) validate() error {
 		return nil
 	case o.useNodeAgent && o.agent.Image == "":
 		return errors.New("--lateen-image is missing: no image of Lateen is published, so build one with the Dockerfile and push it to a registry of the nodes (or install no agents with --use-node-agent=false)")
-	case cluster.ValidateMovers(o.agent.Movers, o.agent.PodPolicy) != nil:
-		return cluster.ValidateMovers(o.agent.Movers, o.agent.PodPolicy)
+	case cli.ValidateMovers(o.agent.Movers, o.agent.PodPolicy) != nil:
+		return cli.ValidateMovers(o.agent.Movers, o.agent.PodPolicy)
 	case o.agent.Movers.Account && !o.useNodeAgent:
 		return errors.New("--restrict-movers requires agents: remove --use-node-agent=false")
 	case o.agent.PodPolicy != "" && !o.useNodeAgent:
 		return errors.New("--pod-policy requires agents: remove --use-node-agent=false")
 	case o.agent.Windows && !o.useNodeAgent:
 		return errors.New("--use-node-agent-windows requires agents on Linux nodes: remove --use-node-agent=false")
-	case cluster.ValidateCopies(o.agent.Copies) != nil:
-		return cluster.ValidateCopies(o.agent.Copies)
+	case cli.ValidateCopies(o.agent.Copies) != nil:
+		return cli.ValidateCopies(o.agent.Copies)
 	case len(o.agent.Copies.From) > 0 && !o.useNodeAgent:
 		return errors.New("--copy-from requires agents: remove --use-node-agent=false")
 	case o.fsBackup && !o.useNodeAgent:

@@ -20,15 +20,15 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/cmd/lateen/check"
-	"github.com/lateen-project/lateen/cmd/lateen/cluster"
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/cli"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // NewCommand returns `lateen install`. The user agent is that of all its requests.
 func NewCommand(userAgent string) *cobra.Command {
-	options := options{cluster: cluster.Flags{UserAgent: userAgent}}
+	options := options{cluster: cli.Flags{UserAgent: userAgent}}
 	command := &cobra.Command{
 		Use:   "install",
 		Short: "Install Velero's server with Lateen as its node-agent",
@@ -69,7 +69,7 @@ func (o *options) run(ctx context.Context, out, warnings io.Writer) error {
 }
 
 // target returns the cluster to install in, and adopts its settings that must stay; nil for a dry run.
-func (o *options) target(ctx context.Context, out, warnings io.Writer) (*cluster.Client, error) {
+func (o *options) target(ctx context.Context, out, warnings io.Writer) (*cli.Client, error) {
 	if o.dryRun {
 		return nil, nil
 	}
@@ -85,7 +85,7 @@ func (o *options) target(ctx context.Context, out, warnings io.Writer) (*cluster
 }
 
 // send installs the objects and, with --wait, waits for the workloads.
-func (o *options) send(ctx context.Context, client *cluster.Client, definitions, rest []*unstructured.Unstructured, warnings io.Writer) error {
+func (o *options) send(ctx context.Context, client *cli.Client, definitions, rest []*unstructured.Unstructured, warnings io.Writer) error {
 	if !o.crdsOnly {
 		if err := o.checkCluster(ctx, client.Kube, warnings); err != nil {
 			return err
@@ -121,7 +121,7 @@ func (o *options) daemonSets() []string {
 
 // manifests returns the definitions, and the remaining objects.
 func (o *options) manifests() (definitions, rest []*unstructured.Unstructured, err error) {
-	if definitions, err = cluster.Manifests(o.cluster.Namespace, deploy.Definitions()); err != nil || o.crdsOnly {
+	if definitions, err = cli.Manifests(o.cluster.Namespace, deploy.Definitions()); err != nil || o.crdsOnly {
 		return definitions, nil, err
 	}
 	objects := deploy.Server(o.server)
@@ -130,7 +130,7 @@ func (o *options) manifests() (definitions, rest []*unstructured.Unstructured, e
 		objects = append(objects, deploy.Objects(o.agent)...)
 		objects = append(objects, deploy.CopyAccess(o.cluster.Namespace, o.agent.Copies)...)
 	}
-	rest, err = cluster.Manifests(o.cluster.Namespace, objects)
+	rest, err = cli.Manifests(o.cluster.Namespace, objects)
 	return definitions, rest, err
 }
 
@@ -204,7 +204,7 @@ const (
 
 // keepFrequency keeps the maintenance frequency of the existing agents, unless a flag sets it. An apply without it
 // would leave repositories to a server that waits for a year.
-func (o *options) keepFrequency(ctx context.Context, client *cluster.Client) error {
+func (o *options) keepFrequency(ctx context.Context, client *cli.Client) error {
 	if !o.apply || o.crdsOnly || !o.useNodeAgent || o.frequencyGiven || o.maintain > 0 {
 		return nil
 	}
@@ -215,7 +215,7 @@ func (o *options) keepFrequency(ctx context.Context, client *cluster.Client) err
 	if err != nil {
 		return fmt.Errorf("get DaemonSet %s: %w", api.DaemonSetName, err)
 	}
-	frequency, err := time.ParseDuration(config.FlagOf(agents.Spec.Template.Spec.Containers, deploy.MaintenanceFrequencyFlag))
+	frequency, err := time.ParseDuration(startup.FlagOf(agents.Spec.Template.Spec.Containers, deploy.MaintenanceFrequencyFlag))
 	if err != nil || frequency <= 0 {
 		return nil //nolint:nilerr // no valid frequency is set
 	}
@@ -227,7 +227,7 @@ func (o *options) keepFrequency(ctx context.Context, client *cluster.Client) err
 
 // setFrequencies sets the frequency of each repository to a year for Velero's server while the agents maintain it. If
 // the flag now turns this off, it restores the frequency of the server.
-func (o *options) setFrequencies(ctx context.Context, client *cluster.Client) error {
+func (o *options) setFrequencies(ctx context.Context, client *cli.Client) error {
 	if o.crdsOnly || o.agent.MaintenanceFrequency == 0 && !o.frequencyGiven {
 		return nil
 	}
@@ -247,7 +247,7 @@ func (o *options) setFrequencies(ctx context.Context, client *cluster.Client) er
 			continue
 		}
 		patch := fmt.Sprintf(`{"spec":{"maintenanceFrequency":%q}}`, wanted)
-		if _, err := repositories.Patch(ctx, repository.GetName(), types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: cluster.FieldManager}); err != nil {
+		if _, err := repositories.Patch(ctx, repository.GetName(), types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: cli.FieldManager}); err != nil {
 			return fmt.Errorf("patch BackupRepository %s: %w", repository.GetName(), err)
 		}
 		fmt.Fprintf(client.Out, "BackupRepository %s: maintenanceFrequency %s\n", repository.GetName(), wanted)

@@ -21,14 +21,14 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/lateen-project/lateen/cmd/lateen/adopt"
-	"github.com/lateen-project/lateen/cmd/lateen/cluster"
+	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/truncate"
 )
 
 // NewCommand returns `lateen uninstall`. The user agent is that of all its requests.
 func NewCommand(userAgent string) *cobra.Command {
-	flags := cluster.Flags{UserAgent: userAgent}
+	flags := cli.Flags{UserAgent: userAgent}
 	var force bool
 	var timeout time.Duration
 	command := &cobra.Command{
@@ -42,7 +42,7 @@ func NewCommand(userAgent string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			prompt := cluster.Prompt{In: command.InOrStdin(), Out: command.OutOrStdout(), Force: force}
+			prompt := cli.Prompt{In: command.InOrStdin(), Out: command.OutOrStdout(), Force: force}
 			return (&removal{client}).run(command.Context(), prompt, timeout)
 		},
 	}
@@ -88,15 +88,15 @@ const deletesNamespace = `Deleting the namespace deletes everything in it:
 `
 
 // removal is one run of the command.
-type removal struct{ *cluster.Client }
+type removal struct{ *cli.Client }
 
 // run lists the installed objects, asks for a confirmation and removes them.
-func (r *removal) run(ctx context.Context, prompt cluster.Prompt, timeout time.Duration) error {
+func (r *removal) run(ctx context.Context, prompt cli.Prompt, timeout time.Duration) error {
 	if err := adopt.Reject(ctx, r.Client); err != nil {
 		return err
 	}
 	var found []unstructured.Unstructured
-	for _, resource := range append(installedResources(), cluster.Definitions()) {
+	for _, resource := range append(installedResources(), cli.Definitions()) {
 		objects, err := r.Installed(ctx, resource)
 		if err != nil {
 			return err
@@ -184,7 +184,7 @@ func (r *removal) remove(ctx context.Context, object *unstructured.Unstructured)
 		err = untilDeleted(ctx, client, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), cluster.DiagnoseTimeout)
+		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), cli.DiagnoseTimeout)
 		defer cancel()
 		return fmt.Errorf("remove %s %s: %w: %s", kind, name, err, blockers(asking, client, name))
 	}
@@ -198,7 +198,7 @@ func (r *removal) remove(ctx context.Context, object *unstructured.Unstructured)
 // untilDeleted waits until no object is left.
 func untilDeleted(ctx context.Context, client dynamic.ResourceInterface, options metav1.ListOptions) error {
 	left := map[string]bool{}
-	return cluster.Follow(ctx, client, options, func(event watch.EventType, object *unstructured.Unstructured) {
+	return cli.Follow(ctx, client, options, func(event watch.EventType, object *unstructured.Unstructured) {
 		if left[object.GetName()] = true; event == watch.Deleted {
 			delete(left, object.GetName())
 		}
@@ -219,7 +219,7 @@ func allFinalized() []finalized {
 	deployments := appsv1.SchemeGroupVersion.WithResource("deployments")
 	all := []finalized{{velerov1.SchemeGroupVersion.WithResource("restores"), deployments, api.VeleroDeployment, "availableReplicas"}}
 	for _, kind := range api.Kinds() {
-		all = append(all, finalized{kind.GVR(), cluster.DaemonSets(), api.DaemonSetName, "numberAvailable"})
+		all = append(all, finalized{kind.GVR(), cli.DaemonSets(), api.DaemonSetName, "numberAvailable"})
 	}
 	return all
 }

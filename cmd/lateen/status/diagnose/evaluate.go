@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
@@ -16,7 +16,7 @@ import (
 // evaluator holds the state of the whole cluster that the evaluation of one transfer needs.
 type evaluator struct {
 	*Snapshot
-	flags    config.Options // of the agents
+	flags    startup.Options // of the agents
 	settings settings
 	agents   map[string]view.Node // by node name
 	inUse    map[string]int       // used slots, by node

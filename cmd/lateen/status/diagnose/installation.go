@@ -13,7 +13,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/cmd/lateen/check"
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/priority"
@@ -23,7 +23,7 @@ import (
 // settings are the current content of the ConfigMaps. Agents read them once, at their start.
 type settings struct {
 	known    bool // whether the ConfigMaps could be read
-	movers   configmap.Config
+	movers   config.Config
 	problems int
 	classes  [2]class // of movers, and of maintenance jobs
 	jobs     view.JobConfig
@@ -47,7 +47,7 @@ func (s settings) slots(node *corev1.Node) int {
 
 // readSettings evaluates the ConfigMaps of the agents, as `lateen check` does.
 func (s *Snapshot) readSettings() settings {
-	found := settings{known: s.sees(view.ResourceConfigMaps, s.namespace) && s.sees(view.ResourceDaemonSets, s.namespace), movers: configmap.Defaults()}
+	found := settings{known: s.sees(view.ResourceConfigMaps, s.namespace) && s.sees(view.ResourceDaemonSets, s.namespace), movers: config.Defaults()}
 	if !found.known {
 		return found
 	}
@@ -63,9 +63,9 @@ func (s *Snapshot) readSettings() settings {
 		cluster.PriorityClasses = map[string]*schedulingv1.PriorityClass{}
 		maps.Copy(cluster.PriorityClasses, s.priorities)
 	}
-	movers := s.document(check.NodeAgent, installation.Flag("--node-agent-configmap"), configmap.NoNodeAgent)
+	movers := s.document(check.NodeAgent, installation.Flag("--node-agent-configmap"), config.NoNodeAgent)
 	found.jobs.Name, found.jobs.NamedBy = installation.Maintenance()
-	jobs := s.document(check.Maintenance, found.jobs.Name, configmap.NoMaintenance)
+	jobs := s.document(check.Maintenance, found.jobs.Name, config.NoMaintenance)
 	written, evaluated := check.Evaluate(movers, nil), check.Evaluate(movers, cluster)
 	found.movers, found.problems = evaluated.Config, len(evaluated.Problems)
 	found.classes[0] = classOf(written.Config.PriorityClassName, evaluated.Config.PriorityClassName, evaluated.Problems)
@@ -75,7 +75,7 @@ func (s *Snapshot) readSettings() settings {
 	return found
 }
 
-func (s *Snapshot) document(kind check.Kind, name string, deleted func(namespace, name string) configmap.Problem) check.Document {
+func (s *Snapshot) document(kind check.Kind, name string, deleted func(namespace, name string) config.Problem) check.Document {
 	switch found := s.configMaps[name]; {
 	case name == "":
 		return check.Document{Kind: kind, Unset: true}
@@ -89,10 +89,10 @@ func (s *Snapshot) document(kind check.Kind, name string, deleted func(namespace
 
 // classOf returns a class with the message of the Problem that keeps it from being in force or known. This Problem
 // concerns the class, the whole ConfigMap, or the key that contains the class.
-func classOf(configured, effective string, problems []configmap.Problem) class {
+func classOf(configured, effective string, problems []config.Problem) class {
 	found := class{configured: configured, effective: effective}
 	for _, problem := range problems {
-		whole := problem.Section == configmap.SectionConfigMap || problem.Section == configmap.SectionMaintenance && (problem.Path == "" || problem.Path == "global")
+		whole := problem.Section == config.SectionConfigMap || problem.Section == config.SectionMaintenance && (problem.Path == "" || problem.Path == "global")
 		if about := strings.HasSuffix(problem.Path, "priorityClassName"); effective == "" && (about || whole) {
 			found.message = problem.Message
 			break

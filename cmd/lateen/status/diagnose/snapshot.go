@@ -25,7 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/cmd/lateen/check"
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/handover"
@@ -242,8 +242,8 @@ func (s *subject) volume() string {
 }
 
 // options returns the flags of the agents from their DaemonSet; the defaults without one.
-func (s *Snapshot) options() config.Options {
-	var options config.Options
+func (s *Snapshot) options() startup.Options {
+	var options startup.Options
 	flags := pflag.NewFlagSet("node-agent", pflag.ContinueOnError)
 	options.AddFlags(flags)
 	if s.agents == nil {

@@ -5,7 +5,7 @@ package view
 import (
 	"time"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 )
 
 // Report is the output of `lateen status -o json`. New fields may be added, and no field changes its meaning. Times
@@ -120,7 +120,7 @@ type PriorityClass struct {
 type JobConfig struct {
 	Name string `json:"configMap,omitempty"` // empty: no ConfigMap is named, so the defaults apply
 	// the workload whose --repo-maintenance-job-configmap takes effect
-	NamedBy config.NamedBy `json:"namedBy,omitempty"`
+	NamedBy startup.NamedBy `json:"namedBy,omitempty"`
 }
 
 // Repository is a BackupRepository.

@@ -1,4 +1,4 @@
-package config_test
+package startup_test
 
 import (
 	"testing"
@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
@@ -19,24 +19,24 @@ import (
 type edits struct {
 	*testing.T
 	client  *fake.Clientset
-	options config.Options
-	inForce *config.Startup
+	options startup.Options
+	inForce *startup.Startup
 }
 
 func newEdits(t *testing.T) *edits {
 	t.Helper()
 	classes := fake.NewClientset(
 		&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "low"}}, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "high"}})
-	e := &edits{T: t, client: classes, options: config.Options{Namespace: "velero", NodeAgentConfigMap: "agents"}, inForce: &config.Startup{Config: configmap.Defaults()}}
+	e := &edits{T: t, client: classes, options: startup.Options{Namespace: "velero", NodeAgentConfigMap: "agents"}, inForce: &startup.Startup{Config: config.Defaults()}}
 	e.accepts(`{"priorityClassName": "low", "podLabels": {"a": "1"}}`)
 	return e
 }
 
-func (e *edits) edit(data map[string]string) config.Reload {
+func (e *edits) edit(data map[string]string) startup.Reload {
 	return e.inForce.Reload(e.Context(), e.client, e.options, clock.RealClock{}, &corev1.ConfigMap{Data: data})
 }
 
-func (e *edits) accepts(text string) config.Reload {
+func (e *edits) accepts(text string) startup.Reload {
 	e.Helper()
 	reload := e.edit(map[string]string{"any": text})
 	require.NotNil(e, reload.InForce, "%v", reload.Problems)
@@ -77,7 +77,7 @@ func TestADeletedConfigMapKeepsTheConfiguration(t *testing.T) {
 func TestAnUnknownFieldIsReportedOnceAndRejectsWithStrictConfigOnly(t *testing.T) {
 	const text = `{"priorityClassName": "low", "podLables": {}}`
 	e := newEdits(t)
-	require.Equal(t, configmap.UnknownField, e.accepts(text).Added[0].Reason)
+	require.Equal(t, config.UnknownField, e.accepts(text).Added[0].Reason)
 	require.Empty(t, e.accepts(text).Added)
 	require.Len(t, e.inForce.Problems, 1)
 	e.options.StrictConfig = true
@@ -105,7 +105,7 @@ func TestAnEditedAgentHasTheHashOfARestartedOne(t *testing.T) {
 	const text = `{"priorityClassName": "high", "loadConcurrency": {"globalConfig": 3}}`
 	edited, restarted := newEdits(t), newEdits(t)
 	edited.accepts(text)
-	restarted.inForce = &config.Startup{Config: configmap.Defaults()}
+	restarted.inForce = &startup.Startup{Config: config.Defaults()}
 	restarted.accepts(text)
 	hash := func(e *edits) uint64 {
 		sum, err := e.inForce.Hash(e.options)

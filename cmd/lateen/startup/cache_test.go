@@ -1,4 +1,4 @@
-package config_test
+package startup_test
 
 import (
 	"strings"
@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -22,7 +22,7 @@ func TestLoadCacheSettings(t *testing.T) {
 		missing bool
 		fail    error
 		image   string
-		reason  configmap.Reason // of the Problem; empty: caches get a volume
+		reason  config.Reason // of the Problem; empty: caches get a volume
 		path    string
 		message string
 		classes int // expected GETs of the storage class
@@ -30,20 +30,20 @@ func TestLoadCacheSettings(t *testing.T) {
 		"a class without a reclaim policy deletes": {classes: 1},
 		"a class that deletes":                     {policy: new(corev1.PersistentVolumeReclaimDelete), classes: 1},
 		"a class that retains": {
-			policy: new(corev1.PersistentVolumeReclaimRetain), reason: configmap.InvalidValue, path: "cachePVC.storageClass", message: "reclaimPolicy Retain", classes: 1,
+			policy: new(corev1.PersistentVolumeReclaimRetain), reason: config.InvalidValue, path: "cachePVC.storageClass", message: "reclaimPolicy Retain", classes: 1,
 		},
 		"a class that recycles": {
-			policy: new(corev1.PersistentVolumeReclaimRecycle), reason: configmap.InvalidValue, path: "cachePVC.storageClass", message: "reclaimPolicy Recycle", classes: 1,
+			policy: new(corev1.PersistentVolumeReclaimRecycle), reason: config.InvalidValue, path: "cachePVC.storageClass", message: "reclaimPolicy Recycle", classes: 1,
 		},
-		"no such class": {missing: true, reason: configmap.Missing, path: "cachePVC.storageClass", message: "storage class local does not exist", classes: 1},
+		"no such class": {missing: true, reason: config.Missing, path: "cachePVC.storageClass", message: "storage class local does not exist", classes: 1},
 		"a class that may not be read": {
-			fail: notAllowed("storageclasses"), reason: configmap.Forbidden, path: "cachePVC.storageClass", message: `apiGroups: ["storage.k8s.io"]`, classes: 1,
+			fail: notAllowed("storageclasses"), reason: config.Forbidden, path: "cachePVC.storageClass", message: `apiGroups: ["storage.k8s.io"]`, classes: 1,
 		},
 		"movers that do not know the flag": {
-			image: "registry.test:5000/velero/velero:v1.17.2", reason: configmap.InvalidValue, path: "cachePVC", message: "v1.17.2 do not support cache volumes",
+			image: "registry.test:5000/velero/velero:v1.17.2", reason: config.InvalidValue, path: "cachePVC", message: "v1.17.2 do not support cache volumes",
 		},
 		"movers before them, with a digest": {
-			image: "velero:1.16.0-rc.1@sha256:0123", reason: configmap.InvalidValue, path: "cachePVC", message: "use Velero 1.18 or newer",
+			image: "velero:1.16.0-rc.1@sha256:0123", reason: config.InvalidValue, path: "cachePVC", message: "use Velero 1.18 or newer",
 		},
 		"the first movers that do":                       {image: "velero/velero:v1.18.0-rc.1", classes: 1},
 		"movers of a version that is to come":            {image: "velero/velero:v2.0.0", classes: 1},
@@ -63,7 +63,7 @@ func TestLoadCacheSettings(t *testing.T) {
 				times = -1
 			}
 			requests := fault(client, "storageclasses", times, test.fail)
-			got, err := config.Load(t.Context(), client, options(t, "--mover-image="+test.image), newHasty())
+			got, err := startup.Load(t.Context(), client, options(t, "--mover-image="+test.image), newHasty())
 			require.NoError(t, err)
 			require.Equal(t, test.classes, *requests)
 			if test.reason == "" {
@@ -74,7 +74,7 @@ func TestLoadCacheSettings(t *testing.T) {
 			require.Nil(t, got.Settings().Cache)
 			require.Len(t, got.Problems, 1)
 			problem := got.Problems[0]
-			require.Equal(t, configmap.SectionCachePVC, problem.Section)
+			require.Equal(t, config.SectionCachePVC, problem.Section)
 			require.Equal(t, test.reason, problem.Reason)
 			require.Equal(t, test.path, problem.Path)
 			require.Contains(t, problem.Message, test.message)
@@ -86,13 +86,13 @@ func TestLoadOfTheBackupRepositoryConfigMap(t *testing.T) {
 	for name, test := range map[string]struct {
 		data    map[string]string // nil: no ConfigMap
 		limit   int64
-		reason  configmap.Reason
+		reason  config.Reason
 		message string
 	}{
 		"a limit":        {data: map[string]string{"kopia": `{"cacheLimitMB": 100}`}, limit: 100 << 20},
-		"no such object": {limit: 5000 << 20, reason: configmap.Missing, message: "configmaps velero/repositories: does not exist"},
-		"no data":        {data: map[string]string{}, limit: 5000 << 20, reason: configmap.Empty, message: "configmaps velero/repositories: no data"},
-		"a bad limit":    {data: map[string]string{"kopia": `{"cacheLimitMB": true}`}, limit: 5000 << 20, reason: configmap.WrongType, message: "kopia.cacheLimitMB (line 1, column 18)"},
+		"no such object": {limit: 5000 << 20, reason: config.Missing, message: "configmaps velero/repositories: does not exist"},
+		"no data":        {data: map[string]string{}, limit: 5000 << 20, reason: config.Empty, message: "configmaps velero/repositories: no data"},
+		"a bad limit":    {data: map[string]string{"kopia": `{"cacheLimitMB": true}`}, limit: 5000 << 20, reason: config.WrongType, message: "kopia.cacheLimitMB (line 1, column 18)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := installation(strings.Replace(withCache, "{", `{"unknown": 1, `, 1))
@@ -100,21 +100,21 @@ func TestLoadOfTheBackupRepositoryConfigMap(t *testing.T) {
 				require.NoError(t, client.Tracker().Add(&corev1.ConfigMap{ObjectMeta: meta("repositories"), Data: test.data}))
 			}
 			arguments := []string{"--backup-repository-configmap=repositories"}
-			got, err := config.Load(t.Context(), client, options(t, arguments...), newHasty())
+			got, err := startup.Load(t.Context(), client, options(t, arguments...), newHasty())
 			require.NoError(t, err)
 			require.Equal(t, test.limit, got.Settings().Cache.Limit)
-			require.Equal(t, configmap.UnknownField, got.Problems[0].Reason, "of the node-agent ConfigMap, which is read first")
+			require.Equal(t, config.UnknownField, got.Problems[0].Reason, "of the node-agent ConfigMap, which is read first")
 			if test.reason == "" {
 				require.Len(t, got.Problems, 1)
 				return
 			}
 			require.Len(t, got.Problems, 2)
-			require.Equal(t, configmap.SectionBackupRepository, got.Problems[1].Section)
+			require.Equal(t, config.SectionBackupRepository, got.Problems[1].Section)
 			require.Equal(t, test.reason, got.Problems[1].Reason)
 			require.Contains(t, got.Problems[1].String(), test.message)
 			require.Empty(t, got.Priority.Reason, "the priority class is of the other ConfigMap")
 
-			_, err = config.Load(t.Context(), client, options(t, append(arguments, "--strict-config")...), newHasty())
+			_, err = startup.Load(t.Context(), client, options(t, append(arguments, "--strict-config")...), newHasty())
 			require.ErrorContains(t, err, test.message)
 		})
 	}
@@ -134,7 +134,7 @@ func TestUntestedVersionsOfVelero(t *testing.T) {
 		"velero/velero:v1.16.2":                    "Velero v1.16.2 is older than 1.17, the oldest version tested with Lateen",
 		"registry.example:5000/mirror/velero:main": "Velero's development branch (registry.example:5000/mirror/velero:main) is newer than 1.18, the newest version tested with Lateen",
 	} {
-		require.Equal(t, message, config.UntestedVelero(image), image)
+		require.Equal(t, message, startup.UntestedVelero(image), image)
 	}
 }
 
@@ -148,6 +148,6 @@ func TestUntestedVersionsOfKubernetes(t *testing.T) {
 		"v1.33.13":            "Kubernetes v1.33.13 is older than 1.34, the oldest version tested with Lateen",
 		"v1.38.0-beta.0":      "Kubernetes v1.38.0-beta.0 is newer than 1.37, the newest version tested with Lateen",
 	} {
-		require.Equal(t, message, config.UntestedKubernetes(gitVersion), gitVersion)
+		require.Equal(t, message, startup.UntestedKubernetes(gitVersion), gitVersion)
 	}
 }

@@ -1,4 +1,4 @@
-package configmap_test
+package config_test
 
 import (
 	"encoding/json"
@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
 )
 
 // The corpus holds ConfigMaps as users write them. A .yaml file is a whole ConfigMap. Any other file is the value of
@@ -37,7 +37,7 @@ func TestCorpus(t *testing.T) {
 				require.NoError(t, os.WriteFile(golden, []byte(got), 0o644))
 			}
 			want, err := os.ReadFile(golden)
-			require.NoError(t, err, "go test ./cmd/lateen/configmap -run Corpus -update writes it")
+			require.NoError(t, err, "go test ./cmd/lateen/config -run Corpus -update writes it")
 			require.Equal(t, string(want), got)
 			// -update accepts no Problem in a good ConfigMap, and none without a Problem in a bad one
 			require.Equal(t, !strings.Contains(filepath.Base(file), "good"), len(problems) > 0)
@@ -72,19 +72,19 @@ func corpusData(tb testing.TB, file string) map[string]string {
 
 // validate parses a file as the kind of ConfigMap that its name declares. It requires that a value with a Problem has the
 // same effect as no value.
-func validate(t *testing.T, file string, data map[string]string) []configmap.Problem {
+func validate(t *testing.T, file string, data map[string]string) []config.Problem {
 	t.Helper()
 	if strings.HasPrefix(filepath.Base(file), "repository-") {
-		limit, problems := configmap.ParseRepository(data)
-		if checkProblems(t, problems)[configmap.SectionBackupRepository] {
-			require.Equal(t, configmap.DefaultCacheLimit, limit)
+		limit, problems := config.ParseRepository(data)
+		if checkProblems(t, problems)[config.SectionBackupRepository] {
+			require.Equal(t, config.DefaultCacheLimit, limit)
 		}
 		return problems
 	}
 	labels := map[string]string{"size": "big"}
-	got, problems := configmap.Parse(data, labels)
-	if checkProblems(t, problems)[configmap.SectionConfigMap] {
-		require.Equal(t, configmap.Defaults(), got)
+	got, problems := config.Parse(data, labels)
+	if checkProblems(t, problems)[config.SectionConfigMap] {
+		require.Equal(t, config.Defaults(), got)
 		return problems
 	}
 	for _, text := range data {
@@ -93,7 +93,7 @@ func validate(t *testing.T, file string, data map[string]string) []configmap.Pro
 	return problems
 }
 
-func listed(problems []configmap.Problem) string {
+func listed(problems []config.Problem) string {
 	var text strings.Builder
 	for _, problem := range problems {
 		fmt.Fprintf(&text, "%s %s\n", problem.Reason, problem)
@@ -117,17 +117,17 @@ func FuzzParse(f *testing.F) {
 		checkPositions(t, text, "", problems)
 		broken := checkProblems(t, problems)
 		if !json.Valid([]byte(text)) || !utf8.ValidString(text) {
-			require.Equal(t, configmap.Defaults(), got)
-			require.Contains(t, broken, configmap.SectionConfigMap)
+			require.Equal(t, config.Defaults(), got)
+			require.Contains(t, broken, config.SectionConfigMap)
 		}
 		checkRanges(t, got)
 
-		limit, problems := configmap.ParseRepository(map[string]string{"kopia": text})
+		limit, problems := config.ParseRepository(map[string]string{"kopia": text})
 		checkPositions(t, text, "", problems)
 		checkProblems(t, problems)
 		require.True(t, 1<<20 <= limit && limit <= math.MaxInt32<<20, limit)
 
-		jobs, problems := configmap.ParseMaintenance(map[string]string{"global": text}, repositoryKey)
+		jobs, problems := config.ParseMaintenance(map[string]string{"global": text}, repositoryKey)
 		checkPositions(t, text, "global", problems)
 		checkProblems(t, problems)
 		require.GreaterOrEqual(t, jobs.Jobs.Keep, 0)
@@ -135,7 +135,7 @@ func FuzzParse(f *testing.F) {
 }
 
 // checkPositions requires that each Problem has a valid line and column, or concerns the text as a whole.
-func checkPositions(t *testing.T, text, whole string, problems []configmap.Problem) {
+func checkPositions(t *testing.T, text, whole string, problems []config.Problem) {
 	t.Helper()
 	for _, problem := range problems {
 		if problem.Line == 0 {
@@ -167,7 +167,7 @@ func exists(text string, line, column int) bool {
 }
 
 // checkRanges requires that the API server and the agent can use every accepted value.
-func checkRanges(t *testing.T, got configmap.Config) {
+func checkRanges(t *testing.T, got config.Config) {
 	t.Helper()
 	for _, number := range []int{got.Concurrency, got.GlobalConcurrency, got.MaxConcurrency} {
 		require.True(t, 1 <= number && number <= math.MaxInt32, number)

@@ -1,4 +1,4 @@
-package config
+package startup
 
 import (
 	"cmp"
@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
@@ -59,8 +59,8 @@ func (l loader) readTemplates(ctx context.Context, startup *Startup) error {
 		}
 		template, err := l.template(ctx, os)
 		if err != nil && optional { // the reads have succeeded, so the template itself cannot be inherited
-			startup.Problems = append(startup.Problems, configmap.Problem{
-				Section: configmap.SectionMoverTemplate, Path: l.options.agentsOn(os).String(), Reason: configmap.InvalidValue,
+			startup.Problems = append(startup.Problems, config.Problem{
+				Section: config.SectionMoverTemplate, Path: l.options.agentsOn(os).String(), Reason: config.InvalidValue,
 				Message: "no movers on Windows nodes: " + err.Error(),
 			})
 			continue
@@ -165,8 +165,8 @@ func (l loader) withoutServer(startup *Startup) error {
 		startup.Templates[os] = template
 	}
 	linux := startup.Templates[corev1.Linux]
-	startup.Problems = append(startup.Problems, configmap.Problem{
-		Section: configmap.SectionMoverTemplate, Path: l.options.deployment(api.VeleroDeployment).String(), Reason: configmap.Missing,
+	startup.Problems = append(startup.Problems, config.Problem{
+		Section: config.SectionMoverTemplate, Path: l.options.deployment(api.VeleroDeployment).String(), Reason: config.Missing,
 		Message: fmt.Sprintf("does not exist, so movers run image %s as ServiceAccount %s; set them with --mover-image and --mover-service-account",
 			linux.Image, cmp.Or(linux.ServiceAccount, "default")),
 	})

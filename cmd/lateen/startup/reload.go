@@ -1,4 +1,4 @@
-package config
+package startup
 
 import (
 	"context"
@@ -8,15 +8,15 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
 // Reload is the effect of a changed node-agent ConfigMap on a running agent.
 type Reload struct {
 	InForce  *Startup             // from now on; nil if the edit was rejected, so that the previous one stays in force
-	Problems []configmap.Problem  // of the changed ConfigMap, and of everything that was read at the start
-	Added    []configmap.Problem  // those that the previous configuration did not have; all of a rejected edit
+	Problems []config.Problem     // of the changed ConfigMap, and of everything that was read at the start
+	Added    []config.Problem     // those that the previous configuration did not have; all of a rejected edit
 	Applied  []string             // fields that changed and are in force
 	Pending  []string             // fields that changed and need a restart
 	Resolved *priority.Resolution // of the movers' class, if it was resolved again
@@ -28,13 +28,13 @@ type Reload struct {
 func (s *Startup) Reload(ctx context.Context, client kubernetes.Interface, options Options, clock clock.Clock, found *corev1.ConfigMap) Reload {
 	what := nodeAgentConfigMap(options)
 	if found == nil {
-		return s.rejected([]configmap.Problem{{
-			Section: configmap.SectionConfigMap, Path: what.String(), Reason: configmap.Missing, Message: "was deleted; create it again",
+		return s.rejected([]config.Problem{{
+			Section: config.SectionConfigMap, Path: what.String(), Reason: config.Missing, Message: "was deleted; create it again",
 		}})
 	}
-	edited, problems := configmap.Parse(found.Data, s.Node.Labels)
+	edited, problems := config.Parse(found.Data, s.Node.Labels)
 	what.setPaths(problems)
-	if slices.ContainsFunc(problems, func(p configmap.Problem) bool { return options.StrictConfig || p.Reason.Invalidates() }) {
+	if slices.ContainsFunc(problems, func(p config.Problem) bool { return options.StrictConfig || p.Reason.Invalidates() }) {
 		return s.rejected(problems)
 	}
 	next := *s
@@ -43,14 +43,14 @@ func (s *Startup) Reload(ctx context.Context, client kubernetes.Interface, optio
 		l := loader{client: client, options: options, budget: newBudget(clock, options.StartupTimeout)}
 		next.Priority = priority.Resolve(ctx, name, l.class)
 		if options.StrictConfig && next.Priority.FallsBack() {
-			return s.rejected(append(problems, configmap.Problem{
-				Section: configmap.SectionPriorityClassName, Path: string(configmap.SectionPriorityClassName),
-				Reason: configmap.InvalidValue, Message: next.Priority.Message,
+			return s.rejected(append(problems, config.Problem{
+				Section: config.SectionPriorityClassName, Path: string(config.SectionPriorityClassName),
+				Reason: config.InvalidValue, Message: next.Priority.Message,
 			}))
 		}
 		reload.Resolved = &next.Priority
 	}
-	edit := configmap.Apply(s.written, edited)
+	edit := config.Apply(s.written, edited)
 	next.Config, next.written, next.parsed = edit.Config, edit.Config, problems
 	next.Config.Movers.Cache = s.Config.Movers.Cache // with its limit, and nil if it cannot be used
 	next.Problems = s.withParsed(problems)
@@ -59,17 +59,17 @@ func (s *Startup) Reload(ctx context.Context, client kubernetes.Interface, optio
 	return reload
 }
 
-func (s *Startup) rejected(problems []configmap.Problem) Reload {
+func (s *Startup) rejected(problems []config.Problem) Reload {
 	return Reload{Problems: s.withParsed(problems), Added: problems}
 }
 
 // withParsed returns all Problems, with others of the node-agent ConfigMap.
-func (s *Startup) withParsed(problems []configmap.Problem) []configmap.Problem {
+func (s *Startup) withParsed(problems []config.Problem) []config.Problem {
 	return slices.Concat(problems, without(s.Problems, s.parsed))
 }
 
-func without(all, these []configmap.Problem) []configmap.Problem {
-	return slices.DeleteFunc(slices.Clone(all), func(p configmap.Problem) bool { return slices.Contains(these, p) })
+func without(all, these []config.Problem) []config.Problem {
+	return slices.DeleteFunc(slices.Clone(all), func(p config.Problem) bool { return slices.Contains(these, p) })
 }
 
 func nodeAgentConfigMap(options Options) object {

@@ -1,4 +1,4 @@
-package config
+package startup
 
 import (
 	"cmp"
@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
@@ -101,7 +101,7 @@ func (l loader) served(ctx context.Context, version string) ([]string, error) {
 }
 
 func (l loader) readConfigMap(ctx context.Context, startup *Startup) error {
-	startup.Config = configmap.Defaults()
+	startup.Config = config.Defaults()
 	if l.options.NodeAgentConfigMap == "" {
 		return nil
 	}
@@ -111,9 +111,9 @@ func (l loader) readConfigMap(ctx context.Context, startup *Startup) error {
 	}
 	startup.ConfigMap = found
 	if found == nil {
-		startup.parsed = []configmap.Problem{configmap.NoNodeAgent(what.namespace, what.name)}
+		startup.parsed = []config.Problem{config.NoNodeAgent(what.namespace, what.name)}
 	} else {
-		startup.Config, startup.parsed = configmap.Parse(found.Data, startup.Node.Labels)
+		startup.Config, startup.parsed = config.Parse(found.Data, startup.Node.Labels)
 		what.setPaths(startup.parsed)
 	}
 	startup.Problems, startup.written = slices.Clone(startup.parsed), startup.Config
@@ -134,7 +134,7 @@ func (l loader) enforceStrict(_ context.Context, startup *Startup) error {
 	}
 	// without a configured class, a Problem already states the reason
 	if class := startup.Priority; class.FallsBack() && class.Configured != "" {
-		lines = append(lines, string(configmap.SectionPriorityClassName)+": "+class.Message)
+		lines = append(lines, string(config.SectionPriorityClassName)+": "+class.Message)
 	}
 	if len(lines) == 0 {
 		return nil
@@ -161,16 +161,16 @@ func (l loader) class(ctx context.Context, name string) (found *schedulingv1.Pri
 }
 
 // unreadableClass returns why the configured priority class is unknown; empty if it is known.
-func unreadableClass(problems []configmap.Problem) (priority.Reason, string) {
+func unreadableClass(problems []config.Problem) (priority.Reason, string) {
 	for _, problem := range problems {
 		switch {
 		case !problem.Reason.Invalidates():
-		case problem.Section == configmap.SectionPriorityClassName:
+		case problem.Section == config.SectionPriorityClassName:
 			return priority.ConfigInvalid, problem.String()
-		case problem.Section != configmap.SectionConfigMap:
-		case problem.Reason == configmap.Missing:
+		case problem.Section != config.SectionConfigMap:
+		case problem.Reason == config.Missing:
 			return priority.ConfigMissing, problem.String()
-		case problem.Reason == configmap.Empty:
+		case problem.Reason == config.Empty:
 			return priority.ConfigEmpty, problem.String()
 		default:
 			return priority.ConfigInvalid, problem.String()
@@ -213,9 +213,9 @@ func (l loader) configMap(ctx context.Context, name string) (object, *corev1.Con
 // Startup is everything that an agent reads before it starts. It is immutable; Reload returns its successor after an edit
 // of the node-agent ConfigMap.
 type Startup struct {
-	Config    configmap.Config
-	Problems  []configmap.Problem // settings that could not be used
-	ConfigMap *corev1.ConfigMap   // of the node-agent, as read at the start; nil if there is none
+	Config    config.Config
+	Problems  []config.Problem  // settings that could not be used
+	ConfigMap *corev1.ConfigMap // of the node-agent, as read at the start; nil if there is none
 	// base of the mover pods; always for linux, for windows if agents run there
 	Templates map[corev1.OSName]objects.Template
 	PodsDir   string              // the kubelet's, on the host
@@ -226,8 +226,8 @@ type Startup struct {
 	MaintenanceConfigMap string  // of maintenance jobs; read again for each job
 	MaintenanceNamedBy   NamedBy // the workload whose flag names it; empty if none does
 
-	written configmap.Config    // as the ConfigMap says, before the cluster is checked for what it names
-	parsed  []configmap.Problem // those of the node-agent ConfigMap itself
+	written config.Config    // as the ConfigMap says, before the cluster is checked for what it names
+	parsed  []config.Problem // those of the node-agent ConfigMap itself
 }
 
 // Settings returns the effective settings of movers and their volumes.
@@ -344,7 +344,7 @@ func (o object) explain(err error, timeout time.Duration) error {
 }
 
 // setPaths sets the object's name as the path of Problems that concern the whole object.
-func (o object) setPaths(problems []configmap.Problem) {
+func (o object) setPaths(problems []config.Problem) {
 	for i, problem := range problems {
 		problems[i].Path = cmp.Or(problem.Path, o.String())
 	}

@@ -1,4 +1,4 @@
-package configmap_test
+package config_test
 
 import (
 	_ "embed"
@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -22,16 +22,16 @@ import (
 //go:embed testdata/full.json
 var fullConfig string
 
-func parse(text string, nodeLabels map[string]string) (configmap.Config, []configmap.Problem) {
-	return configmap.Parse(map[string]string{"node-agent-config.json": text}, nodeLabels)
+func parse(text string, nodeLabels map[string]string) (config.Config, []config.Problem) {
+	return config.Parse(map[string]string{"node-agent-config.json": text}, nodeLabels)
 }
 
 func TestParseOfEverything(t *testing.T) {
 	got, problems := parse(fullConfig, map[string]string{"size": "big", "zone": "b"})
 	require.Empty(t, problems)
-	require.Equal(t, configmap.Config{
-		Limits: configmap.Limits{Concurrency: 5, GlobalConcurrency: 2, MaxConcurrency: 8, PrepareQueueLength: 10},
-		NodeRules: []configmap.NodeRule{
+	require.Equal(t, config.Config{
+		Limits: config.Limits{Concurrency: 5, GlobalConcurrency: 2, MaxConcurrency: 8, PrepareQueueLength: 10},
+		NodeRules: []config.NodeRule{
 			{Nodes: metav1.LabelSelector{MatchLabels: map[string]string{"size": "big"}}, Number: 8},
 			{Nodes: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 				{Key: "zone", Operator: metav1.LabelSelectorOpIn, Values: []string{"a", "b"}},
@@ -71,9 +71,9 @@ func TestParseEmptyIsTheDefaults(t *testing.T) {
 	for _, text := range []string{"{}", " { } ", `{"loadConcurrency": {}, "podResources": {}}`, `{"podLabels": null, "cachePVC": null}`} {
 		got, problems := parse(text, nil)
 		require.Empty(t, problems, text)
-		require.Equal(t, configmap.Defaults(), got, text)
+		require.Equal(t, config.Defaults(), got, text)
 	}
-	require.Equal(t, configmap.Limits{Concurrency: 1, GlobalConcurrency: 1, MaxConcurrency: 1}, configmap.Defaults().Limits)
+	require.Equal(t, config.Limits{Concurrency: 1, GlobalConcurrency: 1, MaxConcurrency: 1}, config.Defaults().Limits)
 }
 
 func TestParseLimitsTheNumberOfProblems(t *testing.T) {
@@ -81,8 +81,8 @@ func TestParseLimitsTheNumberOfProblems(t *testing.T) {
 	got, problems := parse(text, nil)
 	require.Len(t, problems, 11)
 	require.Contains(t, problems[9].Message, "only the first 10")
-	require.Equal(t, configmap.SectionPriorityClassName, problems[10].Section, "other sections are reported too")
-	want := configmap.Defaults()
+	require.Equal(t, config.SectionPriorityClassName, problems[10].Section, "other sections are reported too")
+	want := config.Defaults()
 	want.Movers.Labels = map[string]string{"c": "d"}
 	require.Equal(t, want, got)
 }
@@ -90,7 +90,7 @@ func TestParseLimitsTheNumberOfProblems(t *testing.T) {
 func TestParseKeepsTheReasonOfAnUnusedValue(t *testing.T) {
 	got, problems := parse(`{"podResources": {`+strings.Repeat(`"x": 1, `, 20)+`"cpuRequest": "1", "cpuLimit": "lots"}}`, nil)
 	require.Len(t, problems, 11)
-	require.Equal(t, configmap.InvalidValue, problems[10].Reason)
+	require.Equal(t, config.InvalidValue, problems[10].Reason)
 	require.Empty(t, got.Movers.Resources.Limits)
 	require.Equal(t, corev1.ResourceList{"cpu": resource.MustParse("1")}, got.Movers.Resources.Requests)
 }
@@ -103,9 +103,9 @@ func TestParseReadsFieldsInOtherCapitalsAsVeleroDoes(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-func parsed(t *testing.T, text string) configmap.Config {
+func parsed(t *testing.T, text string) config.Config {
 	t.Helper()
-	config, problems := configmap.Parse(map[string]string{"any": text}, map[string]string{"disk": "ssd"})
+	config, problems := config.Parse(map[string]string{"any": text}, map[string]string{"disk": "ssd"})
 	require.Empty(t, problems)
 	return config
 }
@@ -117,7 +117,7 @@ const inForce = `{
 }`
 
 func TestAnEditOfAnyFieldIsAppliedOrNeedsARestart(t *testing.T) {
-	for text, want := range map[string]configmap.Edit{
+	for text, want := range map[string]config.Edit{
 		`{"priorityClassName": "high"}`:                                    {Applied: []string{"priorityClassName"}},
 		`{"loadConcurrency": {"globalConfig": 3}}`:                         {Applied: []string{"loadConcurrency"}},
 		`{"loadConcurrency": {"perNodeConfig": [{"number": 3}]}}`:          {Applied: []string{"loadConcurrency"}},
@@ -135,7 +135,7 @@ func TestAnEditOfAnyFieldIsAppliedOrNeedsARestart(t *testing.T) {
 		`{}`:                                                               {},
 	} {
 		t.Run(text, func(t *testing.T) {
-			got := configmap.Apply(parsed(t, `{}`), parsed(t, text))
+			got := config.Apply(parsed(t, `{}`), parsed(t, text))
 			require.Equal(t, want.Applied, got.Applied)
 			require.Equal(t, want.Pending, got.Pending)
 			if len(want.Pending) > 0 {
@@ -149,7 +149,7 @@ func TestAnEditOfAnyFieldIsAppliedOrNeedsARestart(t *testing.T) {
 
 func TestAnEditAppliesWhatIsSafeAndKeepsTheRest(t *testing.T) {
 	edited := parsed(t, `{"podLabels": {"a": "2"}, "loadConcurrency": {"globalConfig": 4}}`)
-	got := configmap.Apply(parsed(t, inForce), edited)
+	got := config.Apply(parsed(t, inForce), edited)
 	require.Equal(t, []string{"priorityClassName", "loadConcurrency", "podResources", "podLabels"}, got.Applied)
 	require.Equal(t, []string{"loadConcurrency.prepareQueueLength", "backupPVC", "cachePVC"}, got.Pending)
 	require.Equal(t, 4, got.Config.Concurrency)
@@ -160,19 +160,19 @@ func TestAnEditAppliesWhatIsSafeAndKeepsTheRest(t *testing.T) {
 }
 
 // checkProblems returns the sections with a value that cannot be used.
-func checkProblems(t *testing.T, problems []configmap.Problem) map[configmap.Section]bool {
+func checkProblems(t *testing.T, problems []config.Problem) map[config.Section]bool {
 	t.Helper()
-	broken := map[configmap.Section]bool{}
+	broken := map[config.Section]bool{}
 	for _, problem := range problems {
-		require.Contains(t, configmap.Sections(), problem.Section)
-		if first, _, _ := strings.Cut(problem.Path, "."); slices.Contains(configmap.Sections(), configmap.Section(first)) {
-			require.Equal(t, configmap.Section(first), problem.Section)
+		require.Contains(t, config.Sections(), problem.Section)
+		if first, _, _ := strings.Cut(problem.Path, "."); slices.Contains(config.Sections(), config.Section(first)) {
+			require.Equal(t, config.Section(first), problem.Section)
 		}
-		require.Contains(t, configmap.Reasons(), problem.Reason)
+		require.Contains(t, config.Reasons(), problem.Reason)
 		require.NotEmpty(t, problem.Message)
 		require.Less(t, len(problem.String()), 1000)
 		require.NotContains(t, problem.String(), "\n")
-		if problem.Reason != configmap.UnknownField && problem.Reason != configmap.Ignored {
+		if problem.Reason != config.UnknownField && problem.Reason != config.Ignored {
 			broken[problem.Section] = true
 		}
 	}
@@ -181,7 +181,7 @@ func checkProblems(t *testing.T, problems []configmap.Problem) map[configmap.Sec
 
 // checkWithout requires that a value with an invalidating Problem has the same effect as no value. Nothing else gets
 // lost with it.
-func checkWithout(t *testing.T, text string, got configmap.Config, problems []configmap.Problem, nodeLabels map[string]string) {
+func checkWithout(t *testing.T, text string, got config.Config, problems []config.Problem, nodeLabels map[string]string) {
 	t.Helper()
 	var document any
 	require.NoError(t, json.Unmarshal([]byte(text), &document))
@@ -266,7 +266,7 @@ func TestParseConcurrencyOfANode(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, problems := parse(rules, test.labels)
 			require.Empty(t, problems)
-			require.Equal(t, configmap.Limits{Concurrency: test.want, GlobalConcurrency: 3, MaxConcurrency: 9}, got.Limits)
+			require.Equal(t, config.Limits{Concurrency: test.want, GlobalConcurrency: 3, MaxConcurrency: 9}, got.Limits)
 		})
 	}
 }

@@ -1,4 +1,4 @@
-package config_test
+package startup_test
 
 import (
 	"flag"
@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
@@ -57,7 +57,7 @@ func TestLoadOfTheMoversIdentity(t *testing.T) {
 			if test.missing != "" {
 				require.NoError(t, client.AppsV1().Deployments("velero").Delete(t.Context(), test.missing, metav1.DeleteOptions{}))
 			}
-			got, err := config.Load(t.Context(), client, options(t, test.arguments...), newHasty())
+			got, err := startup.Load(t.Context(), client, options(t, test.arguments...), newHasty())
 			if test.fails != "" {
 				require.ErrorContains(t, err, test.fails)
 				return
@@ -71,7 +71,7 @@ func TestLoadOfTheMoversIdentity(t *testing.T) {
 				return
 			}
 			require.Len(t, got.Problems, 1)
-			require.Equal(t, configmap.SectionMoverTemplate, got.Problems[0].Section)
+			require.Equal(t, config.SectionMoverTemplate, got.Problems[0].Section)
 			require.Contains(t, got.Problems[0].Message, test.problem)
 		})
 	}
@@ -79,7 +79,7 @@ func TestLoadOfTheMoversIdentity(t *testing.T) {
 
 func TestLoadOfAnInvalidTemplate(t *testing.T) {
 	client := installation("", changed("node-agent", func(agents *appsv1.DaemonSet) { agents.Spec.Template.Spec.Containers = nil }))
-	_, err := config.Load(t.Context(), client, options(t), newHasty())
+	_, err := startup.Load(t.Context(), client, options(t), newHasty())
 	require.ErrorContains(t, err, "inherit from daemonsets velero/node-agent: pod template has 0 containers, want 1; name another workload with --mover-template")
 }
 
@@ -94,11 +94,11 @@ func windowsAgents() *appsv1.DaemonSet {
 
 func TestLoadOnAWindowsNode(t *testing.T) {
 	client := installation("", changed("node-1", func(node *corev1.Node) { node.Labels = map[string]string{"kubernetes.io/os": "windows"} }))
-	_, err := config.Load(t.Context(), client, options(t), newHasty())
+	_, err := startup.Load(t.Context(), client, options(t), newHasty())
 	require.ErrorContains(t, err, "daemonsets velero/node-agent-windows")
 
 	require.NoError(t, client.Tracker().Add(windowsAgents()))
-	got, err := config.Load(t.Context(), client, options(t), newHasty())
+	got, err := startup.Load(t.Context(), client, options(t), newHasty())
 	require.NoError(t, err)
 	require.Equal(t, corev1.Windows, got.Node.OS)
 	require.Equal(t, `C:\kubelet\pods`, got.PodsDir)
@@ -120,7 +120,7 @@ func TestLoadOfTemplatesByOperatingSystem(t *testing.T) {
 			require.NoError(t, client.Tracker().Add(other))
 			require.NoError(t, client.Tracker().Add(windowsAgents()))
 			requests := fault(client, "*", -1, nil)
-			got, err := config.Load(t.Context(), client, options(t, append(test.arguments, "--node-agent-configmap=")...), newHasty())
+			got, err := startup.Load(t.Context(), client, options(t, append(test.arguments, "--node-agent-configmap=")...), newHasty())
 			require.NoError(t, err)
 			require.Empty(t, got.Problems)
 
@@ -149,18 +149,18 @@ func TestLoadOnLinuxIgnoresAnInvalidWindowsTemplate(t *testing.T) {
 	client, agents := installation(fullConfig), windowsAgents()
 	agents.Spec.Template.Spec.Containers = append(agents.Spec.Template.Spec.Containers, corev1.Container{Name: "proxy"})
 	require.NoError(t, client.Tracker().Add(agents))
-	got, err := config.Load(t.Context(), client, options(t), newHasty())
+	got, err := startup.Load(t.Context(), client, options(t), newHasty())
 	require.NoError(t, err)
 	require.NotContains(t, got.Templates, corev1.Windows)
 	require.Len(t, got.Problems, 1)
-	require.Equal(t, configmap.SectionMoverTemplate, got.Problems[0].Section)
+	require.Equal(t, config.SectionMoverTemplate, got.Problems[0].Section)
 	require.Contains(t, got.Problems[0].Message, "no movers on Windows nodes: inherit from daemonsets velero/node-agent-windows: pod template has 2 containers")
 }
 
 func TestLoadWithoutDaemonSetConfinesNoMover(t *testing.T) {
 	client := installation(fullConfig)
 	require.NoError(t, client.AppsV1().DaemonSets("velero").Delete(t.Context(), "node-agent", metav1.DeleteOptions{}))
-	got, err := config.Load(t.Context(), client, options(t, "--mover-template=deployment/velero"), newHasty())
+	got, err := startup.Load(t.Context(), client, options(t, "--mover-template=deployment/velero"), newHasty())
 	require.NoError(t, err)
 	require.Equal(t, objects.DefaultPodsDir, got.PodsDir)
 	require.Empty(t, got.Templates[corev1.Linux].AgentTolerations)
@@ -168,7 +168,7 @@ func TestLoadWithoutDaemonSetConfinesNoMover(t *testing.T) {
 
 func TestLoadOnANodeWithoutOSIsLinux(t *testing.T) {
 	client := installation("", changed("node-1", func(node *corev1.Node) { node.Labels = nil }))
-	got, err := config.Load(t.Context(), client, options(t), newHasty())
+	got, err := startup.Load(t.Context(), client, options(t), newHasty())
 	require.NoError(t, err)
 	require.Equal(t, corev1.Linux, got.Node.OS)
 }
@@ -178,7 +178,7 @@ func TestLoadImageComesFromTheContainerOfTheServer(t *testing.T) {
 		pod := &velero.Spec.Template.Spec
 		pod.Containers = append([]corev1.Container{{Name: "proxy", Image: "proxy:1"}}, pod.Containers...)
 	}))
-	got, err := config.Load(t.Context(), client, options(t), newHasty())
+	got, err := startup.Load(t.Context(), client, options(t), newHasty())
 	require.NoError(t, err)
 	require.Equal(t, "velero:server", got.Templates[corev1.Linux].Image)
 }
@@ -188,7 +188,7 @@ func TestLoadCountsTheAgents(t *testing.T) {
 	windows := windowsAgents()
 	windows.Status.DesiredNumberScheduled = 7
 	require.NoError(t, client.Tracker().Add(windows))
-	got, err := config.Load(t.Context(), client, options(t, "--mover-template=deployment/velero"), newHasty())
+	got, err := startup.Load(t.Context(), client, options(t, "--mover-template=deployment/velero"), newHasty())
 	require.NoError(t, err)
 	require.Equal(t, 507, got.Agents)
 }
@@ -254,9 +254,9 @@ func agentsPlacement() corev1.PodTemplateSpec {
 
 func TestInheritSharesNothingWithTheTemplate(t *testing.T) {
 	template := agentsPlacement()
-	got, err := config.Inherit(template)
+	got, err := startup.Inherit(template)
 	require.NoError(t, err)
-	config.AddPlacement(&got, template)
+	startup.AddPlacement(&got, template)
 	got.Volumes[0].Name, got.Env[2].Value, got.DNSConfig.Nameservers[0] = "x", "x", "x"
 	got.AgentNodeSelector["c"], got.AgentTolerations[0].Key = "d", "x"
 	got.AgentAffinity.NodeSelectorTerms[0].MatchExpressions[0].Key = "x"
@@ -281,7 +281,7 @@ func TestInheritLogArguments(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			template := velerosTemplate()
 			template.Spec.Containers[0].Args = test.arguments
-			got, err := config.Inherit(template)
+			got, err := startup.Inherit(template)
 			if test.message != "" {
 				require.ErrorContains(t, err, test.message)
 				return
@@ -293,10 +293,10 @@ func TestInheritLogArguments(t *testing.T) {
 }
 
 func TestPodsDir(t *testing.T) {
-	require.Equal(t, "/data/kubelet/pods", config.PodsDir(velerosTemplate()))
-	require.Equal(t, "/var/lib/kubelet/pods", config.PodsDir(corev1.PodTemplateSpec{}))
+	require.Equal(t, "/data/kubelet/pods", startup.PodsDir(velerosTemplate()))
+	require.Equal(t, "/var/lib/kubelet/pods", startup.PodsDir(corev1.PodTemplateSpec{}))
 	elsewhere := corev1.PodTemplateSpec{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "host-pods"}}}}
-	require.Equal(t, "/var/lib/kubelet/pods", config.PodsDir(elsewhere), "only a directory of the host counts")
+	require.Equal(t, "/var/lib/kubelet/pods", startup.PodsDir(elsewhere), "only a directory of the host counts")
 }
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -386,9 +386,9 @@ func TestMoversHaveWhatTheirPlatformNeeds(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			template, err := config.Inherit(serverOn(test.change))
+			template, err := startup.Inherit(serverOn(test.change))
 			require.NoError(t, err)
-			config.AddPlacement(&template, corev1.PodTemplateSpec{Spec: test.agents})
+			startup.AddPlacement(&template, corev1.PodTemplateSpec{Spec: test.agents})
 			move := objects.MoverSpec{
 				Name: "nightly-1", Namespace: "velero", UID: "7a2d", GVK: api.PodVolumeBackup().GVK, PodLabel: api.PodVolumeBackup().PodLabel,
 				ExposingNode: "n1", Command: []string{"pod-volume", "backup"}, Source: objects.Source{PodVolume: &objects.PodVolumeSource{Volume: "data"}},

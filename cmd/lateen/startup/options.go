@@ -1,6 +1,6 @@
-// Package config reads everything that an agent needs before it starts: flags, environment, ConfigMaps and pod
+// Package startup reads everything that an agent needs before it starts: flags, environment, ConfigMaps and pod
 // templates. It never acts on a transfer and never changes an object.
-package config
+package startup
 
 import (
 	"cmp"
@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
@@ -102,8 +102,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 
 // addVeleroFlags declares the flags that `velero node-agent server` has too (velero-protocol 5.1).
 func (o *Options) addVeleroFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&o.LogLevel, "log-level", "info", "log level of agent and movers: "+configmap.OneOf(logLevels()))
-	flags.StringVar(&o.LogFormat, "log-format", "text", "log format of agent and movers: "+configmap.OneOf(logFormats()))
+	flags.StringVar(&o.LogLevel, "log-level", "info", "log level of agent and movers: "+config.OneOf(logLevels()))
+	flags.StringVar(&o.LogFormat, "log-format", "text", "log format of agent and movers: "+config.OneOf(logFormats()))
 	flags.DurationVar(&o.ResourceTimeout, "resource-timeout", 10*time.Minute, "how long movers wait for a resource that is not ready, such as a repository")
 	flags.DurationVar(&o.DataMoverPrepareTimeout, "data-mover-prepare-timeout", 30*time.Minute, "how long a transfer may take from Accepted to Prepared")
 	flags.StringVar(&o.MetricsAddress, "metrics-address", ":8085", "address of /metrics, /healthz and /readyz")
@@ -243,7 +243,7 @@ func (o *Options) checkChoices() (wrong []string) {
 		known       []string
 	}{{"--log-level", o.LogLevel, logLevels()}, {"--log-format", o.LogFormat, logFormats()}} {
 		if !slices.Contains(choice.known, choice.value) {
-			wrong = append(wrong, fmt.Sprintf("%s %q is unknown: use %s", choice.flag, choice.value, configmap.OneOf(choice.known)))
+			wrong = append(wrong, fmt.Sprintf("%s %q is unknown: use %s", choice.flag, choice.value, config.OneOf(choice.known)))
 		}
 	}
 	if _, _, err := o.Window(); err != nil {

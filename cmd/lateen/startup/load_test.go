@@ -1,4 +1,4 @@
-package config_test
+package startup_test
 
 import (
 	"context"
@@ -29,7 +29,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
@@ -114,7 +114,7 @@ func fault(client *fake.Clientset, resource string, times int, err error) *int {
 	return &requests
 }
 
-func options(t *testing.T, arguments ...string) config.Options {
+func options(t *testing.T, arguments ...string) startup.Options {
 	t.Helper()
 	all := parsed(t, append([]string{"--node-agent-configmap=agent-config"}, arguments...)...)
 	require.NoError(t, all.Complete(environment("NODE_NAME=node-1")))
@@ -131,11 +131,11 @@ func refused() error {
 
 func TestLoadOfEverything(t *testing.T) {
 	client := installation(fullConfig)
-	got, err := config.Load(t.Context(), client, options(t), newHasty())
+	got, err := startup.Load(t.Context(), client, options(t), newHasty())
 	require.NoError(t, err)
 	require.Empty(t, got.Problems)
 	require.Len(t, got.Templates, 1, "there are no agents on Windows")
-	require.Equal(t, config.Node{Name: "node-1", Labels: map[string]string{"size": "big", "kubernetes.io/os": "linux"}, OS: corev1.Linux}, got.Node)
+	require.Equal(t, startup.Node{Name: "node-1", Labels: map[string]string{"size": "big", "kubernetes.io/os": "linux"}, OS: corev1.Linux}, got.Node)
 	require.Equal(t, 8, got.Config.Concurrency, "the labels of the node count")
 	require.Equal(t, priority.Resolution{Configured: "velero-low", Effective: "velero-low"}, got.Priority)
 	settings := got.Config.Movers
@@ -179,7 +179,7 @@ func TestLoadFallsBackToNoPriorityClass(t *testing.T) {
 				times = -1
 			}
 			requests := fault(client, "priorityclasses", times, test.fail)
-			got, err := config.Load(t.Context(), client, options(t), newHasty())
+			got, err := startup.Load(t.Context(), client, options(t), newHasty())
 			require.NoError(t, err)
 			require.Equal(t, test.configured, got.Priority.Configured)
 			require.Equal(t, test.effective, got.Priority.Effective)
@@ -210,7 +210,7 @@ func TestLoadRetriesTransientErrors(t *testing.T) {
 				client := installation(fullConfig)
 				requests := fault(client, resource, 5, fail)
 				clock := newHasty()
-				got, err := config.Load(t.Context(), client, options(t), clock)
+				got, err := startup.Load(t.Context(), client, options(t), clock)
 				require.NoError(t, err)
 				require.Greater(t, *requests, 5)
 				require.Empty(t, got.Problems)
@@ -246,7 +246,7 @@ func TestLoadFailsWithAOneLineError(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client, clock := installation(fullConfig), newHasty()
 			requests := fault(client, test.resource, 0, test.fail)
-			_, err := config.Load(t.Context(), client, options(t), clock)
+			_, err := startup.Load(t.Context(), client, options(t), clock)
 			require.Error(t, err)
 			for _, part := range test.message {
 				require.ErrorContains(t, err, part)
@@ -269,7 +269,7 @@ func TestLoadStopsWhenItsContextIsCanceled(t *testing.T) {
 		cancel()
 		return true, nil, refused()
 	})
-	_, err := config.Load(ctx, client, options(t), clocktesting.NewFakeClock(time.Unix(0, 0)))
+	_, err := startup.Load(ctx, client, options(t), clocktesting.NewFakeClock(time.Unix(0, 0)))
 	require.ErrorIs(t, err, context.Canceled)
 }
 
@@ -279,7 +279,7 @@ func TestLoadNamesTheMissingKind(t *testing.T) {
 		for _, list := range client.Resources {
 			list.APIResources = slices.DeleteFunc(list.APIResources, func(served metav1.APIResource) bool { return served.Name == kind.Resource })
 		}
-		_, err := config.Load(t.Context(), client, options(t), newHasty())
+		_, err := startup.Load(t.Context(), client, options(t), newHasty())
 		require.ErrorContains(t, err, "find "+kind.Resource+" in "+kind.GVK.GroupVersion().String())
 		require.ErrorContains(t, err, "velero install --crds-only")
 	}
@@ -288,7 +288,7 @@ func TestLoadNamesTheMissingKind(t *testing.T) {
 func TestLoadWaitsLongerBeforeEachAttempt(t *testing.T) {
 	client, clock := installation(fullConfig), newHasty()
 	fault(client, "nodes", 8, refused())
-	_, err := config.Load(t.Context(), client, options(t), clock)
+	_, err := startup.Load(t.Context(), client, options(t), clock)
 	require.NoError(t, err)
 	require.Len(t, clock.waits, 8)
 	for i, wait := range clock.waits { // half of it is random
@@ -299,14 +299,14 @@ func TestLoadWaitsLongerBeforeEachAttempt(t *testing.T) {
 
 func TestHash(t *testing.T) {
 	const text = `{"loadConcurrency":{"globalConfig":1,"perNodeConfig":[{"nodeSelector":{"matchLabels":{"disk":"ssd"}},"number":4}]},"podLabels":{"a":"1","b":"2"}}`
-	hash := func(node string, change func(*config.Startup, *config.Options)) uint64 {
-		options := config.Options{NodeName: node, PodUID: "uid of " + node, PodName: "node-agent-" + node, Workers: 8}
-		startup := config.Startup{
-			Node: config.Node{Name: node, OS: corev1.Linux}, Agents: len(node),
+	hash := func(node string, change func(*startup.Startup, *startup.Options)) uint64 {
+		options := startup.Options{NodeName: node, PodUID: "uid of " + node, PodName: "node-agent-" + node, Workers: 8}
+		startup := startup.Startup{
+			Node: startup.Node{Name: node, OS: corev1.Linux}, Agents: len(node),
 			Templates: map[corev1.OSName]objects.Template{corev1.Linux: {Image: "velero/velero:v1.18.3"}},
 			Priority:  priority.Resolution{Configured: "low", Effective: "low"},
 		}
-		startup.Config, startup.Problems = configmap.Parse(map[string]string{"any": text}, map[string]string{"disk": map[string]string{"n1": "ssd"}[node]})
+		startup.Config, startup.Problems = config.Parse(map[string]string{"any": text}, map[string]string{"disk": map[string]string{"n1": "ssd"}[node]})
 		require.Empty(t, startup.Problems)
 		change(&startup, &options)
 		sum, err := startup.Hash(options)
@@ -314,19 +314,19 @@ func TestHash(t *testing.T) {
 		require.Less(t, sum, uint64(1)<<53, "a metric holds it exactly")
 		return sum
 	}
-	same := hash("n1", func(*config.Startup, *config.Options) {})
-	require.Equal(t, same, hash("node2", func(*config.Startup, *config.Options) {}), "another node, with another limit")
-	for name, change := range map[string]func(*config.Startup, *config.Options){
-		"a flag":          func(_ *config.Startup, options *config.Options) { options.Workers = 9 },
-		"a label":         func(startup *config.Startup, _ *config.Options) { startup.Config.Movers.Labels["a"] = "2" },
-		"a rule of nodes": func(startup *config.Startup, _ *config.Options) { startup.Config.NodeRules[0].Number = 5 },
-		"the queue":       func(startup *config.Startup, _ *config.Options) { startup.Config.PrepareQueueLength = 7 },
-		"the class":       func(startup *config.Startup, _ *config.Options) { startup.Priority.Effective = "" },
-		"the ConfigMap":   func(startup *config.Startup, _ *config.Options) { startup.MaintenanceConfigMap = "other" },
-		"the mover's limits": func(startup *config.Startup, _ *config.Options) {
+	same := hash("n1", func(*startup.Startup, *startup.Options) {})
+	require.Equal(t, same, hash("node2", func(*startup.Startup, *startup.Options) {}), "another node, with another limit")
+	for name, change := range map[string]func(*startup.Startup, *startup.Options){
+		"a flag":          func(_ *startup.Startup, options *startup.Options) { options.Workers = 9 },
+		"a label":         func(startup *startup.Startup, _ *startup.Options) { startup.Config.Movers.Labels["a"] = "2" },
+		"a rule of nodes": func(startup *startup.Startup, _ *startup.Options) { startup.Config.NodeRules[0].Number = 5 },
+		"the queue":       func(startup *startup.Startup, _ *startup.Options) { startup.Config.PrepareQueueLength = 7 },
+		"the class":       func(startup *startup.Startup, _ *startup.Options) { startup.Priority.Effective = "" },
+		"the ConfigMap":   func(startup *startup.Startup, _ *startup.Options) { startup.MaintenanceConfigMap = "other" },
+		"the mover's limits": func(startup *startup.Startup, _ *startup.Options) {
 			startup.Config.Movers.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("4Gi")}
 		},
-		"the mover's image": func(startup *config.Startup, _ *config.Options) {
+		"the mover's image": func(startup *startup.Startup, _ *startup.Options) {
 			startup.Templates[corev1.Linux] = objects.Template{Image: "velero/velero:v1.18.4"}
 		},
 	} {
@@ -336,7 +336,7 @@ func TestHash(t *testing.T) {
 
 // fullConfig uses every field of the schema.
 var fullConfig = func() string {
-	text, err := os.ReadFile("../configmap/testdata/full.json")
+	text, err := os.ReadFile("../config/testdata/full.json")
 	if err != nil {
 		panic(err)
 	}
@@ -344,32 +344,32 @@ var fullConfig = func() string {
 }()
 
 func TestLoadWithoutConfigMapNameHasDefaultsAndNoProblem(t *testing.T) {
-	got, err := config.Load(t.Context(), installation(""), options(t, "--node-agent-configmap="), newHasty())
+	got, err := startup.Load(t.Context(), installation(""), options(t, "--node-agent-configmap="), newHasty())
 	require.NoError(t, err)
 	require.Empty(t, got.Problems)
-	require.Equal(t, configmap.Defaults(), got.Config)
+	require.Equal(t, config.Defaults(), got.Config)
 	require.False(t, got.Priority.FallsBack())
 }
 
 func TestLoadNamesTheMissingConfigMap(t *testing.T) {
-	got, err := config.Load(t.Context(), installation(""), options(t), newHasty())
+	got, err := startup.Load(t.Context(), installation(""), options(t), newHasty())
 	require.NoError(t, err)
-	require.Equal(t, configmap.Defaults(), got.Config)
+	require.Equal(t, config.Defaults(), got.Config)
 	require.Len(t, got.Problems, 1)
-	require.Equal(t, configmap.Missing, got.Problems[0].Reason)
+	require.Equal(t, config.Missing, got.Problems[0].Reason)
 	require.Contains(t, got.Problems[0].String(), "configmaps velero/agent-config: does not exist")
 	require.Contains(t, got.Problems[0].Message, "--node-agent-configmap")
 }
 
 func TestLoadOfAStrictConfiguration(t *testing.T) {
 	client := installation(`{"priorityClassName": "velero-low", "podLabels": 1, "loadConcurency": {}}`)
-	_, err := config.Load(t.Context(), client, options(t, "--strict-config"), newHasty())
+	_, err := startup.Load(t.Context(), client, options(t, "--strict-config"), newHasty())
 	for _, part := range []string{"--strict-config", "podLabels (line 1, column 50)", "loadConcurrency?", "; "} {
 		require.ErrorContains(t, err, part)
 	}
 	require.NotContains(t, err.Error(), "\n")
 
-	_, err = config.Load(t.Context(), installation(fullConfig), options(t, "--strict-config"), newHasty())
+	_, err = startup.Load(t.Context(), installation(fullConfig), options(t, "--strict-config"), newHasty())
 	require.NoError(t, err)
 }
 
@@ -377,9 +377,9 @@ func TestLoadOfAStrictConfiguration(t *testing.T) {
 func TestStrictConfigurationIncludesThePriorityClass(t *testing.T) {
 	for class, message := range map[string]string{"velero-lo": `PriorityClass "velero-lo" does not exist`, "Velero": "not a valid object name"} {
 		client := installation(`{"priorityClassName": "` + class + `"}`)
-		_, err := config.Load(t.Context(), client, options(t), newHasty())
+		_, err := startup.Load(t.Context(), client, options(t), newHasty())
 		require.NoError(t, err)
-		_, err = config.Load(t.Context(), client, options(t, "--strict-config"), newHasty())
+		_, err = startup.Load(t.Context(), client, options(t, "--strict-config"), newHasty())
 		require.ErrorContains(t, err, message)
 		require.ErrorContains(t, err, "not starting because of --strict-config: priorityClassName")
 		require.NotContains(t, err.Error(), "; priorityClassName", "it is reported once")
@@ -409,11 +409,11 @@ func TestLoadNamesTheMissingRBACRulesOfCopies(t *testing.T) {
 		requests = append(requests, *what)
 		return what.Resource == "configmaps" || what.Verb == "create"
 	})
-	got, err := config.Load(t.Context(), client, options(t), newHasty())
+	got, err := startup.Load(t.Context(), client, options(t), newHasty())
 	require.NoError(t, err)
 	require.Len(t, got.Problems, 1)
-	require.Equal(t, configmap.Forbidden, got.Problems[0].Reason)
-	require.Equal(t, configmap.SectionBackupPVC, got.Problems[0].Section)
+	require.Equal(t, config.Forbidden, got.Problems[0].Reason)
+	require.Equal(t, config.SectionBackupPVC, got.Problems[0].Section)
 	require.Equal(t, "backupPVC.gold.secretNames", got.Problems[0].Path)
 	require.Contains(t, got.Problems[0].Message, "agents may not get secrets key in namespace velero")
 	require.Equal(t, []string{"key", "ca"}, got.Config.Movers.BackupClaims["gold"].SecretNames, "the rights may come later")
@@ -424,19 +424,19 @@ func TestLoadNamesTheMissingRBACRulesOfCopies(t *testing.T) {
 		{Namespace: "velero", Verb: "create", Resource: "secrets"},
 		{Namespace: "velero", Verb: "get", Resource: "secrets", Name: "key"},
 	}, requests)
-	_, err = config.Load(t.Context(), client, options(t, "--strict-config"), newHasty())
+	_, err = startup.Load(t.Context(), client, options(t, "--strict-config"), newHasty())
 	require.ErrorContains(t, err, "agents may not get secrets key")
 
 	client = installation(text)
 	client.PrependReactor("create", "selfsubjectaccessreviews", func(ktesting.Action) (bool, runtime.Object, error) {
 		return true, nil, notAllowed("selfsubjectaccessreviews")
 	})
-	got, err = config.Load(t.Context(), client, options(t), newHasty())
+	got, err = startup.Load(t.Context(), client, options(t), newHasty())
 	require.NoError(t, err)
 	require.Empty(t, got.Problems, "rules that cannot be reviewed cause no Problem")
 
 	client = installation(`{}`)
 	reviews(client, func(*authorizationv1.ResourceAttributes) bool { t.Error("nothing is copied"); return false })
-	_, err = config.Load(t.Context(), client, options(t), newHasty())
+	_, err = startup.Load(t.Context(), client, options(t), newHasty())
 	require.NoError(t, err)
 }

@@ -1,6 +1,6 @@
-// Package configmap parses the ConfigMaps of agents and reports each setting that cannot be used as a Problem. It never
+// Package config parses the ConfigMaps of agents and reports each setting that cannot be used as a Problem. It never
 // reads an object from a cluster.
-package configmap
+package config
 
 import (
 	"encoding/json"

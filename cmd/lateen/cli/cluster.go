@@ -1,6 +1,6 @@
-// Package cluster connects a command to a Kubernetes cluster, changes objects of it, prints each change and waits for
+// Package cli connects a command to a Kubernetes cluster, changes objects of it, prints each change and waits for
 // its effect. It never decides which objects a command changes.
-package cluster
+package cli
 
 import (
 	"bufio"

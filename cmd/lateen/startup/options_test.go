@@ -1,4 +1,4 @@
-package config_test
+package startup_test
 
 import (
 	"strings"
@@ -8,13 +8,13 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 )
 
 // parsed returns the options from these arguments, without the environment.
-func parsed(t *testing.T, arguments ...string) config.Options {
+func parsed(t *testing.T, arguments ...string) startup.Options {
 	t.Helper()
-	var options config.Options
+	var options startup.Options
 	flags := pflag.NewFlagSet("node-agent", pflag.ContinueOnError)
 	options.AddFlags(flags)
 	require.NoError(t, flags.Parse(arguments))
@@ -33,7 +33,7 @@ func environment(pairs ...string) func(string) string {
 func TestOptionsHaveVelerosDefaults(t *testing.T) {
 	options := parsed(t)
 	require.NoError(t, options.Complete(environment("NODE_NAME=node-1")))
-	require.Equal(t, config.Options{
+	require.Equal(t, startup.Options{
 		LogLevel: "info", LogFormat: "text", ResourceTimeout: 10 * time.Minute, DataMoverPrepareTimeout: 30 * time.Minute,
 		MetricsAddress: ":8085", Namespace: "velero",
 		MoverTemplate: "daemonset", MoverRetries: 3, CancelGrace: 5 * time.Minute, StallTimeout: 2 * time.Hour, Workers: 8,
@@ -137,7 +137,7 @@ func TestCompleteErrorsNameFlagAndRemedy(t *testing.T) {
 }
 
 func TestArgumentsOfVelerosAgents(t *testing.T) {
-	velero, lateen := config.VeleroArgs([]string{
+	velero, lateen := startup.VeleroArgs([]string{
 		"node-agent", "server", "--log-level=debug", "--repo-maintenance-frequency=1h", "--cancel-grace", "1m", "--features", "EnableCSI", "-n", "velero",
 	})
 	require.Equal(t, []string{"node-agent", "server", "--log-level=debug", "--features", "EnableCSI", "-n", "velero"}, velero)

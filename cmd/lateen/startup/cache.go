@@ -1,4 +1,4 @@
-package config
+package startup
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/version"
 
-	"github.com/lateen-project/lateen/cmd/lateen/configmap"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/exposer/access"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
@@ -28,10 +28,10 @@ func (l loader) readRepository(ctx context.Context, startup *Startup) error {
 		return err
 	}
 	if found == nil {
-		startup.Problems = append(startup.Problems, configmap.NoRepository(what.namespace, what.name))
+		startup.Problems = append(startup.Problems, config.NoRepository(what.namespace, what.name))
 		return nil
 	}
-	limit, problems := configmap.ParseRepository(found.Data)
+	limit, problems := config.ParseRepository(found.Data)
 	what.setPaths(problems)
 	startup.Problems = append(startup.Problems, problems...)
 	if cache := startup.Config.Movers.Cache; cache != nil {
@@ -62,12 +62,12 @@ func (l loader) checkCache(ctx context.Context, startup *Startup) error {
 
 // checkCacheClass reads a storage class and returns the Problem that forbids its use for cache volumes; nil if there
 // is none.
-func (l loader) checkCacheClass(ctx context.Context, name string) (*configmap.Problem, error) {
+func (l loader) checkCacheClass(ctx context.Context, name string) (*config.Problem, error) {
 	what := object{group: "storage.k8s.io", resource: "storageclasses", name: name}
 	class, err := get(ctx, l, what, l.client.StorageV1().StorageClasses().Get)
 	switch {
 	case apierrors.IsForbidden(err):
-		return &configmap.Problem{Section: configmap.SectionCachePVC, Path: cacheClassPath, Reason: configmap.Forbidden, Message: err.Error()}, nil
+		return &config.Problem{Section: config.SectionCachePVC, Path: cacheClassPath, Reason: config.Forbidden, Message: err.Error()}, nil
 	case err != nil:
 		return nil, err
 	default:
@@ -75,18 +75,18 @@ func (l loader) checkCacheClass(ctx context.Context, name string) (*configmap.Pr
 	}
 }
 
-const cacheClassPath = string(configmap.SectionCachePVC) + ".storageClass"
+const cacheClassPath = string(config.SectionCachePVC) + ".storageClass"
 
 // UnusableCacheClass returns the Problem that forbids the use of a storage class for cache volumes (velero-protocol
 // 5.3); nil if there is none. A nil class does not exist.
-func UnusableCacheClass(name string, class *storagev1.StorageClass) *configmap.Problem {
-	problem := configmap.Problem{Section: configmap.SectionCachePVC, Path: cacheClassPath}
+func UnusableCacheClass(name string, class *storagev1.StorageClass) *config.Problem {
+	problem := config.Problem{Section: config.SectionCachePVC, Path: cacheClassPath}
 	switch {
 	case class == nil:
-		problem.Reason = configmap.Missing
+		problem.Reason = config.Missing
 		problem.Message = fmt.Sprintf("storage class %s does not exist; create it or name another", name)
 	case class.ReclaimPolicy != nil && *class.ReclaimPolicy != corev1.PersistentVolumeReclaimDelete:
-		problem.Reason = configmap.InvalidValue
+		problem.Reason = config.InvalidValue
 		problem.Message = fmt.Sprintf("storage class %s has reclaimPolicy %s, which leaves cache volumes behind; name a class with Delete", name, *class.ReclaimPolicy)
 	default:
 		return nil
@@ -96,19 +96,19 @@ func UnusableCacheClass(name string, class *storagev1.StorageClass) *configmap.P
 
 // CacheUnsupported returns a Problem if the restore movers do not know --cache-volume-path, which Velero 1.18
 // introduced. An image tag that is no version of Velero counts as supported.
-func CacheUnsupported(image string) *configmap.Problem {
+func CacheUnsupported(image string) *config.Problem {
 	release, err := version.ParseGeneric(imageTag(image))
 	if err != nil || release.Major() != 1 || release.Minor() >= 18 {
 		return nil
 	}
-	return &configmap.Problem{Section: configmap.SectionCachePVC, Path: string(configmap.SectionCachePVC), Reason: configmap.InvalidValue, Message: fmt.Sprintf(
+	return &config.Problem{Section: config.SectionCachePVC, Path: string(config.SectionCachePVC), Reason: config.InvalidValue, Message: fmt.Sprintf(
 		"restore movers of image %s do not support cache volumes; use Velero 1.18 or newer, or remove cachePVC", image)}
 }
 
 // CopyRight is a permission that agents need to copy the objects that a configuration names. No default role grants
 // it.
 type CopyRight struct {
-	Section  configmap.Section
+	Section  config.Section
 	Path     string // the field whose names need it
 	Verb     string
 	Original bool   // for the original, in the namespace of a volume, instead of the copy
@@ -118,14 +118,14 @@ type CopyRight struct {
 
 // CopyRights returns all permissions that a configuration needs.
 func CopyRights(movers objects.Settings) []CopyRight {
-	all := copyRights(configmap.SectionRestorePVC, string(configmap.SectionRestorePVC), movers.RestoreCopies)
+	all := copyRights(config.SectionRestorePVC, string(config.SectionRestorePVC), movers.RestoreCopies)
 	for _, class := range slices.Sorted(maps.Keys(movers.BackupClaims)) {
-		all = append(all, copyRights(configmap.SectionBackupPVC, configmap.Join(string(configmap.SectionBackupPVC), class), movers.BackupClaims[class].Copies)...)
+		all = append(all, copyRights(config.SectionBackupPVC, config.Join(string(config.SectionBackupPVC), class), movers.BackupClaims[class].Copies)...)
 	}
 	return all
 }
 
-func copyRights(section configmap.Section, path string, copies objects.Copies) []CopyRight {
+func copyRights(section config.Section, path string, copies objects.Copies) []CopyRight {
 	var all []CopyRight
 	for _, of := range []struct {
 		field, resource string
@@ -150,13 +150,13 @@ func copyRights(section configmap.Section, path string, copies objects.Copies) [
 }
 
 // Missing returns the Problem of agents without this permission in a namespace.
-func (c CopyRight) Missing(namespace string) configmap.Problem {
+func (c CopyRight) Missing(namespace string) config.Problem {
 	what := c.Resource
 	if c.Name != "" {
 		what += " " + c.Name
 	}
-	return configmap.Problem{
-		Section: c.Section, Path: c.Path, Reason: configmap.Forbidden,
+	return config.Problem{
+		Section: c.Section, Path: c.Path, Reason: config.Forbidden,
 		Message: fmt.Sprintf("agents may not %s %s in namespace %s, so transfers that need the copy fail; grant the right, see %q in docs/configuration.md of Lateen",
 			c.Verb, what, namespace, access.CopyRightsTitle),
 	}

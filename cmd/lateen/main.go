@@ -3,22 +3,21 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 
 	"github.com/lateen-project/lateen/cmd/lateen/adopt"
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/cmd/lateen/check"
 	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/cmd/lateen/install"
+	"github.com/lateen-project/lateen/cmd/lateen/status"
 	"github.com/lateen-project/lateen/cmd/lateen/uninstall"
 )
 
@@ -27,7 +26,7 @@ func main() {
 	defer stop()
 	if err := newRoot().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "lateen:", strings.TrimSpace(err.Error()))
-		os.Exit(exitCode(err)) //nolint:gocritic // nothing is left to stop
+		os.Exit(cli.ExitCode(err)) //nolint:gocritic // nothing is left to stop
 	}
 }
 
@@ -43,72 +42,16 @@ func newRoot() *cobra.Command {
 	if strings.HasPrefix(filepath.Base(os.Args[0]), "kubectl-") {
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl lateen"}
 	}
-	root.AddCommand(newVersion(), newNodeAgent(), install.NewCommand(userAgent()), uninstall.NewCommand(userAgent()), adopt.NewCommand(userAgent()), newCheck(), newStatus(), newExplain())
+	root.AddCommand(newVersion(), agent.NewCommand(version, userAgent()))
+	for _, newCommand := range []func(userAgent string) *cobra.Command{
+		install.NewCommand, uninstall.NewCommand, adopt.NewCommand, check.NewCommand, status.NewCommand, status.NewExplainCommand,
+	} {
+		root.AddCommand(newCommand(userAgent()))
+	}
 	for _, command := range root.Commands() {
 		completeFlags(command)
 	}
 	return root
-}
-
-// exitError is an error with an exit code.
-type exitError struct {
-	error
-	code int
-}
-
-func (e exitError) Unwrap() error { return e.error }
-
-// exitWith adds an exit code to an error; nil stays nil.
-func exitWith(code int, err error) error {
-	if err == nil {
-		return nil
-	}
-	return exitError{err, code}
-}
-
-func exitCode(err error) int {
-	if exit := (exitError{}); errors.As(err, &exit) {
-		return exit.code
-	}
-	return 1
-}
-
-// levels maps Velero's values of --log-level to slog levels. Verbosity n of klog is level -n of slog. Steps are
-// logged at 2 (debug), waits and ignored events at 4 (trace).
-func levels() map[string]slog.Level {
-	return map[string]slog.Level{
-		"trace": -4, "debug": -2, "info": slog.LevelInfo,
-		"warning": slog.LevelWarn, "error": slog.LevelError, "fatal": slog.LevelError, "panic": slog.LevelError,
-	}
-}
-
-// newLogger writes lines of key=value pairs, as Velero does, or JSON. Options.Complete has validated level and format.
-func newLogger(out io.Writer, level, format string) logr.Logger {
-	options := &slog.HandlerOptions{Level: levels()[level], ReplaceAttr: namedAsVelero}
-	if format == "json" {
-		return logr.FromSlogHandler(slog.NewJSONHandler(out, options))
-	}
-	return logr.FromSlogHandler(slog.NewTextHandler(out, options))
-}
-
-// namedAsVelero replaces the level name with the one of Velero's logs, in lower case.
-func namedAsVelero(groups []string, attribute slog.Attr) slog.Attr {
-	level, is := attribute.Value.Any().(slog.Level)
-	if !is || attribute.Key != slog.LevelKey || len(groups) > 0 {
-		return attribute
-	}
-	switch {
-	case level >= slog.LevelError:
-		return slog.String(slog.LevelKey, "error")
-	case level >= slog.LevelWarn:
-		return slog.String(slog.LevelKey, "warning")
-	case level >= slog.LevelInfo:
-		return slog.String(slog.LevelKey, "info")
-	case level >= levels()["debug"]:
-		return slog.String(slog.LevelKey, "debug")
-	default:
-		return slog.String(slog.LevelKey, "trace")
-	}
 }
 
 // completeFlags lets a shell complete the values of the flags that several commands have.

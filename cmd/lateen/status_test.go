@@ -1,11 +1,11 @@
 package main
 
 import (
-	"bytes"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lateen-project/lateen/cmd/lateen/cli"
 )
 
 func TestErrorsOfTheCommandLine(t *testing.T) {
@@ -43,26 +43,7 @@ func TestErrorsOfTheCommandLine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := run(t, "", test.arguments...)
 			require.ErrorContains(t, err, test.message)
-			require.Equal(t, 1, exitCode(err))
+			require.Equal(t, 1, cli.ExitCode(err))
 		})
 	}
-}
-
-func TestATerminalIsRedrawn(t *testing.T) {
-	const before, after = "\x1b[H\x1b[?7l", "\x1b[J\x1b[?7h"
-	for name, test := range map[string]struct {
-		rows  int
-		drawn string
-	}{
-		"completely if the terminal is high enough":    {rows: 4, drawn: "one\x1b[K\ntwo\x1b[K\nthree\x1b[K\n"},
-		"with the number of omitted lines":             {rows: 3, drawn: "one\x1b[K\n… 2 more lines: enlarge the terminal, or remove --watch\x1b[K\n"},
-		"in one line if the terminal has only one row": {rows: 1, drawn: "… 3 more lines: enlarge the terminal, or remove --watch\x1b[K\n"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			drawn := redraw("one\ntwo\nthree\n", test.rows)
-			require.Equal(t, before+test.drawn+after, drawn)
-			require.Less(t, strings.Count(drawn, "\n"), max(test.rows, 2), "the terminal would scroll")
-		})
-	}
-	require.Zero(t, terminalRows(&bytes.Buffer{}))
 }

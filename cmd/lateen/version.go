@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/exposer/api"
 )
@@ -22,6 +24,9 @@ var version = "unknown" // set by the linker
 
 // userAgent names the program and its version in requests to the API server.
 func userAgent() string { return "lateen/" + version }
+
+// readTimeout is the limit for all requests together.
+const readTimeout = 30 * time.Second
 
 // versions is what `lateen version` prints.
 type versions struct {
@@ -40,7 +45,7 @@ type agentsVersion struct {
 }
 
 func newVersion() *cobra.Command {
-	var at viewOptions
+	at := cli.View{Flags: cli.Flags{UserAgent: userAgent()}}
 	var client bool
 	command := &cobra.Command{
 		Use:   "version",
@@ -52,21 +57,22 @@ func newVersion() *cobra.Command {
 			found := versions{Client: version, Agents: []agentsVersion{}}
 			var unread error
 			if !client {
-				unread = at.readVersions(command.Context(), &found)
+				unread = found.read(command.Context(), &at.Flags)
 			}
-			printed := at.print(command.OutOrStdout(), found, func(to io.Writer) error { return found.write(to, client || unread != nil) })
+			printed := at.Print(command.OutOrStdout(), found, func(to io.Writer) error { return found.write(to, client || unread != nil) })
 			return errors.Join(unread, printed)
 		},
 	}
-	at.addFlags(command)
+	at.AddFlags(command.Flags())
 	command.Flags().BoolVar(&client, "client", false, "show only the version of this program, without a request to the cluster")
 	return command
 }
 
-func (v *viewOptions) readVersions(ctx context.Context, into *versions) error {
-	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+// read reads the versions in the cluster that the flags select.
+func (v *versions) read(ctx context.Context, from *cli.Flags) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	connection, err := v.cluster.Config()
+	connection, err := from.Config()
 	if err != nil {
 		return err
 	}
@@ -74,7 +80,7 @@ func (v *viewOptions) readVersions(ctx context.Context, into *versions) error {
 	if err != nil {
 		return fmt.Errorf("create client: %w", err)
 	}
-	namespace := v.cluster.ViewNamespace()
+	namespace := from.ViewNamespace()
 	for _, name := range []string{api.DaemonSetName, api.WindowsDaemonSetName} {
 		agents, err := kube.AppsV1().DaemonSets(namespace).Get(ctx, name, metav1.GetOptions{})
 		switch {
@@ -82,12 +88,12 @@ func (v *viewOptions) readVersions(ctx context.Context, into *versions) error {
 		case err != nil:
 			return fmt.Errorf("get DaemonSet %s: %w", name, err)
 		default:
-			into.Agents = append(into.Agents, versionOf(agents))
+			v.Agents = append(v.Agents, versionOf(agents))
 		}
 	}
 	server, err := startup.ReadServer(ctx, kube, namespace)
 	if server != nil {
-		into.Velero = startup.ServerImage(server.Spec)
+		v.Velero = startup.ServerImage(server.Spec)
 	}
 	return err
 }
@@ -99,7 +105,7 @@ func versionOf(agents *appsv1.DaemonSet) agentsVersion {
 	}
 }
 
-func (v versions) write(to io.Writer, client bool) error {
+func (v *versions) write(to io.Writer, client bool) error {
 	fmt.Fprintf(to, "Client: %s\n", v.Client)
 	if client {
 		return nil

@@ -21,8 +21,8 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 )
 
-// WatchOptions configure Follow and Read.
-type WatchOptions struct {
+// watchOptions configure Follow and Read.
+type watchOptions struct {
 	Namespace   string // of Velero
 	Clock       clock.Clock
 	MinInterval time.Duration // minimum time between two drawings
@@ -32,11 +32,11 @@ type WatchOptions struct {
 
 // Read reads a cluster once, with the additional objects about one reference if it is not empty. It omits a resource
 // that cannot be read in time. The error means that no resource could be read, or that the context ended.
-func (c *Clients) Read(ctx context.Context, how WatchOptions, of diagnose.Reference) (*diagnose.Snapshot, error) {
+func (c *clients) Read(ctx context.Context, how watchOptions, of diagnose.Reference) (*diagnose.Snapshot, error) {
 	return c.read(ctx, how, c.sources(how.Namespace), of)
 }
 
-func (c *Clients) read(ctx context.Context, how WatchOptions, first []source, of diagnose.Reference) (snapshot *diagnose.Snapshot, err error) {
+func (c *clients) read(ctx context.Context, how watchOptions, first []source, of diagnose.Reference) (snapshot *diagnose.Snapshot, err error) {
 	err = c.watch(ctx, how, first, func(ctx context.Context, all *watches) error {
 		snapshot = all.snapshot(ctx, how, of)
 		return ctx.Err()
@@ -47,11 +47,11 @@ func (c *Clients) read(ctx context.Context, how WatchOptions, first []source, of
 // Follow draws a cluster until the context ends, which is no error. It draws after the first read of all resources,
 // and then after each change. It lists each resource once and then watches it. The error means that the first read
 // failed for all resources or timed out, or it comes from draw.
-func (c *Clients) Follow(ctx context.Context, how WatchOptions, draw func(*diagnose.Snapshot) error) error {
+func (c *clients) Follow(ctx context.Context, how watchOptions, draw func(*diagnose.Snapshot) error) error {
 	return c.follow(ctx, how, c.sources(how.Namespace), draw)
 }
 
-func (c *Clients) follow(ctx context.Context, how WatchOptions, first []source, draw func(*diagnose.Snapshot) error) error {
+func (c *clients) follow(ctx context.Context, how watchOptions, first []source, draw func(*diagnose.Snapshot) error) error {
 	return c.watch(ctx, how, first, func(ctx context.Context, all *watches) error {
 		for ctx.Err() == nil {
 			all.drain()
@@ -67,9 +67,9 @@ func (c *Clients) follow(ctx context.Context, how WatchOptions, first []source, 
 }
 
 // watch calls use while it watches the sources, after each of them was read or failed.
-func (c *Clients) watch(ctx context.Context, how WatchOptions, first []source, use func(context.Context, *watches) error) error {
+func (c *clients) watch(ctx context.Context, how watchOptions, first []source, use func(context.Context, *watches) error) error {
 	ctx, stop := context.WithCancel(ctx)
-	all := &watches{Clients: c, changed: make(chan struct{}, 1), dependencies: map[diagnose.Dependency]*watched{}}
+	all := &watches{clients: c, changed: make(chan struct{}, 1), dependencies: map[diagnose.Dependency]*watched{}}
 	defer all.running.Wait()
 	defer stop()
 	for _, one := range first {
@@ -83,7 +83,7 @@ func (c *Clients) watch(ctx context.Context, how WatchOptions, first []source, u
 
 // answered waits until each of the first sources was read or failed, or did not answer in time. The error means that none
 // was read.
-func (w *watches) answered(ctx context.Context, how WatchOptions) error {
+func (w *watches) answered(ctx context.Context, how watchOptions) error {
 	bounded, cancel := context.WithTimeout(ctx, how.SyncTimeout)
 	defer cancel()
 	for _, one := range w.first {
@@ -100,7 +100,7 @@ func (w *watches) answered(ctx context.Context, how WatchOptions) error {
 }
 
 // snapshot returns the current objects of the sources and of what their transfers, or a reference, depend on.
-func (w *watches) snapshot(ctx context.Context, how WatchOptions, of diagnose.Reference) *diagnose.Snapshot {
+func (w *watches) snapshot(ctx context.Context, how watchOptions, of diagnose.Reference) *diagnose.Snapshot {
 	first := w.gather(how, w.first)
 	dependencies := first.Dependencies()
 	if of != (diagnose.Reference{}) {
@@ -121,7 +121,7 @@ func (w *watches) snapshot(ctx context.Context, how WatchOptions, of diagnose.Re
 	return w.gather(how, wanted)
 }
 
-func (w *watches) gather(how WatchOptions, of []*watched) *diagnose.Snapshot {
+func (w *watches) gather(how watchOptions, of []*watched) *diagnose.Snapshot {
 	var objects []runtime.Object
 	var unreadable []view.Unreadable
 	for _, one := range of {
@@ -134,7 +134,7 @@ func (w *watches) gather(how WatchOptions, of []*watched) *diagnose.Snapshot {
 }
 
 // pause waits until the next drawing is due.
-func (w *watches) pause(ctx context.Context, how WatchOptions) {
+func (w *watches) pause(ctx context.Context, how watchOptions) {
 	idle := how.Clock.NewTimer(how.MaxInterval)
 	defer idle.Stop()
 	pace := how.Clock.NewTimer(how.MinInterval)
@@ -152,7 +152,7 @@ func (w *watches) pause(ctx context.Context, how WatchOptions) {
 
 // watches are all followed sources.
 type watches struct {
-	*Clients     // a fake one cannot start a watch with the current objects
+	*clients     // a fake one cannot start a watch with the current objects
 	first        []*watched
 	dependencies map[diagnose.Dependency]*watched
 	changed      chan struct{} // has a buffer of one

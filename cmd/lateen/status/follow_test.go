@@ -56,9 +56,9 @@ func follow(t *testing.T, client *fake.Clientset, broken error) *drawings {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	d := &drawings{T: t, broken: broken, ended: make(chan error, 1), stop: stop}
-	options := WatchOptions{Namespace: "velero", Clock: clock.RealClock{}, MinInterval: time.Second, MaxInterval: time.Minute, SyncTimeout: time.Minute}
+	options := watchOptions{Namespace: "velero", Clock: clock.RealClock{}, MinInterval: time.Second, MaxInterval: time.Minute, SyncTimeout: time.Minute}
 	go func() {
-		d.ended <- (&Clients{kube: client}).follow(ctx, options, podsOf(client), func(snapshot *diagnose.Snapshot) error {
+		d.ended <- (&clients{kube: client}).follow(ctx, options, podsOf(client), func(snapshot *diagnose.Snapshot) error {
 			d.lock.Lock()
 			defer d.lock.Unlock()
 			d.snapshots = append(d.snapshots, snapshot)
@@ -169,8 +169,8 @@ func TestDependenciesAreReadUnlessTheyDoNotAnswer(t *testing.T) {
 					return false, nil, nil
 				})
 				defer close(answer)
-				how := WatchOptions{Namespace: "velero", Clock: clock.RealClock{}, SyncTimeout: time.Minute}
-				snapshot, err := (&Clients{kube: client}).read(t.Context(), how, append(podsOf(fake.NewClientset()), restores()), diagnose.Reference{})
+				how := watchOptions{Namespace: "velero", Clock: clock.RealClock{}, SyncTimeout: time.Minute}
+				snapshot, err := (&clients{kube: client}).read(t.Context(), how, append(podsOf(fake.NewClientset()), restores()), diagnose.Reference{})
 				require.NoError(t, err)
 				report := snapshot.Report()
 				got := report.Transfers[0].WaitsFor.Message
@@ -187,7 +187,7 @@ func TestEveryKindIsRead(t *testing.T) {
 	scheme := runtime.NewScheme()
 	require.NoError(t, velerov1.AddToScheme(scheme))
 	require.NoError(t, velerov2alpha1.AddToScheme(scheme))
-	clients, err := NewClients(&rest.Config{Host: "http://127.0.0.1:1"})
+	clients, err := newClients(&rest.Config{Host: "http://127.0.0.1:1"})
 	require.NoError(t, err)
 	examples := map[string]runtime.Object{}
 	for _, source := range clients.transfers("velero") {
@@ -209,8 +209,8 @@ func TestAHangingResourceIsOmittedAndAnInterruptedReadIsAnError(t *testing.T) {
 			return nil, ctx.Err()
 		}
 		client := fake.NewClientset(pod("one"))
-		how := WatchOptions{Namespace: "velero", Clock: clock.RealClock{}, SyncTimeout: time.Minute}
-		snapshot, err := (&Clients{kube: client}).read(t.Context(), how, append(podsOf(client), hanging), diagnose.Reference{})
+		how := watchOptions{Namespace: "velero", Clock: clock.RealClock{}, SyncTimeout: time.Minute}
+		snapshot, err := (&clients{kube: client}).read(t.Context(), how, append(podsOf(client), hanging), diagnose.Reference{})
 		require.NoError(t, err)
 		report := snapshot.Report()
 		require.Len(t, report.Nodes, 1)
@@ -219,7 +219,7 @@ func TestAHangingResourceIsOmittedAndAnInterruptedReadIsAnError(t *testing.T) {
 
 		ctx, interrupt := context.WithTimeout(t.Context(), time.Second)
 		defer interrupt()
-		_, err = (&Clients{kube: client}).read(ctx, how, append(podsOf(client), hanging), diagnose.Reference{})
+		_, err = (&clients{kube: client}).read(ctx, how, append(podsOf(client), hanging), diagnose.Reference{})
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	})
 }

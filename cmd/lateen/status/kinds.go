@@ -9,7 +9,7 @@ import (
 )
 
 // transfers returns the sources of all kinds of transfers.
-func (c *Clients) transfers(namespace string) []source {
+func (c *clients) transfers(namespace string) []source {
 	all := metav1.ListOptions{}
 	return []source{
 		from(api.PodVolumeBackup().CRD(), namespace, &velerov1.PodVolumeBackup{}, c.velero.PodVolumeBackups(namespace), all),

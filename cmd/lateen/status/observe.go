@@ -33,15 +33,15 @@ import (
 	"github.com/lateen-project/lateen/informers"
 )
 
-// Clients read the objects of a Snapshot.
-type Clients struct {
+// clients read the objects of a Snapshot.
+type clients struct {
 	kube      kubernetes.Interface
 	velero    *informers.Clientset
 	snapshots snapshotclient.SnapshotV1Interface
 }
 
-// NewClients creates the clients without a request. An error states which client is invalid.
-func NewClients(cluster *rest.Config) (*Clients, error) {
+// newClients creates the clients without a request. An error states which client is invalid.
+func newClients(cluster *rest.Config) (*clients, error) {
 	kube, err := kubernetes.NewForConfig(cluster)
 	if err != nil {
 		return nil, fmt.Errorf("create client: %w", err)
@@ -54,7 +54,7 @@ func NewClients(cluster *rest.Config) (*Clients, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create client for snapshots: %w", err)
 	}
-	return &Clients{kube: kube, velero: velero, snapshots: snapshots}, nil
+	return &clients{kube: kube, velero: velero, snapshots: snapshots}, nil
 }
 
 // source is one resource in one namespace, or in the whole cluster.
@@ -100,7 +100,7 @@ func named(name string) metav1.ListOptions {
 
 // sources returns the resources of a status without dependencies. Of Events, it reads only Warnings: movers report
 // their progress in Normal Events.
-func (c *Clients) sources(namespace string) []source {
+func (c *clients) sources(namespace string) []source {
 	all, core := metav1.ListOptions{}, c.kube.CoreV1()
 	return append(c.transfers(namespace),
 		from(view.ResourceRepositories, namespace, &velerov1.BackupRepository{}, c.velero.BackupRepositories(namespace), all),
@@ -118,7 +118,7 @@ func (c *Clients) sources(namespace string) []source {
 }
 
 // Names returns the names of the objects of one of these resources.
-func (c *Clients) Names(ctx context.Context, namespace, resource string) ([]string, error) {
+func (c *clients) Names(ctx context.Context, namespace, resource string) ([]string, error) {
 	sources := c.sources(namespace)
 	at := slices.IndexFunc(sources, func(one source) bool { return one.resource == resource })
 	if at < 0 {
@@ -141,7 +141,7 @@ func (c *Clients) Names(ctx context.Context, namespace, resource string) ([]stri
 }
 
 // dependency returns the source of a dependency.
-func (c *Clients) dependency(w diagnose.Dependency) source {
+func (c *clients) dependency(w diagnose.Dependency) source {
 	all, core := metav1.ListOptions{}, c.kube.CoreV1()
 	switch w.Resource {
 	case view.ResourceEvents:

@@ -1,4 +1,4 @@
-package main
+package status
 
 import (
 	"bytes"
@@ -17,55 +17,53 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/cmd/lateen/cli"
-	"github.com/lateen-project/lateen/cmd/lateen/status"
 	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
 )
 
-// statusTimeout is the limit for the first answers about all resources, and about what transfers depend on.
-const statusTimeout = 30 * time.Second
+// readTimeout is the limit for the first answers about all resources, and about what transfers depend on.
+const readTimeout = 30 * time.Second
 
 // Minimum and maximum time between two drawings of --watch.
 const (
-	statusMinInterval = time.Second
-	statusMaxInterval = 10 * time.Second
+	minInterval = time.Second
+	maxInterval = 10 * time.Second
 )
 
 // Request limits for one read, which sends all requests concurrently.
 const (
-	statusQPS   = 50
-	statusBurst = 100
+	requestQPS   = 50
+	requestBurst = 100
 )
 
-// viewOptions are the flags that `lateen status`, `explain`, `check` and `version` share.
-type viewOptions struct {
-	output  cli.Format
-	cluster cli.Flags
+// viewer reads a cluster for `lateen status` and `lateen explain`.
+type viewer struct{ cli.View }
+
+func newViewer(command *cobra.Command, userAgent string) *viewer {
+	v := &viewer{}
+	v.UserAgent = userAgent
+	v.AddFlags(command.Flags())
+	return v
 }
 
-func (v *viewOptions) addFlags(command *cobra.Command) {
-	v.cluster.UserAgent = userAgent()
-	v.cluster.AddView(command.Flags())
-	v.output.AddFlag(command.Flags(), "output format: json or yaml (default: text)")
-}
-
-func (v *viewOptions) watchOptions() status.WatchOptions {
-	return status.WatchOptions{
-		Namespace: v.cluster.ViewNamespace(), Clock: clock.RealClock{}, MinInterval: statusMinInterval, MaxInterval: statusMaxInterval, SyncTimeout: statusTimeout,
+func (v *viewer) watchOptions() watchOptions {
+	return watchOptions{
+		Namespace: v.ViewNamespace(), Clock: clock.RealClock{}, MinInterval: minInterval, MaxInterval: maxInterval, SyncTimeout: readTimeout,
 	}
 }
 
 // clients returns the clients of the cluster that the flags select.
-func (v *viewOptions) clients() (*status.Clients, error) {
-	connection, err := v.cluster.Config()
+func (v *viewer) clients() (*clients, error) {
+	connection, err := v.Config()
 	if err != nil {
 		return nil, err
 	}
-	connection.QPS, connection.Burst = statusQPS, statusBurst
-	return status.NewClients(connection)
+	connection.QPS, connection.Burst = requestQPS, requestBurst
+	return newClients(connection)
 }
 
-func newStatus() *cobra.Command {
-	var at viewOptions
+// NewCommand returns `lateen status`. The user agent is that of all its requests.
+func NewCommand(userAgent string) *cobra.Command {
+	var at *viewer
 	var watch bool
 	command := &cobra.Command{
 		Use:   "status",
@@ -89,27 +87,27 @@ func newStatus() *cobra.Command {
 				return err
 			}
 			report := snapshot.Report()
-			return at.print(command.OutOrStdout(), report, report.Write)
+			return at.Print(command.OutOrStdout(), report, report.Write)
 		},
 	}
-	at.addFlags(command)
+	at = newViewer(command, userAgent)
 	command.Flags().BoolVarP(&watch, "watch", "w", false, "update the output when something changes, at most once a second")
 	return command
 }
 
 // watch redraws the status in place in a terminal, and appends it to other outputs. JSON is one line per status, YAML one document.
-func (v *viewOptions) watch(ctx context.Context, clients *status.Clients, to io.Writer) error {
+func (v *viewer) watch(ctx context.Context, clients *clients, to io.Writer) error {
 	klog.SetLogger(logr.Discard()) // the drawing shows failures
 	return clients.Follow(ctx, v.watchOptions(), func(snapshot *diagnose.Snapshot) error {
 		report := snapshot.Report()
 		var text bytes.Buffer
 		var err error
-		switch v.output {
+		switch v.Output {
 		case cli.JSON:
 			err = json.NewEncoder(&text).Encode(report)
 		case cli.YAML:
 			text.WriteString("---\n")
-			err = v.output.Print(&text, report)
+			err = v.Output.Print(&text, report)
 		default:
 			err = report.Write(&text)
 		}
@@ -120,7 +118,7 @@ func (v *viewOptions) watch(ctx context.Context, clients *status.Clients, to io.
 		switch rows := terminalRows(to); { // read each time: a window may be resized
 		case rows > 0:
 			reported = redraw(reported, rows)
-		case v.output == "":
+		case v.Output == "":
 			reported += "\n"
 		}
 		_, err = io.WriteString(to, reported)
@@ -155,24 +153,12 @@ func terminalRows(to io.Writer) int {
 	return usual
 }
 
-// print writes a value in the format of -o, or in its form for people.
-func (v *viewOptions) print(to io.Writer, value any, forPeople func(io.Writer) error) (err error) {
-	if v.output == "" {
-		err = forPeople(to)
-	} else {
-		err = v.output.Print(to, value)
-	}
-	if err != nil {
-		return fmt.Errorf("write output: %w", err)
-	}
-	return nil
-}
-
 // completionTimeout bounds how long a shell waits for the names of a completion.
 const completionTimeout = 3 * time.Second
 
-func newExplain() *cobra.Command {
-	var at viewOptions
+// NewExplainCommand returns `lateen explain`. The user agent is that of all its requests.
+func NewExplainCommand(userAgent string) *cobra.Command {
+	var at *viewer
 	command := &cobra.Command{
 		Use:   "explain KIND/NAME",
 		Short: "Show the timeline of one transfer, and why it waits or failed",
@@ -205,15 +191,15 @@ func newExplain() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return at.print(command.OutOrStdout(), timeline, timeline.Write)
+			return at.Print(command.OutOrStdout(), timeline, timeline.Write)
 		},
 	}
-	at.addFlags(command)
+	at = newViewer(command, userAgent)
 	return command
 }
 
 // references completes KIND/NAME: first the kind, then the names of that kind in the cluster.
-func (v *viewOptions) references(ctx context.Context, typed string) ([]string, cobra.ShellCompDirective) {
+func (v *viewer) references(ctx context.Context, typed string) ([]string, cobra.ShellCompDirective) {
 	kind, _, named := strings.Cut(typed, "/")
 	if !named {
 		var all []string
@@ -232,7 +218,7 @@ func (v *viewOptions) references(ctx context.Context, typed string) ([]string, c
 	}
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
-	names, err := clients.Names(ctx, v.cluster.ViewNamespace(), of.Resource())
+	names, err := clients.Names(ctx, v.ViewNamespace(), of.Resource())
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}

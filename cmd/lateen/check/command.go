@@ -1,4 +1,4 @@
-package main
+package check
 
 import (
 	"cmp"
@@ -20,7 +20,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/lateen-project/lateen/cmd/lateen/check"
 	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/startup"
@@ -34,21 +33,23 @@ const (
 	exitCannotCheck = 2
 )
 
-// checkTimeout is the limit for all requests together.
-const checkTimeout = 30 * time.Second
+// timeout is the limit for all requests together.
+const timeout = 30 * time.Second
 
-type checkOptions struct {
+type options struct {
 	file       string // "-" is stdin; empty: the cluster
 	kind       string // kind of the file's content; empty: derived from its keys
 	node       string
 	nodeAgent  string // a ConfigMap; empty: the one of the agents
 	repository string // likewise
 	jobs       string // likewise
-	viewOptions
+	cli.View
 }
 
-func newCheck() *cobra.Command {
-	var options checkOptions
+// NewCommand returns `lateen check`. The user agent is that of all its requests.
+func NewCommand(userAgent string) *cobra.Command {
+	var options options
+	options.UserAgent = userAgent
 	command := &cobra.Command{
 		Use:   "check",
 		Short: "Validate the ConfigMaps of the agents and show the effective configuration",
@@ -59,20 +60,20 @@ func newCheck() *cobra.Command {
 		Example: "  lateen check -o json\n" +
 			"  lateen check -f node-agent.yaml --node worker-1",
 		Args: func(command *cobra.Command, args []string) error {
-			return exitWith(exitCannotCheck, cobra.NoArgs(command, args))
+			return cli.ExitWith(exitCannotCheck, cobra.NoArgs(command, args))
 		},
 		RunE: func(command *cobra.Command, _ []string) error {
 			count, err := options.run(command)
 			switch {
 			case err != nil:
-				return exitWith(exitCannotCheck, err)
+				return cli.ExitWith(exitCannotCheck, err)
 			case count > 0:
-				return exitWith(exitProblems, errors.New(view.Counted(count, "problem")))
+				return cli.ExitWith(exitProblems, errors.New(view.Counted(count, "problem")))
 			}
 			return nil
 		},
 	}
-	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exitWith(exitCannotCheck, err) })
+	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.ExitWith(exitCannotCheck, err) })
 	flags := command.Flags()
 	flags.StringVarP(&options.file, "file", "f", "", "manifest of ConfigMaps, or only the configuration as JSON; - is standard input")
 	flags.StringVar(&options.kind, "as", "", "kind of configuration in the file: "+kinds()+" (default: derived from its keys)")
@@ -80,22 +81,22 @@ func newCheck() *cobra.Command {
 	flags.StringVar(&options.nodeAgent, "node-agent-configmap", "", "ConfigMap to check (default: that of the agents' flag)")
 	flags.StringVar(&options.repository, "backup-repository-configmap", "", "ConfigMap to check (default: that of the agents' flag)")
 	flags.StringVar(&options.jobs, "repo-maintenance-job-configmap", "", "ConfigMap to check (default: that of the agents' flag, or else of the server's)")
-	options.addFlags(command)
+	options.AddFlags(flags)
 	return command
 }
 
 // run prints the reports and counts the Problems. Its error names what it could not read.
-func (c *checkOptions) run(command *cobra.Command) (int, error) {
-	documents, err := c.fromFile(command.InOrStdin())
+func (o *options) run(command *cobra.Command) (int, error) {
+	documents, err := o.fromFile(command.InOrStdin())
 	if err != nil {
 		return 0, err
 	}
-	if c.file != "" && !c.online() {
-		return c.report(command.OutOrStdout(), check.EvaluateAll(documents, nil, nil))
+	if o.file != "" && !o.online() {
+		return o.report(command.OutOrStdout(), EvaluateAll(documents, nil, nil))
 	}
-	ctx, cancel := context.WithTimeout(command.Context(), checkTimeout)
+	ctx, cancel := context.WithTimeout(command.Context(), timeout)
 	defer cancel()
-	rest, err := c.cluster.Config()
+	rest, err := o.Config()
 	if err != nil {
 		return 0, err
 	}
@@ -103,12 +104,12 @@ func (c *checkOptions) run(command *cobra.Command) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("create client: %w", err)
 	}
-	installation, err := check.Find(ctx, client, c.cluster.ViewNamespace())
+	installation, err := Find(ctx, client, o.ViewNamespace())
 	if err != nil {
 		return 0, err
 	}
-	if c.file == "" {
-		if documents, err = installation.Documents(ctx, client, c.nodeAgent, c.repository, c.jobs); err != nil {
+	if o.file == "" {
+		if documents, err = installation.Documents(ctx, client, o.nodeAgent, o.repository, o.jobs); err != nil {
 			return 0, err
 		}
 	}
@@ -121,67 +122,67 @@ func (c *checkOptions) run(command *cobra.Command) (int, error) {
 		return 0, err
 	}
 	warn(command.ErrOrStderr(), velero, server)
-	node, err := c.readNode(ctx, client)
+	node, err := o.readNode(ctx, client)
 	if err != nil {
 		return 0, err
 	}
 	observed, unreadable := installation.Observe(ctx, client)
 	var unreviewed error
 	observed.CopyProblems, unreviewed = installation.CopyProblems(ctx, client, documents)
-	output := check.EvaluateAll(documents, observed, node)
+	output := EvaluateAll(documents, observed, node)
 	output.Velero, output.Kubernetes = velero, server
-	count, err := c.report(command.OutOrStdout(), output)
+	count, err := o.report(command.OutOrStdout(), output)
 	return count, errors.Join(unreadable, unreviewed, err)
 }
 
 // online reports whether the objects named in a file are checked in the cluster.
-func (c *checkOptions) online() bool {
-	return cmp.Or(c.node, c.cluster.Namespace, c.cluster.Kubeconfig, c.cluster.Context) != ""
+func (o *options) online() bool {
+	return cmp.Or(o.node, o.Namespace, o.Kubeconfig, o.Context) != ""
 }
 
-func (c *checkOptions) fromFile(stdin io.Reader) ([]check.Document, error) {
+func (o *options) fromFile(stdin io.Reader) ([]Document, error) {
 	switch {
-	case c.file == "" && c.kind != "":
+	case o.file == "" && o.kind != "":
 		return nil, errors.New("--as requires a file; name one with -f")
-	case c.file == "":
+	case o.file == "":
 		return nil, nil
-	case cmp.Or(c.nodeAgent, c.repository, c.jobs) != "":
+	case cmp.Or(o.nodeAgent, o.repository, o.jobs) != "":
 		return nil, errors.New("-f reads a file, not the cluster's ConfigMaps; remove -f or the names of ConfigMaps")
-	case c.kind != "" && !slices.Contains(check.Kinds(), check.Kind(c.kind)):
-		return nil, fmt.Errorf("--as %q is unknown: use %s", c.kind, kinds())
-	case c.file == "-":
+	case o.kind != "" && !slices.Contains(Kinds(), Kind(o.kind)):
+		return nil, fmt.Errorf("--as %q is unknown: use %s", o.kind, kinds())
+	case o.file == "-":
 		text, err := io.ReadAll(stdin)
 		if err != nil {
 			return nil, fmt.Errorf("read standard input: %w", err)
 		}
-		return check.ReadFile("standard input", text, check.Kind(c.kind))
+		return ReadFile("standard input", text, Kind(o.kind))
 	}
-	text, err := os.ReadFile(c.file)
+	text, err := os.ReadFile(o.file)
 	if err != nil {
 		return nil, fmt.Errorf("read file: %w", err)
 	}
-	return check.ReadFile(c.file, text, check.Kind(c.kind))
+	return ReadFile(o.file, text, Kind(o.kind))
 }
 
-func (c *checkOptions) readNode(ctx context.Context, client kubernetes.Interface) (*corev1.Node, error) {
-	if c.node == "" {
+func (o *options) readNode(ctx context.Context, client kubernetes.Interface) (*corev1.Node, error) {
+	if o.node == "" {
 		return nil, nil
 	}
-	node, err := client.CoreV1().Nodes().Get(ctx, c.node, metav1.GetOptions{})
+	node, err := client.CoreV1().Nodes().Get(ctx, o.node, metav1.GetOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("get node %s: %w", c.node, err)
+		return nil, fmt.Errorf("get node %s: %w", o.node, err)
 	}
 	return node, nil
 }
 
 // report prints the output and counts its Problems.
-func (c *checkOptions) report(to io.Writer, output check.Output) (int, error) {
-	return output.Problems(), c.print(to, output, output.Write)
+func (o *options) report(to io.Writer, output Output) (int, error) {
+	return output.Problems(), o.Print(to, output, output.Write)
 }
 
 func kinds() string {
 	var names []string
-	for _, kind := range check.Kinds() {
+	for _, kind := range Kinds() {
 		names = append(names, string(kind))
 	}
 	return config.OneOf(names)
@@ -189,7 +190,7 @@ func kinds() string {
 
 // veleroVersion reads the version of Velero and compares it with what Lateen was tested with; nil if no workload names
 // an image.
-func veleroVersion(ctx context.Context, connection *rest.Config, installation *check.Installation) (*check.Velero, error) {
+func veleroVersion(ctx context.Context, connection *rest.Config, installation *Installation) (*Velero, error) {
 	image := installation.MoverImage()
 	if image == "" {
 		return nil, nil
@@ -204,24 +205,24 @@ func veleroVersion(ctx context.Context, connection *rest.Config, installation *c
 	if err != nil {
 		return nil, err
 	}
-	return &check.Velero{
+	return &Velero{
 		Image: image, TestedVersions: startup.TestedVersions(), Untested: startup.UntestedVelero(image), UnknownFields: append([]string{}, fields...),
 	}, nil
 }
 
 // kubernetesVersion reads the version of the API server and compares it with what Lateen was tested with.
-func kubernetesVersion(client kubernetes.Interface) (*check.Kubernetes, error) {
+func kubernetesVersion(client kubernetes.Interface) (*Kubernetes, error) {
 	found, err := client.Discovery().ServerVersion()
 	if err != nil {
 		return nil, fmt.Errorf("get version of the API server: %w", err)
 	}
-	return &check.Kubernetes{
+	return &Kubernetes{
 		Version: found.GitVersion, TestedVersions: startup.TestedKubernetes(), Untested: startup.UntestedKubernetes(found.GitVersion),
 	}, nil
 }
 
 // warn prints what was not tested. None of it is a Problem.
-func warn(to io.Writer, velero *check.Velero, server *check.Kubernetes) {
+func warn(to io.Writer, velero *Velero, server *Kubernetes) {
 	untested := []string{server.Untested}
 	if velero != nil {
 		untested = append(untested, velero.Untested)

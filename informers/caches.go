@@ -40,7 +40,6 @@ type Caches struct {
 	Movers    *Informer[*corev1.Pod]
 	Claims    *Informer[*corev1.PersistentVolumeClaim]
 
-	created     createdPods
 	coordinator atomic.Pointer[CoordinatorCaches] // nil while this agent does not coordinate
 }
 
@@ -66,20 +65,16 @@ func NewCaches(kube kubernetes.Interface, velero *Clientset, want Selectors) (*C
 	return c, c.index()
 }
 
-// Created records a mover that this agent created, as the API server returned it.
-func (c *Caches) Created(mover *corev1.Pod) { c.created.add(mover) }
-
-// DropCreated forgets the locally recorded pod before calling the handler. So a reconcile triggered by the pod's
-// deletion does not see the recorded copy.
+// DropCreated drops the record of a created pod in Movers before it calls the handler. Once one cache has had the pod, a
+// reconcile that its deletion triggers does not find the record, although Movers may lag.
 func (c *Caches) DropCreated(handle func(*corev1.Pod)) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
-		c.created.drop(pod)
+		c.Movers.drop(pod)
 		handle(pod)
 	}
 }
 
-// Mover returns the newest cached pod of that key. If no cache can have it yet, it returns the recorded copy; nil if
-// there is none.
+// Mover returns the newest version of the pod of that key in any cache; nil if there is none.
 func (c *Caches) Mover(key string) *corev1.Pod {
 	caches := []*Informer[*corev1.Pod]{c.LocalPods, c.Movers}
 	if term := c.Coordinator(); term != nil {
@@ -91,10 +86,6 @@ func (c *Caches) Mover(key string) *corev1.Pod {
 			newest = pod
 		}
 	}
-	if newest == nil {
-		return c.created.get(key, c.Movers.version())
-	}
-	c.created.drop(newest)
 	return newest
 }
 
@@ -113,49 +104,6 @@ func (c *Caches) Claim(key string) *corev1.PersistentVolumeClaim {
 	}
 	claim, _ := claims.Get(key)
 	return claim
-}
-
-// createdPods records the pods that this agent created until its cache has them. The API server answers a request
-// before its event arrives; a reconcile in between would need a GET.
-type createdPods struct {
-	lock sync.Mutex
-	pods map[string]*corev1.Pod // by key
-}
-
-// add records a pod as the API server returned it.
-func (c *createdPods) add(pod *corev1.Pod) {
-	c.lock.Lock()
-	defer c.lock.Unlock()
-	if c.pods == nil {
-		c.pods = map[string]*corev1.Pod{}
-	}
-	c.pods[Key(pod)] = pod
-}
-
-// get returns the recorded pod of that key, or nil. version is that of the cache's watch; once it is later than the
-// pod's, the pod is dropped. A watch at the pod's own version has received the pod, so the cache follows soon. A
-// version that cannot be compared belongs to a cache that was never listed.
-func (c *createdPods) get(key, version string) *corev1.Pod {
-	c.lock.Lock()
-	defer c.lock.Unlock()
-	pod := c.pods[key]
-	if pod == nil {
-		return nil
-	}
-	if version == pod.ResourceVersion || api.IsNewer(pod.ResourceVersion, version) {
-		return pod
-	}
-	delete(c.pods, key)
-	return nil
-}
-
-// drop drops a pod after an event of it.
-func (c *createdPods) drop(pod *corev1.Pod) {
-	c.lock.Lock()
-	defer c.lock.Unlock()
-	if created := c.pods[Key(pod)]; created != nil && created.UID == pod.UID {
-		delete(c.pods, Key(pod))
-	}
 }
 
 // deletable is an object that can be copied.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -42,8 +43,10 @@ type Source[L runtime.Object] interface {
 	Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
 }
 
-// Informer is a shared informer with typed objects.
+// Informer is a shared informer with typed objects. Its reads include the writes of this process that were recorded.
 type Informer[T Object] struct {
+	ownWrites[T]
+
 	name    string
 	shared  cache.SharedIndexInformer
 	failure atomic.Pointer[error] // of the last request that failed
@@ -103,8 +106,15 @@ func byUID(object any) ([]string, error) {
 	return []string{string(meta.GetUID())}, nil
 }
 
-// Get returns the cached object, or false. The object is shared: copy it before changing it.
+// Get returns the newest version of an object, or false. The object is shared: copy it before changing it.
 func (i *Informer[T]) Get(key string) (T, bool) {
+	i.lock.Lock()
+	defer i.lock.Unlock()
+	return i.newest(key)
+}
+
+// cached returns the cached object, or false.
+func (i *Informer[T]) cached(key string) (T, bool) {
 	var none T
 	object, exists, err := i.shared.GetStore().GetByKey(key)
 	if err != nil || !exists {
@@ -114,19 +124,21 @@ func (i *Informer[T]) Get(key string) (T, bool) {
 	return known, ok
 }
 
-// List returns all cached objects, shared like those of Get.
+// List returns the newest versions of all objects, shared like those of Get.
 func (i *Informer[T]) List() []T {
-	return typed[T](i.shared.GetStore().List())
-}
-
-func typed[T any](objects []any) []T {
-	known := make([]T, 0, len(objects))
-	for _, object := range objects {
-		if one, ok := object.(T); ok {
-			known = append(known, one)
+	i.lock.Lock()
+	defer i.lock.Unlock()
+	keys := sets.New(i.shared.GetStore().ListKeys()...)
+	for key := range i.written {
+		keys.Insert(key)
+	}
+	all := make([]T, 0, len(keys))
+	for key := range keys {
+		if object, exists := i.newest(key); exists {
+			all = append(all, object)
 		}
 	}
-	return known
+	return all
 }
 
 // Index adds an index for ByIndex; of returns the index values of an object. Call it before Run.
@@ -143,13 +155,21 @@ func (i *Informer[T]) Index(name string, of func(T) []string) error {
 	return nil
 }
 
-// ByIndex returns the cached objects with that index value, shared like those of Get.
+// ByIndex returns the newest versions of the cached objects with that index value, shared like those of Get.
 func (i *Informer[T]) ByIndex(index, word string) []T {
-	objects, err := i.shared.GetIndexer().ByIndex(index, word)
+	i.lock.Lock()
+	defer i.lock.Unlock()
+	keys, err := i.shared.GetIndexer().IndexKeys(index, word)
 	if err != nil {
 		return nil
 	}
-	return typed[T](objects)
+	var all []T
+	for _, key := range keys {
+		if object, exists := i.newest(key); exists {
+			all = append(all, object)
+		}
+	}
+	return all
 }
 
 // AddHandler calls enqueue with every object that is added, updated or deleted. It skips updates without a new
@@ -203,9 +223,6 @@ func (i *Informer[T]) lacks() string {
 		return i.name + ": " + (*failure).Error()
 	}
 }
-
-// version returns the resourceVersion of the watch.
-func (i *Informer[T]) version() string { return i.shared.LastSyncResourceVersion() }
 
 // EnqueueOwner returns a handler that enqueues the custom resource of that kind which controls the object. It ignores
 // the label that names the owner: anybody can set it, and it truncates long names.

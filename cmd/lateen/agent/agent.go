@@ -226,7 +226,7 @@ func (a *assembly) exposer() *exposer.Exposer {
 		StorageClass: a.caches.StorageClass,
 		Refresh:      a.class.refresh,
 		Rejected:     a.class.rejected,
-		Created:      a.caches.Created,
+		Created:      a.caches.Movers.Record,
 	}
 	exposing.SetSettings(a.startup.Settings())
 	return exposing

@@ -1,0 +1,126 @@
+package informers
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// labelsOf returns the labels of pods.
+func labelsOf(pods []*corev1.Pod) (all []string) {
+	for _, pod := range pods {
+		all = append(all, pod.Labels["is"])
+	}
+	return all
+}
+
+func TestAnOwnWriteIsReadUntilTheCacheHasIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFeed(pod("a", ofUID("1"), labelled("cached")), pod("b", labelled("other")))
+		informer := podInformer(t, f)
+		running(t, informer)
+		read := func() string {
+			synctest.Wait()
+			found, exists := informer.Get("velero/a")
+			require.True(t, exists)
+			require.Equal(t, []string{found.Labels["is"]}, labelsOf(informer.ByIndex(ByUID, "1")))
+			require.ElementsMatch(t, []string{found.Labels["is"], "other"}, labelsOf(informer.List()))
+			return found.Labels["is"]
+		}
+		require.Equal(t, "cached", read())
+		informer.Record(pod("a", ofUID("1"), labelled("written"), atVersion("7")))
+		require.Equal(t, "written", read())
+		f.set(pod("a", ofUID("1"), labelled("before the write")))
+		require.Equal(t, "written", read())
+		f.version = 7
+		f.set(pod("a", ofUID("1"), labelled("after the write")))
+		require.Equal(t, "after the write", read())
+		f.version = 1
+		f.set(pod("a", ofUID("1"), labelled("restored")))
+		require.Equal(t, "restored", read(), "the control plane was restored from a backup")
+	})
+}
+
+func TestAWriteIsDroppedOnceTheCacheHasIt(t *testing.T) {
+	tests := map[string]struct {
+		then func(f *feed) // at version 1; a was written at version 7
+		left int
+	}{
+		"an older version arrives":           {then: func(f *feed) { f.set(pod("a")) }, left: 1},
+		"an event of another object arrives": {then: func(f *feed) { f.set(pod("b")) }, left: 1},
+		"it arrives":                         {then: func(f *feed) { f.version = 6; f.set(pod("a")) }},
+		"its deletion arrives":               {then: func(f *feed) { f.version = 6; f.remove(pod("a")) }},
+		"it was deleted before the watch showed it": {then: func(f *feed) {
+			f.remove(pod("a"))
+			f.version = 8
+			f.set(pod("b"))
+		}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFeed(pod("a"))
+				informer := podInformer(t, f)
+				running(t, informer)
+				informer.Record(pod("a", atVersion("7")))
+				test.then(f)
+				synctest.Wait()
+				informer.Record(pod("another", atVersion("20")))
+				require.Len(t, informer.written, test.left+1)
+			})
+		})
+	}
+}
+
+func TestACreatedMoverIsReturnedUntilTheCacheIsNewer(t *testing.T) {
+	tests := map[string]struct {
+		then func(f *feed) // at version 5; the pod was created at version 7
+		is   string
+	}{
+		"while it receives no event":     {then: func(*feed) {}, is: "made"},
+		"while it receives older events": {then: func(f *feed) { f.set(pod("b")) }, is: "made"},
+		"until it has the pod":           {then: func(f *feed) { f.version = 6; f.set(pod("a", ofUID("1"), labelled("running"))) }, is: "running"},
+		"until the pod is deleted again": {is: "absent", then: func(f *feed) {
+			f.version = 6
+			f.set(pod("a", ofUID("1")))
+			f.remove(pod("a"))
+		}},
+		"until it receives a newer event": {then: func(f *feed) { f.version = 9; f.set(pod("b")) }, is: "absent"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFeed(pod("b"))
+				f.version = 5
+				caches := &Caches{Movers: podInformer(t, f), LocalPods: podInformer(t, newFeed())}
+				running(t, caches.Movers, caches.LocalPods)
+				require.Nil(t, caches.Mover("velero/a"))
+				caches.Movers.Record(pod("a", ofUID("1"), labelled("made"), atVersion("7")))
+				test.then(f)
+				synctest.Wait()
+				require.Equal(t, test.is, moverIs(caches))
+			})
+		})
+	}
+}
+
+func TestAMoverDeletedInOneCacheIsNotReturnedFromAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lagging, here := newFeed(), newFeed()
+		lagging.version, here.version = 5, 6
+		caches := &Caches{Movers: podInformer(t, lagging), LocalPods: podInformer(t, here)}
+		var observed []*corev1.Pod
+		_, err := caches.LocalPods.AddHandler(caches.DropCreated(func(*corev1.Pod) { observed = append(observed, caches.Mover("velero/a")) }))
+		require.NoError(t, err)
+		running(t, caches.Movers, caches.LocalPods)
+		caches.Movers.Record(pod("a", ofUID("1"), atVersion("7")))
+		require.NotNil(t, caches.Mover("velero/a"))
+		here.set(pod("a", ofUID("1")))
+		here.remove(pod("a", ofUID("1")))
+		synctest.Wait()
+		require.NotEmpty(t, observed)
+		require.Nil(t, observed[len(observed)-1], "a reconcile after its deletion finds it")
+	})
+}

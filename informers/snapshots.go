@@ -42,8 +42,8 @@ type snapshotTerm struct {
 	running   sync.WaitGroup
 	started   bool
 	handled   []cache.DoneChecker
-	snapshots *deletions[snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshot]
-	contents  *deletions[snapshotv1.VolumeSnapshotContent, *snapshotv1.VolumeSnapshotContent]
+	snapshots *Informer[*snapshotv1.VolumeSnapshot]
+	contents  *Informer[*snapshotv1.VolumeSnapshotContent]
 }
 
 // NewSnapshots returns the caches, stopped. They call enqueue with a VolumeSnapshot that is added, updated or
@@ -122,18 +122,15 @@ func (s *Snapshots) current() (term *snapshotTerm, started bool) {
 
 func (s *snapshotTerm) watch(client snapshotclient.SnapshotV1Interface, enqueue func(namespace, name string)) error {
 	b := group{}
-	snapshots := add(&b, "volumesnapshots", client.VolumeSnapshots(metav1.NamespaceAll), &snapshotv1.VolumeSnapshot{}, Scope{}, trimSnapshot)
-	contents := add(&b, "volumesnapshotcontents", client.VolumeSnapshotContents(), &snapshotv1.VolumeSnapshotContent{}, Scope{}, noTrim[*snapshotv1.VolumeSnapshotContent])
+	s.snapshots = add(&b, "volumesnapshots", client.VolumeSnapshots(metav1.NamespaceAll), &snapshotv1.VolumeSnapshot{}, Scope{}, trimSnapshot)
+	s.contents = add(&b, "volumesnapshotcontents", client.VolumeSnapshotContents(), &snapshotv1.VolumeSnapshotContent{}, Scope{}, noTrim[*snapshotv1.VolumeSnapshotContent])
 	if b.err != nil {
 		return b.err
 	}
-	s.snapshots, s.contents = newDeletions(snapshots), newDeletions(contents)
-	handledSnapshots, err1 := snapshots.AddHandler(func(snapshot *snapshotv1.VolumeSnapshot) {
-		s.snapshots.drop(Key(snapshot), snapshot.UID)
+	handledSnapshots, err1 := s.snapshots.AddHandler(func(snapshot *snapshotv1.VolumeSnapshot) {
 		enqueue(snapshot.Namespace, snapshot.Name)
 	})
-	handledContents, err2 := contents.AddHandler(func(content *snapshotv1.VolumeSnapshotContent) {
-		s.contents.drop(Key(content), content.UID)
+	handledContents, err2 := s.contents.AddHandler(func(content *snapshotv1.VolumeSnapshotContent) {
 		enqueue(content.Spec.VolumeSnapshotRef.Namespace, content.Spec.VolumeSnapshotRef.Name)
 	})
 	if err := errors.Join(err1, err2); err != nil {
@@ -152,30 +149,33 @@ func trimSnapshot(snapshot *snapshotv1.VolumeSnapshot) {
 
 // Snapshot returns a cached VolumeSnapshot; nil if there is none.
 func (s *Snapshots) Snapshot(namespace, name string) *snapshotv1.VolumeSnapshot {
-	if term := s.running(); term != nil {
-		return term.snapshots.get(cache.NewObjectName(namespace, name).String())
+	term := s.running()
+	if term == nil {
+		return nil
 	}
-	return nil
+	snapshot, _ := term.snapshots.Get(cache.NewObjectName(namespace, name).String())
+	return snapshot
 }
 
 // Content returns a cached VolumeSnapshotContent; nil if there is none.
 func (s *Snapshots) Content(name string) *snapshotv1.VolumeSnapshotContent {
-	if term := s.running(); term != nil {
-		return term.contents.get(name)
+	term := s.running()
+	if term == nil {
+		return nil
 	}
-	return nil
+	content, _ := term.contents.Get(name)
+	return content
 }
 
-// Deleted records that this agent deleted a VolumeSnapshot, or a VolumeSnapshotContent, which has no namespace. From
-// now on the object is returned as deleting, even before its event arrives.
+// Deleted records that this agent deleted a VolumeSnapshot, or a VolumeSnapshotContent, which has no namespace.
 func (s *Snapshots) Deleted(object metav1.Object) {
 	term := s.running()
 	switch {
 	case term == nil:
 	case object.GetNamespace() == "":
-		term.contents.note(Key(object), object.GetUID())
+		term.contents.RecordDeletion(Key(object), object.GetUID())
 	default:
-		term.snapshots.note(Key(object), object.GetUID())
+		term.snapshots.RecordDeletion(Key(object), object.GetUID())
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // labelsOf returns the labels of pods.
@@ -122,5 +124,58 @@ func TestAMoverDeletedInOneCacheIsNotReturnedFromAnother(t *testing.T) {
 		synctest.Wait()
 		require.NotEmpty(t, observed)
 		require.Nil(t, observed[len(observed)-1], "a reconcile after its deletion finds it")
+	})
+}
+
+func ofUID(uid types.UID) func(*corev1.Pod) { return func(pod *corev1.Pod) { pod.UID = uid } }
+
+func ending(pod *corev1.Pod) { pod.DeletionTimestamp = new(metav1.Now()) }
+
+func TestADeletedObjectIsReadAsDeletingUntilTheCacheHasIt(t *testing.T) {
+	tests := map[string]struct {
+		then func(f *feed)
+		show bool // a pod exists
+		ends bool // and it is deleting
+	}{
+		"while it receives no event":                       {then: func(*feed) {}, show: true, ends: true},
+		"when it is updated meanwhile":                     {then: func(f *feed) { f.set(pod("a", ofUID("1"), labelled("x"))) }, show: true, ends: true},
+		"when it waits for its finalizers":                 {then: func(f *feed) { f.set(pod("a", ofUID("1"), ending)) }, show: true, ends: true},
+		"when it is deleted":                               {then: func(f *feed) { f.remove(pod("a")) }},
+		"and not a recreated pod of its name":              {then: func(f *feed) { f.remove(pod("a")); f.set(pod("a", ofUID("2"))) }, show: true},
+		"and not a recreated pod without a deletion event": {then: func(f *feed) { f.set(pod("a", ofUID("2"))) }, show: true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFeed(pod("a", ofUID("1")))
+				informer := podInformer(t, f)
+				running(t, informer)
+				shown, _ := informer.Get("velero/a")
+				require.Nil(t, shown.DeletionTimestamp)
+				informer.RecordDeletion("velero/a", "1")
+				test.then(f)
+				synctest.Wait()
+				shown, exists := informer.Get("velero/a")
+				require.Equal(t, test.show, exists)
+				if test.show {
+					require.Equal(t, test.ends, shown.DeletionTimestamp != nil)
+				}
+			})
+		})
+	}
+}
+
+func TestADeletionIsDroppedOnceTheCacheHasIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFeed(pod("a", ofUID("1")))
+		informer := podInformer(t, f)
+		running(t, informer)
+		informer.RecordDeletion("velero/deleted-before", "9")
+		informer.RecordDeletion("velero/a", "1")
+		require.Len(t, informer.deleted, 1)
+		f.remove(pod("a"))
+		synctest.Wait()
+		informer.RecordDeletion("velero/deleted-before", "9")
+		require.Empty(t, informer.deleted)
 	})
 }

@@ -71,7 +71,7 @@ func (t *TransferReconciler[T]) write(ctx context.Context, s *request[T], step t
 		}
 		return fmt.Errorf("write %s to %s: %w", step.Reason, s.key, err)
 	}
-	t.written.Record(s.key, written)
+	t.Record(written)
 	t.TrackCapacity(written)
 	after := t.Kind.Get(written)
 	if !after.TakesSlot() && !after.Phase.NeedsSlot() {
@@ -233,7 +233,7 @@ func (t *TransferReconciler[T]) Owned(objects []T) []T {
 func (t *TransferReconciler[T]) Resume(owned []T) {
 	for _, object := range owned {
 		if state := t.Kind.Get(object); state.TakesSlot() {
-			t.written.Newest(cache.MetaObjectToName(object).String(), object) // forget needs it to release the slot
+			t.local.identify(cache.MetaObjectToName(object).String(), object.GetUID()) // forget needs it to release the slot
 			t.NodeSlots.ForceAcquire(state.Node, object.GetUID())
 		}
 	}
@@ -244,7 +244,6 @@ func (t *TransferReconciler[T]) Resume(owned []T) {
 func (t *TransferReconciler[T]) TrackCapacity(object T) {
 	state := t.Kind.Get(object)
 	switch uid := object.GetUID(); {
-	case t.written.IsStale(cache.MetaObjectToName(object).String(), object): // its reconcile counts it
 	case state.Node == t.Agent.Node || state.Phase.NeedsSlot():
 	case state.TakesSlot():
 		t.NodeSlots.ForceAcquire(state.Node, uid)
@@ -299,12 +298,10 @@ func (t *TransferReconciler[T]) ReleaseCapacity(uid types.UID) {
 
 // forget drops the local state of a deleted resource and releases its slot.
 func (t *TransferReconciler[T]) forget(key string) {
-	t.local.forget(key)
-	deleted, known := t.written.Forget(key)
-	if !known {
+	uid := t.local.forget(key)
+	if uid == "" {
 		return
 	}
-	uid := deleted.GetUID()
 	t.Movers.Forget(uid)
 	t.Targets.Forget(uid)
 	t.Restored.Forget(uid)

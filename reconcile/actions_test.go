@@ -327,20 +327,6 @@ func TestAnUnconfirmedStartKeepsItsSlotUntilTheCacheShowsIt(t *testing.T) {
 	require.Zero(t, s.NodeSlots.Own().InUse())
 }
 
-func TestALateEventOfATransferThatThisAgentStartedKeepsItsSlot(t *testing.T) {
-	s := newFixture(t, fault{})
-	late := s.object.DeepCopy()
-	late.Spec.Node = "" // as a DataUpload, which gets its node later
-	for range 4 {       // accept, create the mover, mark it prepared, start it
-		_, err := s.Reconcile(t.Context(), testKey)
-		require.NoError(t, err)
-		s.kubelet(t)
-	}
-	require.Equal(t, velerov1.PodVolumeBackupPhaseInProgress, s.object.Status.Phase)
-	s.TrackCapacity(late)
-	require.Equal(t, 1, s.NodeSlots.Own().InUse(), "another one could start beside it")
-}
-
 func TestARejectionIsReportedOncePerReason(t *testing.T) {
 	refusal := func(why string) error {
 		return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "b1", errors.New(why))

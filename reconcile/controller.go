@@ -22,7 +22,6 @@ import (
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/transfer"
-	"github.com/lateen-project/lateen/reconcile/writes"
 )
 
 // Func reconciles the resource of one key by one step. After an error the controller requeues the key with backoff,
@@ -157,7 +156,8 @@ type TransferReconciler[T transfer.Object] struct {
 	Kind transfer.Kind[T]
 	Dependencies
 
-	Cached   func(key string) (T, bool)
+	Cached   func(key string) (T, bool) // the newest version: the cached one, or that of Record
+	Record   func(written T)            // records a write of this agent until the cache has it
 	Client   Patcher[T]
 	Enqueue  func(key string)
 	OnUpdate func(object T, before, after transfer.State) // reports a phase change, for metrics that only this kind has
@@ -165,7 +165,6 @@ type TransferReconciler[T transfer.Object] struct {
 	Siblings func(object T) []T
 
 	local    localState
-	written  writes.Overlay[T]
 	starting sync.Map // keys of the pods to which a restore is being written as InProgress
 }
 
@@ -239,15 +238,16 @@ const ConflictRequeue = time.Second
 
 // Reconcile executes one step for the resource with that key.
 func (t *TransferReconciler[T]) Reconcile(ctx context.Context, key string) (time.Duration, error) {
-	cached, exists := t.Cached(key)
+	object, exists := t.Cached(key)
 	if !exists {
 		t.forget(key)
 		return 0, nil
 	}
-	if t.written.IsRecreated(key, cached.GetUID()) {
+	if t.local.isRecreated(key, object.GetUID()) {
 		t.forget(key)
 	}
-	s := t.newRequest(key, t.written.Newest(key, cached))
+	t.local.identify(key, object.GetUID())
+	s := t.newRequest(key, object)
 	err := t.observe(ctx, s)
 	t.reserve(s)
 	if err != nil {

@@ -17,7 +17,8 @@ import (
 // agent restarts the grace of a cancel, exposes once more and reads its own writes from the caches.
 type localState struct {
 	lock sync.Mutex
-	kept map[string]*entry // by key
+	kept map[string]*entry    // by key
+	uids map[string]types.UID // of all observed resources, by key
 }
 
 type entry struct {
@@ -117,11 +118,32 @@ func (l *localState) loss(key string, restarts int, pod *corev1.Pod) transfer.Lo
 	return transfer.Loss{}
 }
 
-// forget drops the state of a resource.
-func (l *localState) forget(key string) {
+// identify records the UID of a resource.
+func (l *localState) identify(key string, uid types.UID) {
 	l.lock.Lock()
 	defer l.lock.Unlock()
+	if l.uids == nil {
+		l.uids = map[string]types.UID{}
+	}
+	l.uids[key] = uid
+}
+
+// isRecreated reports whether another resource with that key was observed last.
+func (l *localState) isRecreated(key string, uid types.UID) bool {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	last, known := l.uids[key]
+	return known && last != uid
+}
+
+// forget drops the state of a resource. It returns its last UID; empty if it was never observed.
+func (l *localState) forget(key string) (last types.UID) {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	last = l.uids[key]
 	delete(l.kept, key)
+	delete(l.uids, key)
+	return last
 }
 
 // toRemove returns the objects in found that this agent did not delete yet. The caches may still show deleted

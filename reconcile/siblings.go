@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
@@ -32,8 +31,7 @@ func (t *TransferReconciler[T]) sharesPod(s *request[T]) bool {
 
 func (t *TransferReconciler[T]) isBesideAnother(s *request[T]) bool {
 	for _, other := range t.Siblings(s.object) {
-		newest := t.written.Newest(cache.MetaObjectToName(other).String(), other)
-		if s.state.MustNotRunBeside(t.Kind.Get(newest)) {
+		if s.state.MustNotRunBeside(t.Kind.Get(other)) {
 			return true
 		}
 	}

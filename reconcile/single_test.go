@@ -87,6 +87,7 @@ func newSingle[T transfer.Object](kind transfer.Kind[T], object T) *single[T] {
 			MoverLog: func(context.Context, string, []byte) {}, Metrics: metrics.New(prometheus.NewRegistry(), "test", testNode),
 		},
 		Cached:   func(string) (T, bool) { return kind.Copy(s.object), true },
+		Record:   func(T) {}, // the cache is never late
 		Client:   s,
 		Enqueue:  func(string) {},
 		Siblings: func(T) []T { return s.siblings },

@@ -153,6 +153,7 @@ type kindController[T transfer.Object] struct {
 // resources reads the resources of one kind from a cache. An informer implements it.
 type resources[T transfer.Object] interface {
 	Get(key string) (T, bool)
+	Record(written T)
 	List() []T
 	ByIndex(index, word string) []T
 	Index(name string, of func(T) []string) error
@@ -164,7 +165,7 @@ func newKindController[T transfer.Object](
 	p *assembly, what transfer.Kind[T], shared reconcile.Dependencies, resources resources[T], client reconcile.Patcher[T],
 ) *kindController[T] {
 	transfers := &reconcile.TransferReconciler[T]{
-		Kind: what, Dependencies: shared, Cached: resources.Get, Client: client,
+		Kind: what, Dependencies: shared, Cached: resources.Get, Record: resources.Record, Client: client,
 		OnUpdate: func(_ T, _, after transfer.State) { p.dataMoved(what.Name, after) },
 	}
 	controller := reconcile.NewController(reconcile.Options{

@@ -91,6 +91,8 @@ func (s stored[T]) Index(name string, of func(T) []string) error {
 	return s.AddIndexers(cache.Indexers{name: func(object any) ([]string, error) { return of(object.(T)), nil }})
 }
 
+func (s stored[T]) Record(T) { panic("no test writes") }
+
 func (s stored[T]) AddHandler(func(T)) (cache.DoneChecker, error) { panic("no test adds a handler") }
 
 func newStored[T transfer.Object]() stored[T] {

@@ -34,8 +34,8 @@ func (i *Informer[T]) Record(written T) {
 	i.dropOld()
 }
 
-// RecordDeletion records that the API server accepted a deletion by this process. From now on the object has a deletion
-// timestamp.
+// RecordDeletion records that the API server accepted a deletion by this process. From now on the cached object has a
+// deletion timestamp; one that only this process has written is absent.
 func (i *Informer[T]) RecordDeletion(key string, uid types.UID) {
 	i.lock.Lock()
 	defer i.lock.Unlock()
@@ -43,6 +43,9 @@ func (i *Informer[T]) RecordDeletion(key string, uid types.UID) {
 		i.deleted = map[string]types.UID{}
 	}
 	i.deleted[key] = uid
+	if _, exists := i.cached(key); !exists {
+		delete(i.written, key)
+	}
 	i.dropOld()
 }
 

@@ -165,6 +165,22 @@ func TestADeletedObjectIsReadAsDeletingUntilTheCacheHasIt(t *testing.T) {
 	}
 }
 
+func TestAnObjectThatWasWrittenThenDeletedIsReadAsDeletingIfTheCacheHasIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		informer := podInformer(t, newFeed(pod("cached", ofUID("1"))))
+		running(t, informer)
+		for _, name := range []string{"cached", "created"} {
+			informer.Record(pod(name, ofUID("1"), labelled("written"), atVersion("7")))
+			found, _ := informer.Get("velero/" + name)
+			require.Equal(t, "written", found.Labels["is"])
+			informer.RecordDeletion("velero/"+name, "1")
+		}
+		found := informer.List()
+		require.Equal(t, []string{"written"}, labelsOf(found))
+		require.NotNil(t, found[0].DeletionTimestamp)
+	})
+}
+
 func TestADeletionIsDroppedOnceTheCacheHasIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFeed(pod("a", ofUID("1")))

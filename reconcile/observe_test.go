@@ -402,12 +402,25 @@ func TestAMoverThatNoCacheHasIsNotLost(t *testing.T) {
 }
 
 func TestADeletedResourceHoldsNothing(t *testing.T) {
-	s := newWorking()
-	s.step(t)
-	require.Equal(t, 1, s.NodeSlots.Own().InUse())
-	s.Cached = func(string) (*velerov1.PodVolumeBackup, bool) { return nil, false }
-	require.Zero(t, s.step(t))
-	require.Zero(t, s.NodeSlots.Own().InUse())
-	require.False(t, s.moverWatched)
-	require.Zero(t, s.inactivity())
+	for name, end := range map[string]func(s *single[*velerov1.PodVolumeBackup]){
+		"deleted": func(s *single[*velerov1.PodVolumeBackup]) {
+			s.Cached = func(string) (*velerov1.PodVolumeBackup, bool) { return nil, false }
+		},
+		"recreated": func(s *single[*velerov1.PodVolumeBackup]) {
+			s.object = s.object.DeepCopy()
+			s.object.UID, s.object.Status = "its successor", velerov1.PodVolumeBackupStatus{}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newWorking()
+			s.step(t)
+			require.Equal(t, 1, s.NodeSlots.Own().InUse())
+			require.True(t, s.moverWatched)
+			end(s)
+			s.step(t)
+			require.Zero(t, s.NodeSlots.Own().InUse())
+			require.False(t, s.moverWatched)
+			require.Zero(t, s.inactivity())
+		})
+	}
 }

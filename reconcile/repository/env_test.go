@@ -57,6 +57,10 @@ func (f fixtureRepositories) List() (all []*velerov1.BackupRepository) {
 	return all
 }
 
+func (f fixtureRepositories) Record(written *velerov1.BackupRepository) {
+	f.repositories["velero/"+written.Name] = written
+}
+
 // Patch implements Patcher.
 func (f fixtureRepositories) Patch(_ context.Context, name string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*velerov1.BackupRepository, error) {
 	if err := f.rejection; err != nil {
@@ -88,6 +92,9 @@ func (o oneLocation) Get(string) (*velerov1.BackupStorageLocation, bool) {
 }
 
 type fixtureJobs struct{ *fixture }
+
+func (fixtureJobs) Record(*batchv1.Job)              {} // List asks the API server
+func (fixtureJobs) RecordDeletion(string, types.UID) {}
 
 func (f fixtureJobs) List() (all []*batchv1.Job) {
 	list, err := f.client.BatchV1().Jobs("velero").List(f.Context(), metav1.ListOptions{})

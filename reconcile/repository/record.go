@@ -50,7 +50,7 @@ func (r *Reconciler) abandon(ctx context.Context, key string, object *velerov1.B
 		if exists, err := r.JobClient.Exists(ctx, object.Namespace, job); err != nil {
 			return 0, err
 		} else if !exists { // it was deleted before the watch showed it
-			r.deletedJob(job.UID)
+			r.deletedJob(object.Namespace, job)
 			r.Enqueue(key)
 			return 0, nil
 		}
@@ -107,10 +107,10 @@ func (r *Reconciler) markFailed(ctx context.Context, key string, jobs []objects.
 			return err
 		}
 		if released == nil {
-			r.deletedJob(job.UID)
+			r.deletedJob(namespace, job)
 			continue
 		}
-		r.wroteJob(released)
+		r.Jobs.Record(released)
 		klog.FromContext(ctx).V(2).Info("Marked maintenance job as failed", "repository", key, "job", job.Name)
 	}
 	return nil
@@ -123,7 +123,7 @@ func (r *Reconciler) delete(ctx context.Context, key string, jobs []objects.JobS
 		if err := r.JobClient.Remove(ctx, namespace, job); err != nil {
 			return err
 		}
-		r.deletedJob(job.UID)
+		r.deletedJob(namespace, job)
 		klog.FromContext(ctx).V(2).Info("Deleted maintenance job", "repository", key, "job", job.Name)
 	}
 	r.Enqueue(key) // the next step does not wait for the event
@@ -151,7 +151,7 @@ func (r *Reconciler) writeHistory(ctx context.Context, key string, object *veler
 	if err != nil {
 		return false, fmt.Errorf("write history of BackupRepository %s: %w", key, err)
 	}
-	r.written.Record(key, written)
+	r.Repositories.Record(written)
 	r.exportAge(written)
 	return true, nil
 }
@@ -245,18 +245,16 @@ type jobsByLabel map[string][]objects.JobStatus
 type jobState struct {
 	// stage was first observed at since, by the clock of this process. The API server and Kubernetes' controllers write
 	// timestamps by other clocks.
-	stage   objects.JobStage
-	since   time.Time
-	record  objects.JobRecord // of a recorded job, even if the job itself could not be written
-	deleted bool              // by this process
+	stage  objects.JobStage
+	since  time.Time
+	record objects.JobRecord // of a recorded job, even if the job itself could not be written
 }
 
-// jobs returns all jobs as this process knows them: its own writes and deletions count before the cache has them.
+// jobs returns all jobs as this process knows them.
 func (r *Reconciler) jobs() jobsByLabel {
 	jobs, states := jobsByLabel{}, map[types.UID]jobState{}
-	for _, job := range r.writtenJobs.All(r.Jobs.List(), func(job *batchv1.Job) string { return string(job.UID) }) {
+	for _, job := range r.Jobs.List() {
 		status, state := objects.ReadJob(job), r.observed[job.UID]
-		status.Deleting = status.Deleting || state.deleted
 		if state.record.Verdict != "" {
 			status.JobRecord = state.record
 		}
@@ -272,15 +270,9 @@ func (r *Reconciler) jobs() jobsByLabel {
 	return jobs
 }
 
-// wroteJob keeps a job that this process created or updated.
-func (r *Reconciler) wroteJob(job *batchv1.Job) { r.writtenJobs.Record(string(job.UID), job) }
-
 // deletedJob records that a job was deleted. The cache may still show it.
-func (r *Reconciler) deletedJob(uid types.UID) {
-	r.writtenJobs.Forget(string(uid))
-	state := r.observed[uid]
-	state.deleted = true
-	r.observed[uid] = state
+func (r *Reconciler) deletedJob(namespace string, job objects.JobStatus) {
+	r.Jobs.RecordDeletion(namespace+"/"+job.Name, job.UID)
 }
 
 // running counts the jobs that work. A job whose last pod has terminated does not, although Kubernetes marks it finished

@@ -27,7 +27,6 @@ import (
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
-	"github.com/lateen-project/lateen/reconcile/writes"
 )
 
 // Reconciler maintains backup repositories for one term of a coordinator. It does not wait for jobs: their events
@@ -37,8 +36,10 @@ type Reconciler struct {
 	Locations    interface {
 		Get(key string) (*velerov1.BackupStorageLocation, bool)
 	}
-	Jobs interface {
-		List() []*batchv1.Job // all maintenance jobs of the namespace, whoever created them
+	Jobs interface { // all maintenance jobs of the namespace, whoever created them; with the recorded writes of this process
+		List() []*batchv1.Job
+		Record(written *batchv1.Job)
+		RecordDeletion(key string, uid types.UID)
 	}
 	TerminalPods interface {
 		List() []*corev1.Pod // the pods of these jobs that have terminated
@@ -57,18 +58,17 @@ type Reconciler struct {
 	Clock    clock.PassiveClock
 
 	// All of this may be lost: the next coordinator reads it from the API server.
-	written     writes.Overlay[*velerov1.BackupRepository] // by key
-	writtenJobs writes.Overlay[*batchv1.Job]               // by UID
-	observed    map[types.UID]jobState                     // only the worker uses it
+	observed map[types.UID]jobState // only the worker uses it
 
 	lock   sync.Mutex                 // Job, an event handler, also reads the queue
 	states map[string]repositoryState // by key
 }
 
-// MaintainedCache caches all BackupRepositories.
+// MaintainedCache caches all BackupRepositories, with the recorded writes of this process.
 type MaintainedCache interface {
 	Get(key string) (*velerov1.BackupRepository, bool)
 	List() []*velerov1.BackupRepository
+	Record(written *velerov1.BackupRepository)
 }
 
 // JobPlan specifies a job.
@@ -97,7 +97,6 @@ func (r *Reconciler) step(ctx context.Context, key string) (time.Duration, error
 		r.forget(key)
 		return r.reconcileOrphans(ctx, key)
 	}
-	object = r.written.Newest(key, object)
 	jobs := r.jobs()
 	step := r.next(object, jobs)
 	r.report(ctx, key, object, step)
@@ -147,9 +146,6 @@ func (r *Reconciler) next(object *velerov1.BackupRepository, jobs jobsByLabel) m
 // Job handles an add, update or delete event of a job. It enqueues the repository of the job and the repositories
 // that wait for a free place. Without a repository, the label value is the key, and the job itself is reconciled.
 func (r *Reconciler) Job(job *batchv1.Job) {
-	if !slices.ContainsFunc(r.Jobs.List(), func(cached *batchv1.Job) bool { return cached.UID == job.UID }) {
-		r.writtenJobs.Forget(string(job.UID))
-	}
 	key := job.Namespace + "/" + job.Labels[api.LabelRepository]
 	for _, object := range r.Repositories.List() {
 		if objects.RepositoryLabel(object.Name) == job.Labels[api.LabelRepository] {
@@ -200,7 +196,7 @@ func (r *Reconciler) start(ctx context.Context, key string, object *velerov1.Bac
 		return 0, err
 	}
 	r.update(key, func(state *repositoryState) { state.createFailed = false })
-	r.wroteJob(created)
+	r.Jobs.Record(created)
 	klog.FromContext(ctx).Info("Started maintenance", "repository", key, "job", created.Name, "due", step.Due,
 		"priorityClass", created.Spec.Template.Spec.PriorityClassName, "memoryFactor", step.Factor)
 	return r.Policy.PodWait, nil
@@ -272,9 +268,8 @@ func (r *Reconciler) update(key string, change func(*repositoryState)) {
 
 // forget drops the state of a repository that does not exist.
 func (r *Reconciler) forget(key string) {
-	if object, known := r.written.Forget(key); known {
-		r.Metrics.DeleteRepository(object.Name)
-	}
+	_, name := splitKey(key)
+	r.Metrics.DeleteRepository(name)
 	r.lock.Lock()
 	last := r.states[key]
 	delete(r.states, key)
@@ -307,7 +302,7 @@ func (r *Reconciler) waiting(but string, jobs jobsByLabel) []maintenance.Waiting
 		if key == but || r.state(key).createFailed {
 			continue
 		}
-		if step := r.next(r.written.Newest(key, object), jobs); step.Action == maintenance.Start {
+		if step := r.next(object, jobs); step.Action == maintenance.Start {
 			all = append(all, maintenance.Waiting{Name: key, Due: step.Due})
 		}
 	}

@@ -38,7 +38,7 @@ func TestJobsWithoutARepositoryAreDeletedAfterTheDelay(t *testing.T) {
 	f.change("j1", f.end(batchv1.JobComplete))
 	require.Equal(t, f.Policy.DeleteDelay, f.settle("velero/gone"))
 	require.Equal(t, []string{"j1"}, f.names(), "Velero's server, which polls it, has not seen its end")
-	f.Jobs = staleJobs(f.Jobs.List())
+	f.Jobs = &staleJobs{cached: f.Jobs.List()}
 	f.client.ClearActions()
 	f.pass(f.Policy.DeleteDelay)
 	f.settle("velero/gone")

@@ -328,24 +328,22 @@ func TestANodeMayBeSilentForEver(t *testing.T) {
 // what an agent sends at its start is in both. Kubernetes Events, Leases and watches are not counted.
 func TestATransferKeepsWithinItsBudgetOfRequests(t *testing.T) {
 	const more, schedules = 5, 20
-	const slow = 2 // more for each transfer, where a cache is slower than all others
-	for kind, most := range map[Kind]struct{ writes, reads int }{
-		// On average: conflicts repeat a write, and what is read or written again depends on which cache is faster. An upload that
-		// waits for its turn gets its finalizer before it is accepted.
-		Backup: {7, 1}, Restore: {7, 1}, Upload: {17, 5}, Download: {14, 10},
+	for kind, most := range map[Kind]struct{ writes, reads, conflicts int }{
+		// An upload that waits for its turn gets its finalizer before it is accepted. Other controllers also change and delete its
+		// VolumeSnapshotContents: a write that the API server refuses for that is repeated until the cache has the change.
+		Backup: {7, 1, 0}, Restore: {7, 1, 0}, Upload: {17, 5, 2}, Download: {14, 10, 0},
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			writes, reads := 0, 0
+			writes := 0
 			for seed := range uint64(schedules) {
 				oneWrites, oneReads := requests(t, seed, kind, 1)
 				allWrites, allReads := requests(t, seed, kind, 1+more)
-				require.LessOrEqual(t, allWrites-oneWrites, more*(most.writes+slow), "writes of seed %d", seed)
-				require.LessOrEqual(t, allReads-oneReads, more*(most.reads+slow), "reads of seed %d", seed)
-				writes, reads = writes+allWrites-oneWrites, reads+allReads-oneReads
+				require.LessOrEqual(t, allWrites-oneWrites, more*(most.writes+most.conflicts), "writes of seed %d", seed)
+				require.LessOrEqual(t, allReads-oneReads, more*most.reads, "reads of seed %d", seed)
+				writes += allWrites - oneWrites
 			}
-			require.LessOrEqual(t, writes, schedules*more*most.writes, "writes")
-			require.LessOrEqual(t, reads, schedules*more*most.reads, "reads")
+			require.LessOrEqual(t, writes, schedules*more*most.writes, "writes on average")
 		})
 	}
 }

@@ -15,8 +15,9 @@ import (
 // has it, or has another UID.
 //
 // A write is dropped once the cache has the same or a later version. If the cache does not have the object, the version of
-// the watch counts: a watch that has reached the write has delivered the object, and perhaps its deletion. Each read drops
-// the old writes of the objects that it reads, each record drops all old ones.
+// the whole cache counts: one that has reached the write has had the object, and perhaps its deletion. (The version of the
+// watch is ahead of the cache while events are queued.) Each read drops the old writes of the objects that it reads, each
+// record drops all old ones.
 type ownWrites[T Object] struct {
 	lock    sync.Mutex
 	written map[string]T         // by key
@@ -73,7 +74,7 @@ func (i *Informer[T]) dropOld() {
 func (i *Informer[T]) newest(key string) (T, bool) {
 	object, exists := i.cached(key)
 	if written, ok := i.written[key]; ok {
-		version := i.shared.LastSyncResourceVersion()
+		version := i.shared.GetStore().LastStoreSyncResourceVersion()
 		if exists {
 			version = object.GetResourceVersion()
 		}

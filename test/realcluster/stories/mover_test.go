@@ -2,6 +2,7 @@ package stories
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 func TestAMoverThatADrainEvictsStartsAgain(t *testing.T) {
@@ -86,4 +88,153 @@ func gone(t *testing.T, processes []int) {
 		require.NoError(t, err)
 		require.Equal(t, 1, ended, "process %d is still there", each)
 	}
+}
+
+// wrong has the CSI driver do something wrong for the rest of the test, or until it is right again: "{}". See test/csidriver.
+func wrong(t *testing.T, faults string) {
+	t.Helper()
+	file := filepath.Join(os.Getenv("LATEEN_CLUSTER"), "csi", "faults.json")
+	set := func(faults string) {
+		require.NoError(t, os.WriteFile(file+".new", []byte(faults), 0o600))
+		require.NoError(t, os.Rename(file+".new", file))
+	}
+	t.Cleanup(func() { set("{}") })
+	set(faults)
+}
+
+// A driver that creates or attaches no volume for a while holds an upload up. Its mover's pod waits for its claim, and starts
+// when that is there: nothing fails, and nothing is tried twice.
+func TestAnUploadWaitsForADriverThatFails(t *testing.T) {
+	for call, fault := range map[string]string{"CreateVolume": "the array is full", "ControllerPublishVolume": "the node has no free slot"} {
+		t.Run(call, func(t *testing.T) {
+			name := strings.ToLower(call)
+			a := newUploadApp(t, name)
+			a.backup(name+"-first", "--snapshot-move-data")
+			wrong(t, fmt.Sprintf(`{%q:{"error":%q}}`, call, fault))
+			velero(t, "backup", "create", name, "--include-namespaces="+name, "--snapshot-move-data")
+			upload := first(t, "datauploads", "velero.io/backup-name="+name)
+			until(t, "{.involvedObject.name} {.message}", func(line string) bool {
+				return strings.HasPrefix(line, upload+" ") && strings.Contains(line, fault)
+			}, "events")
+			wrong(t, "{}")
+			h := held{app: a, backup: name, kind: "datauploads"}
+			h.ends(t)
+		})
+	}
+}
+
+// A driver that has lost a snapshot never makes it ready. The upload waits, and can be canceled. Nothing is left, although
+// the sidecar has never reported the snapshot.
+func TestAnUploadOfASnapshotThatIsLostCanBeCanceled(t *testing.T) {
+	a := newUploadApp(t, "lost")
+	before := a.prints()
+	wrong(t, `{"CreateSnapshot":{"lost":true}}`)
+	velero(t, "backup", "create", "lost", "--include-namespaces=lost", "--snapshot-move-data")
+	upload := first(t, "datauploads", "velero.io/backup-name=lost")
+	until(t, "{.involvedObject.name} {.message}", func(line string) bool {
+		return strings.HasPrefix(line, upload+" ") && strings.HasSuffix(line, "is not Ready")
+	}, "events")
+	kubectl(t, "patch", "dataupload", upload, "--namespace=velero", "--type=merge", `--patch={"spec":{"cancel":true}}`)
+	ended(t, "backup", "lost", "PartiallyFailed")
+	require.Equal(t, []string{"Canceled"}, phases(t, "datauploads", "velero.io/backup-name=lost"))
+	noMoverLeft(t)
+	wait(t, "delete", "volumesnapshotcontent/"+upload)
+	wait(t, "delete", "volumesnapshot/"+upload, "--namespace=velero")
+	require.Empty(t, get(t, "{.items[*].metadata.name}", "volumesnapshots,volumesnapshotcontents", "--all-namespaces"))
+	require.Equal(t, before, a.prints())
+}
+
+// A volume that one node alone reaches is moved on that node, there and back, although another node is free.
+func TestAVolumeThatOneNodeReachesIsMovedThere(t *testing.T) {
+	worker(t)
+	kubectl(t, "uncordon", "node")
+	a := &app{t: t, namespace: "pinned", paths: []string{"/claim"}}
+	a.deploy(strings.Replace(onWorker(), "accessModes:", "storageClassName: pinned\n  accessModes:", 1))
+	a.sh(contents, "/claim")
+	before := a.prints()
+	a.backup("pinned", "--snapshot-move-data")
+	require.Equal(t, "worker", get(t, "{.items[*].status.node}", "datauploads", "--namespace=velero", "--selector=velero.io/backup-name=pinned"))
+	a.lose()
+	a.restore("pinned")
+	a.ready()
+	require.Equal(t, "worker", get(t, "{.items[*].status.node}", "datadownloads", "--namespace=velero", "--selector=velero.io/restore-name=pinned"))
+	require.Equal(t, before, a.prints())
+	noMoverLeft(t)
+}
+
+// The agent's pod is within Pod Security's strictest standard. Movers are not: those of a file system backup see a
+// directory of the node, and all of them run as root. So the standard is one to warn with, not to enforce.
+func TestTheAgentKeepsToThePodSecurityStandardRestricted(t *testing.T) {
+	h := hold(t, newClaimApp(t, "secure"), "secure")
+	warnings := complaints(t, "kubectl", "label", "--dry-run=server", "namespace", "velero", "pod-security.kubernetes.io/enforce=restricted")
+	require.NotContains(t, warnings, "node-agent")
+	require.Contains(t, warnings, h.mover)
+	kubectl(t, "label", "namespace", "velero", "pod-security.kubernetes.io/enforce=restricted")
+	t.Cleanup(func() {
+		kubectl(t, "label", "namespace", "velero", "pod-security.kubernetes.io/enforce-")
+		rollOut(t)
+	})
+	rollOut(t) // The API server accepts the agent's pod anew.
+	h.undisturbed(t)
+	kubectl(t, "label", "namespace", "velero", "pod-security.kubernetes.io/enforce-")
+	h.ends(t)
+}
+
+func TestTheNetworkPolicyOfTheManifestsIsAccepted(t *testing.T) {
+	t.Cleanup(func() { kubectl(t, "delete", "networkpolicy", "node-agent", "--namespace=velero") })
+	kubectl(t, "apply", "-f", "../../../deploy/base/networkpolicy.yaml")
+	label := kubectl(t, "get", "networkpolicy", "node-agent", "--namespace=velero",
+		"--output=go-template={{range $key, $value := .spec.podSelector.matchLabels}}{{$key}}={{$value}}{{end}}")
+	selected := strings.Fields(get(t, "{.items[*].metadata.name}", "pods", "--namespace=velero", "--selector="+label))
+	agents := strings.Fields(get(t, "{.items[*].metadata.name}", "pods", "--namespace=velero", "--selector=name=node-agent"))
+	require.NotEmpty(t, agents)
+	require.Equal(t, agents, selected, "the policy selects the agents alone")
+}
+
+const urgentManifest = `
+apiVersion: v1
+kind: Pod
+metadata: {name: urgent, namespace: default}
+spec:
+  priorityClassName: system-cluster-critical
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: urgent
+    image: localhost/tools:v1
+    command: [/bin/sh, -c, "sleep 1000000"]
+    resources: {requests: {memory: "%d"}}
+`
+
+// The scheduler itself preempts: what the node has does not suffice for the mover and the urgent pod.
+func TestAMoverThatThePrioritiesPreemptStartsAgain(t *testing.T) {
+	kubectl(t, "create", "priorityclass", "velero-low", "--value=-100")
+	t.Cleanup(func() { kubectl(t, "delete", "priorityclass", "velero-low") })
+	configure(t, `{"priorityClassName":"velero-low","podResources":{"memoryRequest":"4Gi"}}`)
+	h := hold(t, newClaimApp(t, "preempted"), "preempted")
+	allocatable := resource.MustParse(get(t, "{.status.allocatable.memory}", "node", "node"))
+	t.Cleanup(func() { kubectl(t, "delete", "pod", "urgent", "--namespace=default", "--ignore-not-found") })
+	feed(t, fmt.Sprintf(urgentManifest, allocatable.Value()-2<<30), "kubectl", "apply", "-f", "-")
+	wait(t, "condition=Ready", "pod/urgent", "--namespace=default")
+	until(t, "{.metadata.uid} {.status.phase}", func(line string) bool { return line != h.uid+" Running" && line != h.uid+" Pending" },
+		"pods", "--field-selector=metadata.name="+h.mover)
+	kubectl(t, "delete", "pod", "urgent", "--namespace=default")
+	h.restarted(t)
+	h.ends(t)
+}
+
+// A mover that needs more than its limit would need it again: its backup fails, and the message names the limit.
+func TestAMoverThatRunsOutOfMemoryFailsWithItsLimit(t *testing.T) {
+	a := newClaimApp(t, "hungry")
+	a.backup("hungry-before", "--default-volumes-to-fs-backup")
+	before := a.prints()
+	configure(t, `{"podResources":{"memoryRequest":"24Mi","memoryLimit":"24Mi"}}`)
+	velero(t, "backup", "create", "hungry", "--include-namespaces=hungry", "--default-volumes-to-fs-backup", "--wait")
+	message := get(t, "{.items[0].status.phase}: {.items[0].status.message}", "podvolumebackups", "--namespace=velero", "--selector=velero.io/backup-name=hungry")
+	require.Regexp(t, "^Failed: .*out of memory.*24Mi", message)
+	noMoverLeft(t)
+	configure(t, "{}")
+	a.lose()
+	a.restore("hungry-before")
+	a.ready()
+	require.Equal(t, before, a.prints())
 }

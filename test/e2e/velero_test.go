@@ -1,0 +1,220 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/testenv"
+	"github.com/lateen-project/lateen/test/tree"
+)
+
+// gated runs pods that have passed a gate.
+type gated struct {
+	runner node.Runner
+	gate   *gate
+}
+
+func (g gated) Run(ctx context.Context, pod *corev1.Pod, host node.Host) node.Result {
+	g.gate.pass(ctx)
+	return g.runner.Run(ctx, pod, host)
+}
+
+// gate holds pods back while it is shut: they run and do nothing yet. The zero gate is open.
+type gate struct {
+	lock   sync.Mutex
+	opened chan struct{} // nil while it is open
+}
+
+func (g *gate) shut() {
+	g.lock.Lock()
+	defer g.lock.Unlock()
+	g.opened = make(chan struct{})
+}
+
+func (g *gate) open() {
+	g.lock.Lock()
+	defer g.lock.Unlock()
+	close(g.opened)
+	g.opened = nil
+}
+
+func (g *gate) pass(ctx context.Context) {
+	g.lock.Lock()
+	opened := g.opened
+	g.lock.Unlock()
+	if opened == nil {
+		return
+	}
+	select {
+	case <-opened:
+	case <-ctx.Done():
+	}
+}
+
+// directory is one whose contents are compared.
+type directory string
+
+// grow fills it with what volumes have: files of all sizes, empty and sparse ones, modes, owners, links and times.
+func (d directory) grow(t *testing.T, seed uint64) {
+	t.Helper()
+	t.Log("seed", seed)
+	_, err := tree.Fill(string(d), 1<<20, seed)
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(d.path("nothing"), 0o711))
+	require.NoError(t, os.Chown(d.path("d1"), 1000, 2000))
+	require.NoError(t, os.Chown(d.path("d1/f1"), 1001, 2001))
+	require.NoError(t, os.Chmod(d.path("d1/f1"), 0o444))
+	require.NoError(t, os.Symlink("/nowhere", d.path("dangling")))
+	d.sparse(t)
+	d.hardLink(t)
+	d.age(t)
+}
+
+// hardLink gives a file a second name. kopia restores two files, each with the content and all else that the one had.
+func (d directory) hardLink(t *testing.T) {
+	t.Helper()
+	require.NoError(t, os.Link(d.path("d1/f1"), d.path("d2/hard")))
+}
+
+// age gives everything a time of its own in the past, but a directory that of the newest file in it: kopia restores no
+// other (MaxModTime of its directory summary).
+func (d directory) age(t *testing.T) {
+	t.Helper()
+	var paths []string
+	require.NoError(t, filepath.WalkDir(string(d), func(path string, _ fs.DirEntry, err error) error {
+		paths = append(paths, path)
+		return err
+	}))
+	start := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
+	newest := map[string]time.Time{} // by directory
+	files := map[uint64]time.Time{}  // by inode: a file may have several names
+	for i, path := range slices.Backward(paths) {
+		at, ok := newest[path]
+		if !ok {
+			inode := inodeOf(t, path)
+			if at, ok = files[inode]; !ok {
+				at = start.Add(time.Duration(i) * (time.Hour + time.Microsecond))
+				files[inode] = at
+			}
+		}
+		if dir := filepath.Dir(path); at.After(newest[dir]) {
+			newest[dir] = at
+		}
+		stamp := unix.NsecToTimespec(at.UnixNano())
+		require.NoError(t, unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{stamp, stamp}, unix.AT_SYMLINK_NOFOLLOW))
+	}
+}
+
+func inodeOf(t *testing.T, path string) uint64 {
+	t.Helper()
+	var info unix.Stat_t
+	require.NoError(t, unix.Lstat(path, &info))
+	return info.Ino
+}
+
+// sparse makes a file that is mostly a hole.
+func (d directory) sparse(t *testing.T) {
+	t.Helper()
+	const size = 1 << 20
+	file, err := os.Create(d.path("sparse"))
+	require.NoError(t, err)
+	_, err = file.WriteAt([]byte("end"), size-3)
+	require.NoError(t, err)
+	require.NoError(t, file.Close())
+}
+
+func (d directory) path(name string) string { return filepath.Join(string(d), name) }
+
+// read is what the tree has, with owners and times.
+func (d directory) read(t *testing.T) map[string]string {
+	t.Helper()
+	found, err := tree.Read(string(d), func(info fs.FileInfo) string {
+		owner := info.Sys().(*syscall.Stat_t)
+		return fmt.Sprintf("%d:%d %s ", owner.Uid, owner.Gid, info.ModTime().UTC().Format(time.RFC3339Nano))
+	})
+	require.NoError(t, err)
+	require.NotEmpty(t, found)
+	return found
+}
+
+// velero runs the command that users have.
+func (s *served) velero(t *testing.T, args ...string) string {
+	t.Helper()
+	command := exec.CommandContext(s.ctx, binary(t, "velero"), append(args, "--kubeconfig="+s.kubeconfig, "--namespace="+s.Namespace)...)
+	command.Env = []string{"HOME=" + s.Dir}
+	reported, err := command.CombinedOutput()
+	require.NoError(t, err, "%s: %s", command, reported)
+	return string(reported)
+}
+
+// startBackup asks for the backup of Apps, which is called like that namespace. Snapshots are moved, and files are copied of the volumes
+// that pods name.
+func (s *served) startBackup(t *testing.T) {
+	t.Helper()
+	s.velero(t, "backup", "create", s.Apps, "--include-namespaces="+s.Apps, "--snapshot-move-data")
+}
+
+// backedUp waits for the end of the backup, which must be a success.
+func (s *served) backedUp(t *testing.T) {
+	t.Helper()
+	ended, err := testenv.Wait(s.ctx, s.Backups(), testenv.Named(s.Apps), func(backup *velerov1.Backup) bool { return isTerminal(backup.Status.Phase) })
+	require.NoError(t, err)
+	s.hasCompleted(t, "backup", s.Apps, string(ended.Status.Phase))
+}
+
+// isTerminal reports whether the server has nothing left to do for a backup or a restore: both have these phases.
+func isTerminal[Phase ~string](phase Phase) bool {
+	return slices.Contains([]Phase{"Completed", "PartiallyFailed", "Failed", "FailedValidation"}, phase)
+}
+
+// hasCompleted shows what the server says of a backup or a restore that has not.
+func (s *served) hasCompleted(t *testing.T, kind, name, phase string) {
+	t.Helper()
+	if phase != "Completed" {
+		require.Failf(t, "the "+kind+" has not succeeded", "%s\n%s", s.velero(t, kind, "describe", name, "--details"), s.velero(t, kind, "logs", name))
+	}
+}
+
+// startRestore asks for a restore of the backup.
+func (s *served) startRestore(t *testing.T, name string, flags ...string) {
+	t.Helper()
+	s.velero(t, append([]string{"restore", "create", name, "--from-backup=" + s.Apps}, flags...)...)
+}
+
+// restored waits for the end of a restore, which must be a success.
+func (s *served) restored(t *testing.T, name string) {
+	t.Helper()
+	ended, err := testenv.Wait(s.ctx, s.Restores(), testenv.Named(name), func(restore *velerov1.Restore) bool { return isTerminal(restore.Status.Phase) })
+	require.NoError(t, err)
+	s.hasCompleted(t, "restore", name, string(ended.Status.Phase))
+}
+
+// deleteBackup deletes the backup as users do, and returns when it is gone.
+func (s *served) deleteBackup(t *testing.T) {
+	t.Helper()
+	s.velero(t, "backup", "delete", s.Apps, "--confirm")
+	require.NoError(t, testenv.WaitGone(s.ctx, s.Backups(), testenv.Named(s.Apps)))
+}
+
+// deleteNamespace returns when a namespace is gone with all that it had.
+func (s *served) deleteNamespace(t *testing.T, name string) {
+	t.Helper()
+	require.NoError(t, s.Kube.CoreV1().Namespaces().Delete(s.ctx, name, metav1.DeleteOptions{}))
+	require.NoError(t, testenv.WaitGone(s.ctx, s.Kube.CoreV1().Namespaces(), testenv.Named(name)))
+}

@@ -1,0 +1,246 @@
+package stories
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestAMoverGoesOnWhenItsAgentsPodIsDeleted(t *testing.T) {
+	h := holdUpload(t, newUploadApp(t, "agentless"), "agentless")
+	kubectl(t, "delete", "pod", "--namespace=velero", "--selector=name=node-agent")
+	kubectl(t, "rollout", "status", "--namespace=velero", "daemonset/node-agent", "--timeout="+patience.String())
+	h.undisturbed(t)
+	h.ends(t)
+}
+
+func TestAMoverGoesOnWhileContainerdRestarts(t *testing.T) {
+	h := hold(t, newClaimApp(t, "runtime"), "runtime")
+	service(t, "kill", "containerd")
+	service(t, "revive", "containerd")
+	wait(t, "condition=Ready", "node/node")
+	h.undisturbed(t)
+	h.ends(t)
+}
+
+func TestAFileSystemBackupOfAnEmptyDirAndAClaimComesBack(t *testing.T) {
+	a := newApp(t, "shop")
+	before := a.prints()
+	a.backup("shop-files", "--default-volumes-to-fs-backup")
+	require.Equal(t, []string{"Completed", "Completed"}, phases(t, "podvolumebackups", "velero.io/backup-name=shop-files"))
+	a.lose()
+	a.restore("shop-files")
+	a.ready()
+	require.Equal(t, []string{"Completed", "Completed"}, phases(t, "podvolumerestores", "velero.io/restore-name=shop-files"))
+	require.Equal(t, before, a.prints())
+	noMoverLeft(t)
+}
+
+func TestTheDataOfASnapshotIsMovedThereAndBack(t *testing.T) {
+	a := newApp(t, "bank")
+	a.paths = []string{"/claim"} // an emptyDir has no snapshot
+	before := a.prints()
+	a.backup("bank-data", "--snapshot-move-data")
+	require.Equal(t, []string{"Completed"}, phases(t, "datauploads", "velero.io/backup-name=bank-data"))
+	a.lose()
+	require.Empty(t, get(t, "{.items[*].metadata.name}", "volumesnapshotcontents"), "a snapshot whose data is moved does not stay")
+	a.restore("bank-data")
+	a.ready()
+	require.Equal(t, []string{"Completed"}, phases(t, "datadownloads", "velero.io/restore-name=bank-data"))
+	require.Equal(t, before, a.prints())
+	noMoverLeft(t)
+}
+
+// noMoverLeft waits until no pod and no claim of a transfer is left in Velero's namespace.
+func noMoverLeft(t *testing.T) {
+	t.Helper()
+	wait(t, "delete", "pods,persistentvolumeclaims", "--namespace=velero", "--selector=velero.io/exclude-from-backup=true")
+}
+
+const blockManifest = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: %[1]s}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: claim, namespace: %[1]s}
+spec:
+  accessModes: [ReadWriteOnce]
+  volumeMode: Block
+  resources: {requests: {storage: 32Mi}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: app, namespace: %[1]s}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: app
+    image: localhost/tools:v1
+    command: [/bin/sh, -c, "sleep 1000000"]
+    volumeDevices: [{name: claim, devicePath: /dev/claim}]
+  volumes: [{name: claim, persistentVolumeClaim: {claimName: claim}}]
+`
+
+func TestTheDataOfABlockVolumeIsMovedThereAndBack(t *testing.T) {
+	a := &app{t: t, namespace: "raw"}
+	a.deploy(blockManifest)
+	a.sh(`dd if=/dev/urandom of="$1" bs=1M count=32 conv=fsync`, "/dev/claim")
+	before := a.sh(`sha256sum <"$1"`, "/dev/claim")
+	a.backup("raw-data", "--snapshot-move-data")
+	require.Equal(t, []string{"Completed"}, phases(t, "datauploads", "velero.io/backup-name=raw-data"))
+	a.lose()
+	a.restore("raw-data")
+	a.ready()
+	require.Equal(t, []string{"Completed"}, phases(t, "datadownloads", "velero.io/restore-name=raw-data"))
+	require.Equal(t, before, a.sh(`sha256sum <"$1"`, "/dev/claim"))
+	noMoverLeft(t)
+}
+
+func TestMoversCarryTheClassThatTheConfigMapNames(t *testing.T) {
+	kubectl(t, "create", "priorityclass", "backup-mover", "--value=-10")
+	t.Cleanup(func() { kubectl(t, "delete", "priorityclass", "backup-mover", "--ignore-not-found") })
+	configure(t, `{"priorityClassName":"backup-mover"}`)
+	h := hold(t, newClaimApp(t, "classy"), "classy")
+	require.Equal(t, "backup-mover", get(t, "{.spec.priorityClassName}", "pod", h.mover, "--namespace=velero"))
+	require.Equal(t, "-10", get(t, "{.spec.priority}", "pod", h.mover, "--namespace=velero"))
+	h.ends(t)
+}
+
+// configure gives the agents a configuration for the rest of the test. Agents read it as they start.
+func configure(t *testing.T, config string) {
+	t.Helper()
+	set := func(config string) {
+		kubectl(t, "patch", "configmap", "node-agent-config", "--namespace=velero", "--type=merge", "--patch", `{"data":{"config.json":`+quoted(t, config)+`}}`)
+		rollOut(t)
+	}
+	t.Cleanup(func() { set("{}") })
+	set(config)
+}
+
+// rollOut replaces all agents.
+func rollOut(t *testing.T) {
+	t.Helper()
+	kubectl(t, "rollout", "restart", "--namespace=velero", "daemonset/node-agent")
+	kubectl(t, "rollout", "status", "--namespace=velero", "daemonset/node-agent", "--timeout="+patience.String())
+}
+
+// The agent is an ordinary pod: no user's rights, no path of the host, and no Warning Event at its start but that it is not ready yet.
+func TestTheAgentRunsAsNobodyAndStartsWithoutAWarning(t *testing.T) {
+	pod := get(t, "{.items[0].metadata.name}", "pods", "--namespace=velero", "--selector=name=node-agent")
+	// A sync that the kubelet began before the first probe succeeded may set a ready pod back to not ready for a moment.
+	run(t, "kubectl", "wait", "--for=condition=Ready", "pod/"+pod, "--namespace=velero", "--timeout=1m")
+	require.Equal(t, "0", get(t, "{.status.containerStatuses[0].restartCount}", "pod", pod, "--namespace=velero"))
+	require.Equal(t, "65532", get(t, "{.status.containerStatuses[0].user.linux.uid}", "pod", pod, "--namespace=velero"))
+	require.Empty(t, get(t, "{.spec.volumes[*].hostPath.path}", "pod", pod, "--namespace=velero"))
+	warnings := get(t, `{range .items[*]}{.message}{"\n"}{end}`, "events", "--namespace=velero", "--field-selector=type=Warning,involvedObject.name="+pod)
+	for warning := range strings.Lines(warnings) {
+		require.Contains(t, warning, "statuscode: 503", "an agent may need a while to be ready where the machine is busy")
+	}
+	run(t, "lateen", "check")
+}
+
+// A machine that cannot run a cluster hears in one line what it lacks, and nothing is started.
+func TestAMachineThatLacksSomethingHearsItInOneLine(t *testing.T) {
+	program := filepath.Join(os.Getenv("LATEEN_BIN"), "realcluster")
+	for lack, test := range map[string]struct {
+		enter []string // a namespace in which the machine lacks it
+		said  string
+	}{
+		"root":      {enter: []string{"--user"}, said: "realcluster: a cluster needs root, for mounts and cgroups\n"},
+		"cgroups":   {enter: []string{"--mount", "sh", "-c", `umount -l /sys/fs/cgroup && exec "$@"`, "sh"}, said: "realcluster: a cluster needs the cgroup hierarchy \"cpu\" of version 1, which is not mounted here\n"},
+		"version 1": {enter: []string{"--mount", "sh", "-c", `umount -l /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && exec "$@"`, "sh"}, said: "realcluster: a cluster needs cgroups of version 1, and this machine has version 2 alone: boot it with systemd.unified_cgroup_hierarchy=0, if its kernel and its systemd still have version 1\n"},
+	} {
+		t.Run(lack, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "cluster")
+			start := exec.CommandContext(t.Context(), "unshare", append(test.enter, program, "start", "--bin="+os.Getenv("LATEEN_BIN"), "--dir="+dir)...)
+			output, err := start.CombinedOutput()
+			require.Error(t, err)
+			require.Equal(t, test.said, string(output))
+			require.NoDirExists(t, dir)
+		})
+	}
+}
+
+// A directory that has something else in it is the caller's mistake, and must not be replaced.
+func TestADirectoryOfSomethingElseIsNotTouched(t *testing.T) {
+	dir := t.TempDir()
+	mine := filepath.Join(dir, "mine")
+	require.NoError(t, os.WriteFile(mine, nil, 0o600))
+	output, err := command(t.Context(), "realcluster", "start", "--bin="+os.Getenv("LATEEN_BIN"), "--dir="+dir).CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(output), "is not the directory of a cluster")
+	require.FileExists(t, mine)
+}
+
+// Velero's own end-to-end suite runs against this cluster: see docs/testing.md. It needs two storage classes of one driver, a class
+// for Velero's snapshots, and a bucket of an S3 server whose region is "minio".
+func TestTheClusterHasWhatVelerosOwnSuiteNeeds(t *testing.T) {
+	classes := strings.Fields(get(t, "{range .items[*]}{.metadata.name}={.provisioner} {end}", "storageclasses"))
+	require.Subset(t, classes, []string{"local=csi.lateen.test", "immediate=csi.lateen.test"})
+	require.Equal(t, "local", get(t, `{.items[?(@.metadata.annotations.storageclass\.kubernetes\.io/is-default-class=="true")].metadata.name}`, "storageclasses"))
+	require.Equal(t, "csi.lateen.test", get(t, "{.items[*].driver}", "volumesnapshotclasses", "--selector=velero.io/csi-volumesnapshot-class=true"))
+	wait(t, "jsonpath={.status.phase}=Available", "backupstoragelocation/default", "--namespace=velero")
+	require.Equal(t, "minio backups", get(t, "{.spec.config.region} {.spec.objectStorage.bucket}", "backupstoragelocation", "default", "--namespace=velero"))
+}
+
+// mixedManifest has a claim of which the pod sees a directory alone, a directory of the host, and a volume that the
+// kubelet writes.
+const mixedManifest = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: %[1]s}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: claim, namespace: %[1]s}
+spec:
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: 64Mi}}
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: app
+  namespace: %[1]s
+  annotations: {backup.velero.io/backup-volumes: "claim,host,facts"}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: app
+    image: localhost/tools:v1
+    command: [/bin/sh, -c, "sleep 1000000"]
+    volumeMounts:
+    - {name: claim, mountPath: /claim, subPath: part/of/it}
+    - {name: host, mountPath: /host}
+    - {name: facts, mountPath: /facts}
+  volumes:
+  - {name: claim, persistentVolumeClaim: {claimName: claim}}
+  - {name: host, hostPath: {path: /var/log, type: Directory}}
+  - name: facts
+    projected: {sources: [{downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}}]}
+`
+
+// A claim of which a pod mounts a subPath is backed up whole. Of the other two volumes, which the pod asks for too, Velero's
+// server makes no transfers: a hostPath is the node's, and the kubelet writes a projected volume anew.
+func TestSubPathsComeBackAndVolumesOfTheNodeDoNot(t *testing.T) {
+	a := &app{t: t, namespace: "mixed", paths: []string{"/claim"}}
+	a.deploy(mixedManifest)
+	a.sh(contents, "/claim")
+	before := a.prints()
+	a.backup("mixed")
+	volumes := get(t, "{range .items[*]}{.spec.volume} {.status.phase},{end}", "podvolumebackups", "--namespace=velero", "--selector=velero.io/backup-name=mixed")
+	require.Equal(t, "claim Completed,", volumes)
+	a.lose()
+	a.restore("mixed")
+	a.ready()
+	require.Equal(t, before, a.prints())
+	require.Equal(t, "claim", get(t, "{.items[*].spec.volume}", "podvolumerestores", "--namespace=velero", "--selector=velero.io/restore-name=mixed"))
+	require.Equal(t, "app", a.sh(`cat "$1"`, "/facts/name"))
+	noMoverLeft(t)
+}

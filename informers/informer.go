@@ -56,6 +56,9 @@ type Informer[T Object] struct {
 // Scope selects the cached objects of a resource; empty selectors select all.
 type Scope struct {
 	Labels, Fields string
+	// Consistent has the first list read all writes. Without it, an API server that does not stream lists may answer from a
+	// cache that lacks the last writes.
+	Consistent bool
 }
 
 // New returns an informer; Run starts it. trim removes unused fields in place before an object is cached. It must
@@ -67,7 +70,10 @@ func New[T Object, L runtime.Object](name string, source Source[L], example T, s
 	}
 	shared := cache.NewSharedIndexInformer(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-			return source.List(ctx, narrowed(opts))
+			if opts = narrowed(opts); scope.Consistent && opts.ResourceVersion == "0" {
+				opts.ResourceVersion = ""
+			}
+			return source.List(ctx, opts)
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 			return source.Watch(ctx, narrowed(opts))

@@ -13,7 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2/ktesting"
@@ -197,6 +199,36 @@ func (f *feed) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interf
 		}})
 	}
 	return w, nil
+}
+
+// listing is an API server that does not stream lists. The reflector then sends a list.
+type listing struct {
+	*feed
+	versions []string // of the lists
+}
+
+func (l *listing) List(_ context.Context, opts metav1.ListOptions) (*corev1.PodList, error) {
+	l.versions = append(l.versions, opts.ResourceVersion)
+	return &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, nil
+}
+
+func (l *listing) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	if opts.SendInitialEvents != nil {
+		return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil)
+	}
+	return l.feed.Watch(ctx, opts)
+}
+
+func TestTheFirstListIsFromTheCacheOfTheServerUnlessItMustBeConsistent(t *testing.T) {
+	for version, scope := range map[string]Scope{"0": {}, "": {Consistent: true}} {
+		synctest.Test(t, func(t *testing.T) {
+			server := &listing{feed: newFeed()}
+			informer, err := New("pods", server, &corev1.Pod{}, scope, trimPod)
+			require.NoError(t, err)
+			running(t, informer)
+			require.Equal(t, []string{version}, server.versions)
+		})
+	}
 }
 
 func pod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {

@@ -25,7 +25,8 @@ type Transfers struct {
 }
 
 func newTransfers(b *group, velero *Clientset, namespace string) Transfers {
-	undone := Scope{Labels: api.SelectUndone}
+	// An agent that does not know what its predecessor started would exceed the slots of its node.
+	undone := Scope{Labels: api.SelectUndone, Consistent: true}
 	return Transfers{
 		PodVolumeBackups:  add(b, api.PodVolumeBackup().Resource, velero.PodVolumeBackups(namespace), &velerov1.PodVolumeBackup{}, undone, trimBackup),
 		PodVolumeRestores: add(b, api.PodVolumeRestore().Resource, velero.PodVolumeRestores(namespace), &velerov1.PodVolumeRestore{}, undone, trimRestore),

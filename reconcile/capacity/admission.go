@@ -106,7 +106,7 @@ func (a *Admission) TryAdmit(uid types.UID, enqueue func()) bool {
 		switch {
 		case c == nil:
 			a.preregistered[uid] = enqueue // the cache has it; its Observe is on the way
-		case c.Phase != Waiting || c.holds() || a.give(c):
+		case c.Phase != Waiting || c.holds() || a.reserve(c):
 			room = true
 		default:
 			c.enqueue = enqueue
@@ -115,8 +115,8 @@ func (a *Admission) TryAdmit(uid types.UID, enqueue func()) bool {
 	return room
 }
 
-// give reserves a place for a transfer that is admissible.
-func (a *Admission) give(c *pending) bool {
+// reserve reserves a place for a transfer that is admissible.
+func (a *Admission) reserve(c *pending) bool {
 	if c.skipped && !c.requested {
 		c.requested = true
 		a.insert(c)

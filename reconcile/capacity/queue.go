@@ -28,22 +28,20 @@ func (a *Admission) change(how func()) {
 }
 
 // insert counts a transfer as the holder of a place, or queues it.
-func (a *Admission) insert(c *pending) {
-	switch {
-	case c.Phase == Admitted || c.holds():
-		a.take(c, 1)
-	case c.Phase == Waiting && (!c.skipped || c.requested):
-		a.enter(c)
-	}
-}
+func (a *Admission) insert(c *pending) { a.update(c, (*fifo).insert) }
 
 // remove undoes insert, so that the transfer can be changed.
-func (a *Admission) remove(c *pending) {
-	if c.Phase == Admitted || c.holds() {
-		a.take(c, -1)
-		return
+func (a *Admission) remove(c *pending) { a.update(c, (*fifo).remove) }
+
+// update applies insert or remove. A transfer that has a place counts in the cluster and on its node. A queued one that
+// needs a place of its node is in the queue of the cluster only while the node has a place for it.
+func (a *Admission) update(c *pending, how func(*fifo, *pending)) {
+	if c.occupies() || !a.bound(c) {
+		how(&a.cluster, c)
 	}
-	a.leave(c) // if it is queued
+	if a.bound(c) {
+		a.updateNode(c, how)
+	}
 }
 
 func (a *Admission) forget(c *pending) {
@@ -56,66 +54,30 @@ func (a *Admission) forget(c *pending) {
 	delete(a.uids, c.Key)
 }
 
-func (a *Admission) take(c *pending, places int) {
-	a.cluster.taken += places
-	if a.bound(c) {
-		a.atNode(c.Node, func(node *fifo) { node.taken += places })
-	}
-}
-
-func (a *Admission) enter(c *pending) {
-	if a.bound(c) {
-		a.atNode(c.Node, func(node *fifo) { node.enter(c) })
-		return
-	}
-	a.line(c, true)
-}
-
-func (a *Admission) leave(c *pending) {
-	if a.bound(c) {
-		a.atNode(c.Node, func(node *fifo) { node.leave(c) })
-		return
-	}
-	a.line(c, false)
-}
-
 // bound reports whether a transfer takes a place of a node.
 func (a *Admission) bound(c *pending) bool { return c.Node != "" && a.perNode > 0 }
 
-// atNode changes a node's queue. It then updates the cluster's queue to the transfers for which the node has a place.
-func (a *Admission) atNode(name string, how func(*fifo)) {
-	node := a.nodes[name]
+// updateNode changes a node's queue. It then updates the cluster's queue to the transfers for which the node has a place.
+func (a *Admission) updateNode(c *pending, how func(*fifo, *pending)) {
+	node := a.nodes[c.Node]
 	if node == nil {
 		node = &fifo{}
-		a.nodes[name] = node
+		a.nodes[c.Node] = node
 	}
 	before := node.first(a.perNode)
-	how(node)
+	how(node, c)
 	after := node.first(a.perNode)
-	for _, c := range before {
-		if !slices.Contains(after, c) {
-			a.line(c, false)
+	for _, other := range before {
+		if !slices.Contains(after, other) {
+			a.cluster.dequeue(other)
 		}
 	}
-	for _, c := range after {
-		a.line(c, true)
+	for _, other := range after {
+		a.cluster.enqueue(other)
 	}
 	if node.empty() {
-		delete(a.nodes, name)
+		delete(a.nodes, c.Node)
 	}
-}
-
-// line adds a transfer to the cluster's queue, or removes it.
-func (a *Admission) line(c *pending, in bool) {
-	if c.queued == in {
-		return
-	}
-	c.queued = in
-	if in {
-		a.cluster.enter(c)
-		return
-	}
-	a.cluster.leave(c)
 }
 
 // recompute determines which transfers are admissible.
@@ -226,7 +188,6 @@ type Entry struct {
 // pending is the state of one transfer.
 type pending struct {
 	Entry
-	queued     bool      // in the cluster's queue
 	admissible bool      // may be admitted now
 	since      time.Time // since when it is admissible
 	reserved   time.Time // when its place was reserved; else zero
@@ -237,6 +198,9 @@ type pending struct {
 
 // holds reports whether a place is reserved that the cache does not show yet.
 func (p *pending) holds() bool { return !p.reserved.IsZero() }
+
+// occupies reports whether a transfer has a place.
+func (p *pending) occupies() bool { return p.Phase == Admitted || p.holds() }
 
 // same reports whether two entries are equal.
 func same(a, b Entry) bool {
@@ -257,24 +221,45 @@ func byAge(a, b *pending) int {
 	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID))
 }
 
-func (f *fifo) queue(c *pending) *[]*pending {
-	if c.Restore {
-		return &f.restores
+// insert counts a transfer as the holder of a place, or queues it.
+func (f *fifo) insert(c *pending) {
+	switch {
+	case c.occupies():
+		f.taken++
+	case c.Phase == Waiting && (!c.skipped || c.requested):
+		f.enqueue(c)
 	}
-	return &f.backups
 }
 
-// enter inserts a transfer by its age.
-func (f *fifo) enter(c *pending) {
-	queue := f.queue(c)
-	place, _ := slices.BinarySearchFunc(*queue, c, byAge)
-	*queue = slices.Insert(*queue, place, c)
+// remove undoes insert.
+func (f *fifo) remove(c *pending) {
+	if c.occupies() {
+		f.taken--
+		return
+	}
+	f.dequeue(c) // if it is queued
 }
 
-// leave removes a transfer. A missing one is ignored.
-func (f *fifo) leave(c *pending) {
-	queue := f.queue(c)
-	if place, found := slices.BinarySearchFunc(*queue, c, byAge); found {
+// position returns the queue of a transfer, its place there by age, and whether it is queued.
+func (f *fifo) position(c *pending) (queue *[]*pending, place int, queued bool) {
+	queue = &f.backups
+	if c.Restore {
+		queue = &f.restores
+	}
+	place, queued = slices.BinarySearchFunc(*queue, c, byAge)
+	return queue, place, queued
+}
+
+// enqueue queues a transfer by its age, if it is not queued yet.
+func (f *fifo) enqueue(c *pending) {
+	if queue, place, queued := f.position(c); !queued {
+		*queue = slices.Insert(*queue, place, c)
+	}
+}
+
+// dequeue removes a transfer from its queue, if it is queued.
+func (f *fifo) dequeue(c *pending) {
+	if queue, place, queued := f.position(c); queued {
 		*queue = slices.Delete(*queue, place, place+1)
 	}
 }

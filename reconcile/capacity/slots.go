@@ -15,9 +15,9 @@ import (
 type Slots struct {
 	limit int
 
-	lock sync.Mutex
-	held map[types.UID]struct{}
-	line []*waiter // oldest first
+	lock  sync.Mutex
+	held  map[types.UID]struct{}
+	queue []*waiter // oldest first
 }
 
 type waiter struct {
@@ -60,7 +60,7 @@ func (s *Slots) InUse() int {
 func (s *Slots) ForceAcquire(uid types.UID) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	s.leave(uid)
+	s.remove(uid)
 	s.held[uid] = struct{}{}
 }
 
@@ -79,7 +79,7 @@ func (s *Slots) TryAcquire(uid types.UID, created time.Time, enqueue func()) boo
 	if !s.mayStart(uid, created, enqueue) {
 		return false
 	}
-	s.leave(uid)
+	s.remove(uid)
 	s.held[uid] = struct{}{}
 	return true
 }
@@ -90,7 +90,7 @@ func (s *Slots) Release(uid types.UID) {
 	_, held := s.held[uid]
 	delete(s.held, uid)
 	var next []func()
-	if s.leave(uid) || held {
+	if s.remove(uid) || held {
 		next = s.next()
 	}
 	s.lock.Unlock()
@@ -101,7 +101,7 @@ func (s *Slots) Release(uid types.UID) {
 
 // next returns the enqueue functions of those for which a slot is free.
 func (s *Slots) next() (enqueues []func()) {
-	for _, w := range s.line[:min(s.free(), len(s.line))] {
+	for _, w := range s.queue[:min(s.free(), len(s.queue))] {
 		enqueues = append(enqueues, w.enqueue)
 	}
 	return enqueues
@@ -113,27 +113,27 @@ func (s *Slots) mayStart(uid types.UID, created time.Time, enqueue func()) bool 
 	if _, has := s.held[uid]; has {
 		return true
 	}
-	place := slices.IndexFunc(s.line, func(w *waiter) bool { return w.uid == uid })
+	place := slices.IndexFunc(s.queue, func(w *waiter) bool { return w.uid == uid })
 	if place < 0 {
-		place = s.enter(&waiter{uid: uid, createdAt: created, enqueue: enqueue})
+		place = s.insert(&waiter{uid: uid, createdAt: created, enqueue: enqueue})
 	}
 	return place < s.free()
 }
 
-// enter inserts a waiter by its age and returns how many are before it.
-func (s *Slots) enter(w *waiter) int {
-	place, _ := slices.BinarySearchFunc(s.line, w, func(a, b *waiter) int {
+// insert queues a waiter by its age and returns how many are before it.
+func (s *Slots) insert(w *waiter) int {
+	place, _ := slices.BinarySearchFunc(s.queue, w, func(a, b *waiter) int {
 		return cmp.Or(a.createdAt.Compare(b.createdAt), cmp.Compare(a.uid, b.uid))
 	})
-	s.line = slices.Insert(s.line, place, w)
+	s.queue = slices.Insert(s.queue, place, w)
 	return place
 }
 
-// leave removes a waiter and reports whether there was one.
-func (s *Slots) leave(uid types.UID) bool {
-	before := len(s.line)
-	s.line = slices.DeleteFunc(s.line, func(w *waiter) bool { return w.uid == uid })
-	return len(s.line) < before
+// remove removes a waiter and reports whether there was one.
+func (s *Slots) remove(uid types.UID) bool {
+	before := len(s.queue)
+	s.queue = slices.DeleteFunc(s.queue, func(w *waiter) bool { return w.uid == uid })
+	return len(s.queue) < before
 }
 
 // NodeSlots holds the slots of this agent's node, and of the nodes for whose agents it stands in.

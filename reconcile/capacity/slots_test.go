@@ -54,18 +54,18 @@ func (s *slotsModel) next() []types.UID {
 	return s.waiting[:min(len(s.waiting), max(s.limit-len(s.held), 0))]
 }
 
-func (s *slotsModel) leave(uid types.UID) {
+func (s *slotsModel) remove(uid types.UID) {
 	s.waiting = slices.DeleteFunc(s.waiting, func(one types.UID) bool { return one == uid })
 }
 
 func (s *slotsModel) hold(uid types.UID) {
-	s.leave(uid)
+	s.remove(uid)
 	s.held[uid] = true
 }
 
 func (s *slotsModel) release(uid types.UID) {
 	known := s.held[uid] || slices.Contains(s.waiting, uid)
-	s.leave(uid)
+	s.remove(uid)
 	delete(s.held, uid)
 	if known {
 		s.enqueued = append(s.enqueued, s.next()...)
@@ -167,7 +167,7 @@ func TestChangedLimitsDisturbNoHolderAndEnqueueWhatMayStart(t *testing.T) {
 func waiting(taken int, uids ...types.UID) *fifo {
 	l := &fifo{taken: taken}
 	for age, uid := range slices.Backward(uids) { // the order of insertion does not matter
-		l.enter(&pending{Entry: Entry{UID: uid, Created: created(age), Restore: uid[0] == 'r'}})
+		l.enqueue(&pending{Entry: Entry{UID: uid, Created: created(age), Restore: uid[0] == 'r'}})
 	}
 	return l
 }

@@ -49,8 +49,8 @@ func exposed(client *fake.Clientset, settings objects.Settings) *Exposer {
 
 // mover is the mover pod of movement.
 func mover() *corev1.Pod {
-	facts := objects.VolumeInfo{OS: corev1.Linux, Node: "n1", HostPath: "/pods/x"}
-	return objects.PlanOf(movement(), facts, objects.Template{}, objects.Settings{}).Pod
+	info := objects.VolumeInfo{OS: corev1.Linux, Node: "n1", HostPath: "/pods/x"}
+	return objects.PlanOf(movement(), info, objects.Template{}, objects.Settings{}).Pod
 }
 
 func forbidden(why string) error {

@@ -235,8 +235,8 @@ func (e *Exposer) Claims(move objects.MoverSpec) []string {
 type copier func(ctx context.Context, claim *corev1.PersistentVolumeClaim) error
 
 // copies reads the objects that must be copied for a mover.
-func (e *Exposer) copies(ctx context.Context, move objects.MoverSpec, facts objects.VolumeInfo) ([]copier, error) {
-	from, names := objects.CopiesOf(move, facts, e.current())
+func (e *Exposer) copies(ctx context.Context, move objects.MoverSpec, info objects.VolumeInfo) ([]copier, error) {
+	from, names := objects.CopiesOf(move, info, e.current())
 	core := e.Client.CoreV1()
 	var all []copier
 	for _, name := range names.SecretNames {

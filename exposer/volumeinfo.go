@@ -84,20 +84,20 @@ func (e *Exposer) snapshot(ctx context.Context, source *objects.SnapshotSource) 
 	if err != nil {
 		return objects.VolumeInfo{}, err
 	}
-	facts := objects.VolumeInfo{
+	info := objects.VolumeInfo{
 		StorageClass: source.StorageClass, Block: isBlock(claim),
 		Size: claim.Spec.Resources.Requests[corev1.ResourceStorage],
 	}
-	if facts.OS, err = e.volumeOS(ctx, claim, class); err != nil {
+	if info.OS, err = e.volumeOS(ctx, claim, class); err != nil {
 		return objects.VolumeInfo{}, err
 	}
-	err = e.addTopology(ctx, &facts, claim, class)
-	return facts, err
+	err = e.addTopology(ctx, &info, claim, class)
+	return info, err
 }
 
 // addTopology adds the nodes that can reach the volume of a claim.
-func (e *Exposer) addTopology(ctx context.Context, facts *objects.VolumeInfo, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (err error) {
-	_, fast := e.current().BackupClaims[facts.StorageClass].Annotations[annotationFastVSphere]
+func (e *Exposer) addTopology(ctx context.Context, info *objects.VolumeInfo, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (err error) {
+	_, fast := e.current().BackupClaims[info.StorageClass].Annotations[annotationFastVSphere]
 	if !fast && !waitsForConsumer(class) {
 		return nil
 	}
@@ -105,12 +105,12 @@ func (e *Exposer) addTopology(ctx context.Context, facts *objects.VolumeInfo, cl
 		return fmt.Errorf("source claim %s/%s has no volume", claim.Namespace, claim.Name)
 	}
 	if waitsForConsumer(class) {
-		if facts.Topology, err = e.topology(ctx, claim); err != nil {
+		if info.Topology, err = e.topology(ctx, claim); err != nil {
 			return err
 		}
 	}
 	if fast {
-		facts.Excluded, err = e.attached(ctx, claim.Spec.VolumeName)
+		info.Excluded, err = e.attached(ctx, claim.Spec.VolumeName)
 	}
 	return err
 }
@@ -125,13 +125,13 @@ func (e *Exposer) target(ctx context.Context, move objects.MoverSpec) (objects.V
 	if claim.Spec.VolumeName != "" {
 		return objects.VolumeInfo{}, &TerminalError{fmt.Errorf("target claim %s/%s is already bound to volume %s", claim.Namespace, claim.Name, claim.Spec.VolumeName)}
 	}
-	facts := objects.VolumeInfo{
+	info := objects.VolumeInfo{
 		OS: move.OS, Target: claim, Block: isBlock(claim), StorageClass: ptr.Deref(claim.Spec.StorageClassName, ""),
 	}
 	if !e.current().IgnoreDelayBinding {
-		facts.SelectedNode = claim.Annotations[annotationSelectedNode]
+		info.SelectedNode = claim.Annotations[annotationSelectedNode]
 	}
-	return facts, nil
+	return info, nil
 }
 
 func (e *Exposer) storageClass(ctx context.Context, name string) (*storagev1.StorageClass, error) {

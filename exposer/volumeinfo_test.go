@@ -113,9 +113,9 @@ func TestVolumeInfoOfASnapshot(t *testing.T) {
 			if test.windows {
 				e.Templates[corev1.Windows] = objects.Template{}
 			}
-			facts, err := e.volumeInfo(t.Context(), objects.MoverSpec{Source: ofSnapshot()})
+			info, err := e.volumeInfo(t.Context(), objects.MoverSpec{Source: ofSnapshot()})
 			require.NoError(t, err)
-			require.Equal(t, test.want, facts)
+			require.Equal(t, test.want, info)
 			require.Equal(t, test.reads, requests(client))
 		})
 	}
@@ -136,14 +136,14 @@ func TestVolumeInfoOfATarget(t *testing.T) {
 		c.Annotations = map[string]string{annotationSelectedNode: "n3"}
 	})
 	e := exposed(fake.NewClientset(free), objects.Settings{})
-	facts, err := e.volumeInfo(t.Context(), download())
+	info, err := e.volumeInfo(t.Context(), download())
 	require.NoError(t, err)
-	require.Equal(t, objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", SelectedNode: "n3", Target: free}, facts)
+	require.Equal(t, objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", SelectedNode: "n3", Target: free}, info)
 
 	e = exposed(fake.NewClientset(free), objects.Settings{IgnoreDelayBinding: true})
-	facts, err = e.volumeInfo(t.Context(), download())
+	info, err = e.volumeInfo(t.Context(), download())
 	require.NoError(t, err)
-	require.Empty(t, facts.SelectedNode, "it is restored without waiting for its consumer")
+	require.Empty(t, info.SelectedNode, "it is restored without waiting for its consumer")
 }
 
 func TestASourceWithoutItsVolume(t *testing.T) {
@@ -190,9 +190,9 @@ func TestASourcePodThatNoCacheHasIsFetched(t *testing.T) {
 	client := fake.NewClientset(source)
 	e := exposed(client, objects.Settings{})
 	e.Source = func(string) *corev1.Pod { return nil }
-	facts, err := e.volumeInfo(t.Context(), movement())
+	info, err := e.volumeInfo(t.Context(), movement())
 	require.NoError(t, err)
-	require.Equal(t, "n1", facts.Node)
+	require.Equal(t, "n1", info.Node)
 	require.Equal(t, []string{"get pods"}, requests(client))
 	move := movement()
 	move.Source.PodVolume.Pod.UID = "of-an-earlier-pod"

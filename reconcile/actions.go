@@ -107,7 +107,7 @@ func (t *TransferReconciler[T]) expose(ctx context.Context, s *request[T]) error
 // rebind binds the restored volume to its target claim. It saves the mover's log before it deletes the pod. The cache
 // claim of the mover stays until the clean-up. It sends no request while an event is still due.
 func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T]) error {
-	t.local.update(s.key, func(kept *entry) { kept.rebinds = cmp.Or(kept.rebinds, s.observed.Now) })
+	t.local.update(s.key, func(kept *entry) { kept.rebindAt = cmp.Or(kept.rebindAt, s.observed.Now) })
 	if _, known := t.moverClaim(s); !known {
 		return nil // its watch enqueues this resource
 	}
@@ -130,7 +130,7 @@ func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T]) error
 		t.Enqueue(s.key)
 		return nil
 	}
-	t.local.rebinds(s.key, found, rebound.Reserved)
+	t.local.markRebind(s.key, found, rebound.Reserved)
 	klog.FromContext(ctx).V(2).Info("Rebind is waiting", "waitsFor", rebound.Waits)
 	return nil
 }

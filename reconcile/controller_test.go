@@ -360,10 +360,10 @@ func TestARebindGoesOnWithAMoverThatItsCacheShowsLate(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "pod"}}
 	both := exposer.Existing{Pod: pod, Claims: []*corev1.PersistentVolumeClaim{claim}}
 	require.False(t, local.isDeleting("d1", both))
-	local.rebinds("d1", exposer.Existing{Claims: both.Claims}, "")
+	local.markRebind("d1", exposer.Existing{Claims: both.Claims}, "")
 	require.True(t, local.isDeleting("d1", exposer.Existing{Claims: both.Claims}))
 	require.False(t, local.isDeleting("d1", both))
-	local.rebinds("d1", both, "")
+	local.markRebind("d1", both, "")
 	require.True(t, local.isDeleting("d1", both))
 	require.True(t, local.isDeleting("d1", exposer.Existing{Pod: pod}))
 	require.False(t, local.isDeleting("d1", exposer.Existing{}))

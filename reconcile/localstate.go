@@ -43,7 +43,7 @@ type entry struct {
 	localPod   bool      // the pod whose volume is moved was observed on this node
 	rebound    bool
 	reserved   types.UID // the target claim that a rebind only waits for to be bound
-	rebinds    time.Time // when this agent first tried to rebind
+	rebindAt   time.Time // when this agent first tried to rebind
 	alone      time.Time // since when no other restore to its pod runs; zero if one does
 	clean      bool      // its snapshots are deleted
 	reported   bool      // the one-time Event was sent: the foreign data mover, or what the clean-up waits for
@@ -206,8 +206,8 @@ func (l *localState) isDeleting(key string, found exposer.Existing) bool {
 	return left.Pod == nil && len(left.Claims) == 0 && (found.Pod != nil || len(found.Claims) > 0)
 }
 
-// rebinds records the progress of an unfinished rebind, which deleted the objects in found.
-func (l *localState) rebinds(key string, found exposer.Existing, reserved types.UID) {
+// markRebind records the progress of an unfinished rebind, which deleted the objects in found.
+func (l *localState) markRebind(key string, found exposer.Existing, reserved types.UID) {
 	l.markDeleted(key, found, true)
 	l.update(key, func(kept *entry) { kept.reserved = reserved })
 }

@@ -88,7 +88,7 @@ func (t *TransferReconciler[T]) exposure(s *request[T]) {
 		s.observed.DeletingAt = t.local.deletingSince(s.key, s.pod.UID, s.observed.Now)
 	}
 	known := t.local.read(s.key)
-	s.observed.Rebound, s.observed.RebindingSince = known.rebound, known.rebinds
+	s.observed.Rebound, s.observed.RebindingSince = known.rebound, known.rebindAt
 	s.observed.HasLeftovers = len(t.found(s).Claims) > 0 ||
 		s.state.HasLeftovers() && s.move.Source.Snapshot != nil && !known.clean
 }

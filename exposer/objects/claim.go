@@ -50,17 +50,17 @@ func ClaimNames(move MoverSpec) []string {
 }
 
 // backupClaim returns the claim whose volume is created from a snapshot and read (velero-protocol 2.2).
-func backupClaim(move MoverSpec, facts VolumeInfo, settings Settings) *corev1.PersistentVolumeClaim {
-	wanted := settings.BackupClaims[facts.StorageClass]
+func backupClaim(move MoverSpec, info VolumeInfo, settings Settings) *corev1.PersistentVolumeClaim {
+	wanted := settings.BackupClaims[info.StorageClass]
 	group := "snapshot.storage.k8s.io"
 	claim := newClaim(move, move.Name)
 	claim.Annotations = maps.Clone(wanted.Annotations)
 	claim.Spec = corev1.PersistentVolumeClaimSpec{
 		AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		StorageClassName: new(cmp.Or(wanted.StorageClass, facts.StorageClass)),
-		VolumeMode:       volumeMode(facts.Block),
+		StorageClassName: new(cmp.Or(wanted.StorageClass, info.StorageClass)),
+		VolumeMode:       volumeMode(info.Block),
 		DataSource:       &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: move.Name},
-		Resources:        sized(facts.Size),
+		Resources:        sized(info.Size),
 	}
 	if wanted.ReadOnly {
 		claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}
@@ -71,16 +71,16 @@ func backupClaim(move MoverSpec, facts VolumeInfo, settings Settings) *corev1.Pe
 // restoreClaim returns the claim whose volume the mover restores into, before that volume is rebound to the target
 // (velero-protocol 2.3). Its spec is copied from the target. Each attempt has its own: the mover of an earlier one may
 // still write, on a node that does not respond.
-func restoreClaim(move MoverSpec, facts VolumeInfo) *corev1.PersistentVolumeClaim {
-	target := facts.Target
+func restoreClaim(move MoverSpec, info VolumeInfo) *corev1.PersistentVolumeClaim {
+	target := info.Target
 	claim := newClaim(move, move.Name)
 	claim.Labels = Merged(target.Labels, claim.Labels)
 	claim.Annotations = maps.Clone(target.Annotations)
 	for _, own := range progressOf() {
 		delete(claim.Annotations, own)
 	}
-	if facts.SelectedNode != "" {
-		claim.Annotations = map[string]string{annotationSelectedNode: facts.SelectedNode}
+	if info.SelectedNode != "" {
+		claim.Annotations = map[string]string{annotationSelectedNode: info.SelectedNode}
 	}
 	claim.Annotations = ofAttempt(move, claim.Annotations)
 	claim.Spec = corev1.PersistentVolumeClaimSpec{
@@ -94,13 +94,13 @@ func restoreClaim(move MoverSpec, facts VolumeInfo) *corev1.PersistentVolumeClai
 
 // cacheClaim returns the claim of a restore's cache volume; nil if the restore needs none (velero-protocol 2.5). A
 // snapshot of unknown size gets a cache volume.
-func cacheClaim(move MoverSpec, facts VolumeInfo, settings Settings) *corev1.PersistentVolumeClaim {
+func cacheClaim(move MoverSpec, info VolumeInfo, settings Settings) *corev1.PersistentVolumeClaim {
 	cache := settings.Cache
 	if cache == nil || !move.Restores || move.SnapshotSize != 0 && move.SnapshotSize < cache.Threshold {
 		return nil
 	}
 	claim := newClaim(move, move.Name+cacheSuffix)
-	if node := cmp.Or(facts.Node, facts.SelectedNode); node != "" {
+	if node := cmp.Or(info.Node, info.SelectedNode); node != "" {
 		claim.Annotations = map[string]string{annotationSelectedNode: node}
 	}
 	claim.Annotations = ofAttempt(move, claim.Annotations)

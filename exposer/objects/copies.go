@@ -12,10 +12,10 @@ import (
 )
 
 // CopiesOf returns the objects to copy into the mover's namespace, and the namespace of the originals.
-func CopiesOf(move MoverSpec, facts VolumeInfo, settings Settings) (from string, copies Copies) {
+func CopiesOf(move MoverSpec, info VolumeInfo, settings Settings) (from string, copies Copies) {
 	switch {
 	case move.Source.Snapshot != nil:
-		return move.Source.Snapshot.Namespace, settings.BackupClaims[facts.StorageClass].Copies
+		return move.Source.Snapshot.Namespace, settings.BackupClaims[info.StorageClass].Copies
 	case move.Source.Target != nil:
 		return move.Source.Target.Namespace, settings.RestoreCopies
 	default: // a pod volume already exists

@@ -179,7 +179,7 @@ func configured() []corev1.Toleration {
 func TestPlans(t *testing.T) {
 	type given struct {
 		move     MoverSpec
-		facts    VolumeInfo
+		info     VolumeInfo
 		template Template
 		settings Settings
 	}
@@ -190,7 +190,7 @@ func TestPlans(t *testing.T) {
 		"plain": {given: given{movement(), onHost(), plain(), Settings{}}},
 		"everything set": {given: given{movement(), onHost(), full(), settings()}, change: func(g *given) {
 			g.move.Attempt = 2
-			g.facts.Tolerations = []corev1.Toleration{
+			g.info.Tolerations = []corev1.Toleration{
 				{Key: "dedicated", Operator: corev1.TolerationOpEqual, Value: "db", Effect: corev1.TaintEffectNoSchedule},
 				{Key: "CriticalAddonsOnly", Operator: corev1.TolerationOpExists},
 			}
@@ -201,31 +201,31 @@ func TestPlans(t *testing.T) {
 		}},
 		"privileged": {given: given{movement(), onHost(), plain(), Settings{Privileged: true}}},
 		"block": {given: given{movement(), onHost(), plain(), Settings{}}, change: func(g *given) {
-			g.facts.HostPath, g.facts.Block = "/var/lib/kubelet/pods/aa/volumeDevices/kubernetes.io~csi/pvc-1", true
+			g.info.HostPath, g.info.Block = "/var/lib/kubelet/pods/aa/volumeDevices/kubernetes.io~csi/pvc-1", true
 		}},
 		"windows": {given: given{movement(), onHost(), plain(), Settings{Privileged: true}}, change: func(g *given) {
-			g.facts.OS, g.facts.HostPath = corev1.Windows, `C:\var\lib\kubelet\pods\aa\volumes\kubernetes.io~csi\pvc-1\mount`
+			g.info.OS, g.info.HostPath = corev1.Windows, `C:\var\lib\kubelet\pods\aa\volumes\kubernetes.io~csi\pvc-1\mount`
 		}},
 		"restore with cache": {given: given{movement(), onHost(), plain(), Settings{Cache: &Cache{StorageClass: "cache", Threshold: 1 << 30, Limit: 5000 << 20}}}, change: func(g *given) {
 			g.move.Restores = true
 		}},
 		"upload":       {given: given{upload(), ofSnapshot(), plain(), Settings{}}},
-		"upload block": {given: given{upload(), ofSnapshot(), plain(), Settings{}}, change: func(g *given) { g.facts.Block = true }},
+		"upload block": {given: given{upload(), ofSnapshot(), plain(), Settings{}}, change: func(g *given) { g.info.Block = true }},
 		"upload everything set": {given: given{upload(), ofSnapshot(), scheduled(), choosy()}, change: func(g *given) {
 			g.settings.BackupClaims = map[string]BackupClaim{"fast": {ReadOnly: true, SPCNoRelabeling: true, Annotations: map[string]string{"csi.vsphere.volume/fast-provisioning": "true"}}}
 			g.settings.Tolerations = configured()
-			g.facts.Excluded = []string{"n7"}
-			g.facts.Topology = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+			g.info.Excluded = []string{"n7"}
+			g.info.Topology = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
 				{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"z1"}}}},
 			}}
 		}},
 		"upload in another class": {given: given{upload(), ofSnapshot(), plain(), choosy()}, change: func(g *given) {
 			g.settings.BackupClaims = map[string]BackupClaim{"fast": {StorageClass: "slow"}}
 		}},
-		"upload windows": {given: given{upload(), ofSnapshot(), plain(), Settings{}}, change: func(g *given) { g.facts.OS = corev1.Windows }},
+		"upload windows": {given: given{upload(), ofSnapshot(), plain(), Settings{}}, change: func(g *given) { g.info.OS = corev1.Windows }},
 		"download":       {given: given{download(), toTarget(), plain(), choosy()}},
 		"download with cache to a node": {given: given{download(), toTarget(), scheduled(), choosy()}, change: func(g *given) {
-			g.facts.SelectedNode = "n3"
+			g.info.SelectedNode = "n3"
 			g.settings.Cache = &Cache{StorageClass: "cache", Threshold: 1 << 30, Limit: 1000 << 20}
 		}},
 		"download too small for a cache": {given: given{download(), toTarget(), plain(), Settings{Cache: &Cache{StorageClass: "cache", Threshold: 4 << 30, Limit: 1000 << 20}}}},
@@ -236,9 +236,9 @@ func TestPlans(t *testing.T) {
 				test.change(&g)
 			}
 			before := fmt.Sprintf("%#v %#v", g.template, g.settings)
-			plan := PlanOf(g.move, g.facts, g.template, g.settings)
+			plan := PlanOf(g.move, g.info, g.template, g.settings)
 			goldenPlan(t, strings.ReplaceAll(name, " ", "-"), plan)
-			require.Equal(t, plan, PlanOf(g.move, g.facts, g.template, g.settings), "the second plan is another one")
+			require.Equal(t, plan, PlanOf(g.move, g.info, g.template, g.settings), "the second plan is another one")
 			require.Equal(t, before, fmt.Sprintf("%#v %#v", g.template, g.settings))
 			for key, value := range plan.Pod.Labels {
 				require.Empty(t, validation.IsQualifiedName(key))
@@ -261,13 +261,13 @@ func TestSPCNoRelabelingAppliesToReadOnlyVolumesOnly(t *testing.T) {
 }
 
 func TestARestoreClaimCopiesTheSpecOfTheTargetOnly(t *testing.T) {
-	facts := toTarget()
-	facts.Target.Annotations = map[string]string{
+	info := toTarget()
+	info.Target.Annotations = map[string]string{
 		"note": "mine", annotationSelectedNode: "n3", AnnotationBindCompleted: "yes", AnnotationBoundByController: "yes",
 	}
-	claim := PlanOf(download(), facts, plain(), Settings{IgnoreDelayBinding: true}).Claims[0]
+	claim := PlanOf(download(), info, plain(), Settings{IgnoreDelayBinding: true}).Claims[0]
 	require.Equal(t, ofAttempt(download(), map[string]string{"note": "mine"}), claim.Annotations)
-	require.Len(t, facts.Target.Annotations, 4, "the target in the cache is changed")
+	require.Len(t, info.Target.Annotations, 4, "the target in the cache is changed")
 }
 
 // TestAnEmptyAlternativeOpensNoNodes covers empty terms: to the scheduler an empty term matches no node.

@@ -41,7 +41,7 @@ type mounted struct {
 }
 
 // moverPod builds the pod that moves the data of one volume.
-func moverPod(move MoverSpec, facts VolumeInfo, template Template, settings Settings, volume mounted) *corev1.Pod {
+func moverPod(move MoverSpec, info VolumeInfo, template Template, settings Settings, volume mounted) *corev1.Pod {
 	name := string(move.UID)
 	group := map[string]string{}
 	if move.Group != "" {
@@ -57,7 +57,7 @@ func moverPod(move MoverSpec, facts VolumeInfo, template Template, settings Sett
 			OwnerReferences: []metav1.OwnerReference{ownerReference(move)},
 		},
 		Spec: corev1.PodSpec{
-			Containers:                    []corev1.Container{moverContainer(move, facts, template, settings, volume)},
+			Containers:                    []corev1.Container{moverContainer(move, info, template, settings, volume)},
 			Volumes:                       append(slices.Clone(template.Volumes), corev1.Volume{Name: name, VolumeSource: volume.source}),
 			RestartPolicy:                 corev1.RestartPolicyNever,
 			TerminationGracePeriodSeconds: ptr.To[int64](terminationGrace),
@@ -66,31 +66,31 @@ func moverPod(move MoverSpec, facts VolumeInfo, template Template, settings Sett
 			ImagePullSecrets:              slices.Clone(template.ImagePullSecrets),
 			DNSPolicy:                     template.DNSPolicy,
 			DNSConfig:                     template.DNSConfig.DeepCopy(),
-			OS:                            &corev1.PodOS{Name: facts.OS},
-			SecurityContext:               podSecurity(facts, settings, volume),
+			OS:                            &corev1.PodOS{Name: info.OS},
+			SecurityContext:               podSecurity(info, settings, volume),
 		},
 	}
-	applyScheduling(&pod.Spec, move, facts, template, settings)
-	if cache := cacheClaim(move, facts, settings); cache != nil {
+	applyScheduling(&pod.Spec, move, info, template, settings)
+	if cache := cacheClaim(move, info, settings); cache != nil {
 		addCache(&pod.Spec, cache.Name)
 	}
 	return pod
 }
 
-func moverContainer(move MoverSpec, facts VolumeInfo, template Template, settings Settings, volume mounted) corev1.Container {
+func moverContainer(move MoverSpec, info VolumeInfo, template Template, settings Settings, volume mounted) corev1.Container {
 	name := string(move.UID)
 	container := corev1.Container{
 		Name:            name,
 		Image:           template.Image,
 		ImagePullPolicy: corev1.PullIfNotPresent,
 		Command:         []string{"/velero"},
-		Args:            arguments(move, facts, template),
+		Args:            arguments(move, info, template),
 		Env:             slices.Clone(template.Env),
 		EnvFrom:         slices.Clone(template.EnvFrom),
 		Resources:       *settings.Resources.DeepCopy(),
 		VolumeMounts:    slices.Clone(template.VolumeMounts),
 	}
-	if move.Source.PodVolume != nil && facts.OS != corev1.Windows {
+	if move.Source.PodVolume != nil && info.OS != corev1.Windows {
 		container.SecurityContext = &corev1.SecurityContext{Privileged: new(settings.Privileged)}
 	}
 	path := "/" + name
@@ -103,10 +103,10 @@ func moverContainer(move MoverSpec, facts VolumeInfo, template Template, setting
 	return container
 }
 
-func arguments(move MoverSpec, facts VolumeInfo, template Template) []string {
+func arguments(move MoverSpec, info VolumeInfo, template Template) []string {
 	all := slices.Clone(move.Command)
 	if move.PassVolumeMode {
-		all = append(all, "--volume-mode="+string(*volumeMode(facts.Block)))
+		all = append(all, "--volume-mode="+string(*volumeMode(info.Block)))
 	}
 	return append(all, template.LogArgs...)
 }
@@ -122,12 +122,12 @@ func addCache(spec *corev1.PodSpec, claim string) {
 	container.Args = append(container.Args, "--cache-volume-path="+cachePath)
 }
 
-func podSecurity(facts VolumeInfo, settings Settings, volume mounted) *corev1.PodSecurityContext {
-	if facts.OS == corev1.Windows {
+func podSecurity(info VolumeInfo, settings Settings, volume mounted) *corev1.PodSecurityContext {
+	if info.OS == corev1.Windows {
 		return &corev1.PodSecurityContext{WindowsOptions: &corev1.WindowsSecurityContextOptions{RunAsUserName: new(windowsUser)}}
 	}
 	security := &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](0)}
-	if volume.readOnly && settings.BackupClaims[facts.StorageClass].SPCNoRelabeling {
+	if volume.readOnly && settings.BackupClaims[info.StorageClass].SPCNoRelabeling {
 		security.SELinuxOptions = &corev1.SELinuxOptions{Type: spcType}
 	}
 	return security
@@ -135,16 +135,16 @@ func podSecurity(facts VolumeInfo, settings Settings, volume mounted) *corev1.Po
 
 // hostVolume returns the hostPath volume of a pod volume. The path must exist: otherwise the kubelet would create
 // an empty directory, and its backup would appear to succeed.
-func hostVolume(move MoverSpec, facts VolumeInfo) mounted {
+func hostVolume(move MoverSpec, info VolumeInfo) mounted {
 	if move.Source.PodVolume == nil {
 		return mounted{}
 	}
 	kind := corev1.HostPathDirectory
-	if facts.Block {
+	if info.Block {
 		kind = corev1.HostPathBlockDev
 	}
 	return mounted{
-		source:      corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: facts.HostPath, Type: &kind}},
+		source:      corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: info.HostPath, Type: &kind}},
 		propagation: ptr.To(corev1.MountPropagationHostToContainer),
 	}
 }
@@ -180,24 +180,24 @@ func Labelled(owner types.UID, acceptor string) map[string]any {
 // spec.nodeName. Only pods that the scheduler places can preempt others or be queued by priority (velero-protocol
 // W32). Any other mover needs a node with an agent that can reach its volume. If the consumer of the volume has no
 // node yet, the mover also follows the configured load affinity.
-func applyScheduling(spec *corev1.PodSpec, move MoverSpec, facts VolumeInfo, template Template, settings Settings) {
-	system := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{onSystem(facts.OS)}}}
+func applyScheduling(spec *corev1.PodSpec, move MoverSpec, info VolumeInfo, template Template, settings Settings) {
+	system := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{onSystem(info.OS)}}}
 	if move.Source.PodVolume != nil {
-		spec.Affinity = required(intersect(nodeTerm(corev1.NodeSelectorOpIn, facts.Node), system))
-		spec.Tolerations = tolerations(facts, settings.Tolerations, template.Tolerations, []corev1.Toleration{{
+		spec.Affinity = required(intersect(nodeTerm(corev1.NodeSelectorOpIn, info.Node), system))
+		spec.Tolerations = tolerations(info, settings.Tolerations, template.Tolerations, []corev1.Toleration{{
 			Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule,
-		}}, facts.Tolerations)
+		}}, info.Tolerations)
 		return
 	}
 	spec.NodeSelector = maps.Clone(template.AgentNodeSelector)
-	terms := intersect(termsOf(template.AgentAffinity), termsOf(facts.Topology))
-	if facts.SelectedNode != "" {
-		terms = intersect(terms, nodeTerm(corev1.NodeSelectorOpIn, facts.SelectedNode))
+	terms := intersect(termsOf(template.AgentAffinity), termsOf(info.Topology))
+	if info.SelectedNode != "" {
+		terms = intersect(terms, nodeTerm(corev1.NodeSelectorOpIn, info.SelectedNode))
 	} else {
-		terms = intersect(terms, affinity(settings, volumeClass(facts, settings, move)))
+		terms = intersect(terms, affinity(settings, volumeClass(info, settings, move)))
 	}
-	spec.Affinity = required(intersect(intersect(terms, nodeTerm(corev1.NodeSelectorOpNotIn, facts.Excluded...)), system))
-	spec.Tolerations = tolerations(facts, settings.Tolerations, template.Tolerations, template.AgentTolerations)
+	spec.Affinity = required(intersect(intersect(terms, nodeTerm(corev1.NodeSelectorOpNotIn, info.Excluded...)), system))
+	spec.Tolerations = tolerations(info, settings.Tolerations, template.Tolerations, template.AgentTolerations)
 	spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
 		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{api.LabelPodGroup: move.Group}},
@@ -205,11 +205,11 @@ func applyScheduling(spec *corev1.PodSpec, move MoverSpec, facts VolumeInfo, tem
 }
 
 // volumeClass returns the storage class of the volume that the mover mounts.
-func volumeClass(facts VolumeInfo, settings Settings, move MoverSpec) string {
-	if wanted := settings.BackupClaims[facts.StorageClass]; move.Source.Snapshot != nil && wanted.StorageClass != "" {
+func volumeClass(info VolumeInfo, settings Settings, move MoverSpec) string {
+	if wanted := settings.BackupClaims[info.StorageClass]; move.Source.Snapshot != nil && wanted.StorageClass != "" {
 		return wanted.StorageClass
 	}
-	return facts.StorageClass
+	return info.StorageClass
 }
 
 // affinity returns the load affinity entries for the class, as alternatives. Entries without a class apply to
@@ -312,9 +312,9 @@ const failureSeconds = 300
 
 // tolerations returns the configured tolerations, then the inherited ones, without duplicates, and those that
 // Windows nodes require.
-func tolerations(facts VolumeInfo, configured []corev1.Toleration, inherited ...[]corev1.Toleration) []corev1.Toleration {
+func tolerations(info VolumeInfo, configured []corev1.Toleration, inherited ...[]corev1.Toleration) []corev1.Toleration {
 	lists := append([][]corev1.Toleration{configured}, inherited...)
-	if facts.OS == corev1.Windows {
+	if info.OS == corev1.Windows {
 		windows := corev1.Toleration{Key: "os", Operator: corev1.TolerationOpEqual, Value: string(corev1.Windows)}
 		for _, effect := range []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute} {
 			windows.Effect = effect

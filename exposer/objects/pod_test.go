@@ -23,9 +23,9 @@ func podOf(template Template, settings Settings) *corev1.Pod {
 
 // TestAPlanSharesNothing changes every field of a pod, and then verifies that the inputs are unchanged.
 func TestAPlanSharesNothing(t *testing.T) {
-	template, config, move, facts := full(), settings(), movement(), onHost()
-	facts.Tolerations = []corev1.Toleration{{Key: "a"}}
-	pod := PlanOf(move, facts, template, config).Pod
+	template, config, move, info := full(), settings(), movement(), onHost()
+	info.Tolerations = []corev1.Toleration{{Key: "a"}}
+	pod := PlanOf(move, info, template, config).Pod
 	pod.Labels["team"], pod.Annotations["iam.amazonaws.com/role"] = "changed", "changed"
 	pod.Labels["azure.workload.identity/use"], pod.Annotations["sidecar.istio.io/inject"] = "changed", "changed"
 	pod.Spec.Volumes[0].Name, pod.Spec.ImagePullSecrets[0].Name = "changed", "changed"
@@ -42,7 +42,7 @@ func TestAPlanSharesNothing(t *testing.T) {
 	require.Equal(t, full(), template)
 	require.Equal(t, settings(), config)
 	require.Equal(t, movement(), move)
-	require.Equal(t, []corev1.Toleration{{Key: "a"}}, facts.Tolerations)
+	require.Equal(t, []corev1.Toleration{{Key: "a"}}, info.Tolerations)
 }
 
 // TestSchedulingRulesDoNotAccumulate covers W29: the constraints of one mover must not apply to later ones.
@@ -84,9 +84,9 @@ func TestMoversOfPodVolumesTolerate(t *testing.T) {
 		"what the template tolerates, and nothing twice": {source: []corev1.Toleration{spot, cordoned}, template: []corev1.Toleration{spot}, want: []corev1.Toleration{spot, cordoned}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			facts := onHost()
-			facts.Tolerations = test.source
-			require.Equal(t, test.want, PlanOf(movement(), facts, Template{Tolerations: test.template}, Settings{}).Pod.Spec.Tolerations)
+			info := onHost()
+			info.Tolerations = test.source
+			require.Equal(t, test.want, PlanOf(movement(), info, Template{Tolerations: test.template}, Settings{}).Pod.Spec.Tolerations)
 		})
 	}
 }

@@ -128,23 +128,23 @@ type Plan struct {
 }
 
 // PlanOf is pure: the same spec, volume info, template and settings yield the same objects.
-func PlanOf(move MoverSpec, facts VolumeInfo, template Template, settings Settings) Plan {
+func PlanOf(move MoverSpec, info VolumeInfo, template Template, settings Settings) Plan {
 	plan := Plan{}
-	volume := hostVolume(move, facts)
+	volume := hostVolume(move, info)
 	switch {
 	case move.Source.Snapshot != nil:
-		claim := backupClaim(move, facts, settings)
+		claim := backupClaim(move, info, settings)
 		plan.Claims = append(plan.Claims, claim)
 		volume = claimVolume(move, claim)
 	case move.Source.Target != nil:
-		claim := restoreClaim(move, facts)
+		claim := restoreClaim(move, info)
 		plan.Claims = append(plan.Claims, claim)
 		volume = claimVolume(move, claim)
 	}
-	if cache := cacheClaim(move, facts, settings); cache != nil {
+	if cache := cacheClaim(move, info, settings); cache != nil {
 		plan.Claims = append(plan.Claims, cache)
 	}
-	plan.Pod = moverPod(move, facts, template, settings, volume)
+	plan.Pod = moverPod(move, info, template, settings, volume)
 	return plan
 }
 

@@ -23,7 +23,7 @@ func Next(s State, observed Observed, lim Limits) Step {
 	if s.Foreign || !observed.Acts() {
 		return wait(WaitAgent, 0)
 	}
-	observed.Exposure = counted(s, observed, lim)
+	observed.Exposure = effectiveExposure(s, observed, lim)
 	switch s.Phase {
 	case New:
 		return reconcileNew(s, observed, lim)

@@ -162,11 +162,11 @@ func FailExpose(s State, observed Observed, message string) Step {
 // Vanished returns the loss of a mover whose pod was deleted by another client.
 func Vanished() Loss { return Loss{Reason: objects.LostVanished, Message: "mover pod vanished"} }
 
-// counted returns the exposure that the state machine acts on. A mover on a lost node is lost, whatever its pod
+// effectiveExposure returns the exposure that the state machine acts on. A mover on a lost node is lost, whatever its pod
 // status says: no kubelet updates that pod. A mover whose pod keeps deleting on a live node, or cannot be deleted, is
 // lost after a grace period. The next mover is still created only after that pod is deleted. A result that the mover reported always
 // counts.
-func counted(s State, observed Observed, lim Limits) objects.Exposure {
+func effectiveExposure(s State, observed Observed, lim Limits) objects.Exposure {
 	mover := observed.Exposure
 	switch mover.Condition {
 	case objects.Absent, objects.Lost, objects.Succeeded, objects.Failed:

@@ -4,15 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/transport"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/deploy"
@@ -63,75 +63,22 @@ func TestAConfigurationThatCannotBeUsedIsSeenAndMoversRunAllTheSame(t *testing.T
 	}
 }
 
-func TestStrictConfigRefusesToStart(t *testing.T) {
-	s := newEnv(t, 0)
-	s.configure(`{"loadConcurency":{}}`)
-	r := s.start(func(options *agent.Options) { options.Flags.StrictConfig = true })
-	r.wait()
-	require.ErrorContains(t, r.Err(), "not starting because of --strict-config")
-	require.ErrorContains(t, r.Err(), "loadConcurency")
-	require.NotContains(t, r.Err().Error(), "\n")
-}
-
-func TestAMissingPriorityClassIsReportedAndAnUnreadableOneIsUsedOnKubernetes(t *testing.T) {
-	t.Parallel()
-	tests := map[string]struct {
-		reason  string
-		prepare func(s *env, class string)
-		change  func(*agent.Options)
-	}{
-		"it does not exist": {reason: "not_found"},
-		"it may not be read": {prepare: func(s *env, class string) {
-			require.NoError(s, s.PriorityClass(s.soon(), class, 10))
-			s.refusal = true
-			role, err := s.Kube.RbacV1().ClusterRoles().Get(s.soon(), clusterRole(s), metav1.GetOptions{})
-			require.NoError(s, err)
-			kept := role.Rules[:0]
-			for _, rule := range role.Rules {
-				if rule.Resources[0] != "priorityclasses" {
-					kept = append(kept, rule)
-				}
-			}
-			role.Rules = kept
-			_, err = s.Kube.RbacV1().ClusterRoles().Update(s.soon(), role, metav1.UpdateOptions{})
-			require.NoError(s, err)
-		}},
-		"its GET fails": {prepare: func(s *env, class string) {
-			require.NoError(s, s.PriorityClass(s.soon(), class, 10))
-		}, change: func(options *agent.Options) {
-			options.Flags.StartupTimeout = 2 * time.Second
-			fixture.Through(failing("/priorityclasses/"))(options)
-		}},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			s := newEnv(t, 50*time.Millisecond)
-			class := "class-" + s.Namespace
-			s.configure(`{"priorityClassName":"` + class + `"}`)
-			if test.prepare != nil {
-				test.prepare(s, class)
-			}
-			if test.change == nil {
-				test.change = func(*agent.Options) {}
-			}
-			r := s.start(test.change)
-			name := s.transfer()
-			mover := s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
-			s.ends(name, testenv.Completed)
-			effective := mover.Spec.PriorityClassName
-			require.Equal(t, 1, r.metric("lateen_priority_class_info", "configured", class, "effective", effective))
-			if test.reason == "" {
-				require.Equal(t, class, effective)
-				require.Zero(t, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover"))
-				return
-			}
-			require.Empty(t, effective)
-			require.Equal(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", test.reason))
-			event := s.says("PriorityClassNotInForce", test.reason)
-			require.Equal(t, corev1.EventTypeWarning, event.Type)
-			require.Equal(t, "Pod", event.InvolvedObject.Kind)
-		})
-	}
+func TestAPriorityClassThatAgentsMayNotReadIsUsedOnKubernetes(t *testing.T) {
+	s := newEnv(t, 50*time.Millisecond)
+	s.refusal = true
+	class := s.class()
+	s.configure(`{"priorityClassName":"` + class + `"}`)
+	role, err := s.Kube.RbacV1().ClusterRoles().Get(s.soon(), clusterRole(s), metav1.GetOptions{})
+	require.NoError(t, err)
+	role.Rules = slices.DeleteFunc(role.Rules, func(rule rbacv1.PolicyRule) bool { return rule.Resources[0] == "priorityclasses" })
+	_, err = s.Kube.RbacV1().ClusterRoles().Update(s.soon(), role, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	r := s.start()
+	name := s.transfer()
+	require.Equal(t, class, s.scheduled(name).Spec.PriorityClassName)
+	s.ends(name, testenv.Completed)
+	require.Equal(t, 1, r.metric("lateen_priority_class_info", "configured", class, "effective", class))
+	require.Zero(t, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover"))
 }
 
 func clusterRole(s *env) string {
@@ -142,27 +89,6 @@ func clusterRole(s *env) string {
 	}
 	require.Fail(s, "package deploy has no ClusterRole")
 	return ""
-}
-
-// failing is an API server that cannot read what is below a path.
-func failing(path string) transport.WrapperFunc {
-	below := func(request *http.Request) bool { return strings.Contains(request.URL.Path, path) }
-	return refusingWhere(below, http.StatusInternalServerError, metav1.StatusReasonInternalError, "etcdserver: request timed out")
-}
-
-func TestAClassThatIsDeletedLaterIsLeftOutAndCountedOnKubernetes(t *testing.T) {
-	s := newEnv(t, 50*time.Millisecond)
-	class := s.class()
-	s.configure(`{"priorityClassName":"` + class + `"}`)
-	r := s.start()
-	s.ends(s.transfer(), testenv.Completed)
-	require.NoError(t, s.deleteClass(s.soon(), class))
-	name := s.transfer()
-	s.ends(name, testenv.Completed)
-	require.Equal(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "not_found"))
-	s.says("PriorityClassNotInForce", "(not_found)")
-	refused := s.requests(cluster.Query{Verbs: []string{"create"}, Resources: []string{"pods"}, Name: name}).Where(func(r cluster.Record) bool { return r.Code == 403 })
-	require.Len(t, refused, 1, "admission refuses the class once")
 }
 
 func TestAnAPIServerThatIsAwayAtTheStart(t *testing.T) {
@@ -290,7 +216,7 @@ func TestARaisedConcurrencyStartsAQueuedTransferAndALoweredOneDisturbsNone(t *te
 	}
 }
 
-// TestAnAgentThatMayNotWatchTheConfigMapWorks has the Role of an older Lateen.
+// TestAnAgentThatMayNotWatchTheConfigMapWorksOnKubernetes has the Role of an older Lateen.
 func TestAnAgentThatMayNotWatchTheConfigMapWorksOnKubernetes(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
 	s.refusal = true

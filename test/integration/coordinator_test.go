@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/csi"
@@ -209,16 +208,6 @@ func TestWithoutTheRightToCopyATransferFailsAndSaysWhatIsMissingOnKubernetes(t *
 	}
 }
 
-// --strict-config covers the class that movers would not get (D33).
-func TestStrictConfigRefusesAPriorityClassThatIsNotThere(t *testing.T) {
-	s := newEnv(t, 0)
-	s.configure(`{"priorityClassName":"class-` + s.Namespace + `"}`)
-	r := s.start(func(options *agent.Options) { options.Flags.StrictConfig = true })
-	r.wait()
-	require.ErrorContains(t, r.Err(), "not starting because of --strict-config: priorityClassName")
-	require.ErrorContains(t, r.Err(), "class-"+s.Namespace)
-}
-
 // operation is one of a JSON patch.
 func operation(op, path string, value any) map[string]any {
 	return map[string]any{"op": op, "path": path, "value": value}
@@ -293,19 +282,4 @@ func (e *env) class() string {
 	name := "class-" + e.Namespace
 	require.NoError(e, e.PriorityClass(e.soon(), name, 10))
 	return name
-}
-
-// deleteClass deletes a priority class, and returns when the API server admits no pod with it: its admission has a cache.
-func (e *env) deleteClass(ctx context.Context, name string) error {
-	if err := e.Kube.SchedulingV1().PriorityClasses().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
-		return err
-	}
-	probe := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "probe"},
-		Spec:       corev1.PodSpec{PriorityClassName: name, Containers: []corev1.Container{{Name: "c", Image: "i"}}},
-	}
-	return untilRefused(ctx, func() error {
-		_, err := e.Kube.CoreV1().Pods(e.Namespace).Create(ctx, probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		return err
-	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -20,14 +19,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/transport"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/exposer/api"
-	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
-	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -72,7 +68,7 @@ func requireCompletedInMetrics(s *env, r *agentRun) {
 	require.Equal(s, 1, r.metric("podVolume_pod_volume_backup_dequeue_count", "node", s.node.Name()))
 }
 
-// TestAMoverWaitsForAFreeAttachment: the scheduler counts the volumes of a driver on a node, of all pods, by its CSINode.
+// TestAMoverWaitsForAFreeAttachmentOnKubernetes: the scheduler counts the volumes of a driver on a node, of all pods, by its CSINode.
 func TestAMoverWaitsForAFreeAttachmentOnKubernetes(t *testing.T) {
 	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{})
 	limited := &storagev1.CSINode{
@@ -207,21 +203,6 @@ func TestFinishedTransfersAreDeletedWithTheirOwnersEnd(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// refusingWhere has an API server refuse the requests that match.
-func refusingWhere(match func(*http.Request) bool, code int32, reason metav1.StatusReason, message string) transport.WrapperFunc {
-	return func(next http.RoundTripper) http.RoundTripper {
-		return fixture.RoundTripper(func(request *http.Request) (*http.Response, error) {
-			if match(request) {
-				return fixture.Refuse(request, code, reason, message)
-			}
-			return next.RoundTrip(request)
-		})
-	}
-}
-
-// noRoom has movers ask for more than any node has.
-const noRoom = `{"podResources":{"cpuRequest":"4000"}}`
-
 // expire backdates an accepted transfer, so that its prepare timeout has passed. The agent that runs fails it with what it
 // has observed so far, which may be less than what the test has: every cache has a watch of its own.
 func (e *env) expire(kind testenv.Kind, name string) {
@@ -236,11 +217,6 @@ func (a *agentRun) expire(kind testenv.Kind, name string) *agentRun {
 	a.stop()
 	a.env.expire(kind, name)
 	return a.env.start()
-}
-
-// pending waits until the mover pod has a status from which an agent reads these words.
-func (e *env) pending(name, description string) {
-	e.moverIs(name, func(pod *corev1.Pod) bool { return strings.Contains(objects.ReadPod(pod).Message, description) })
 }
 
 // holds keeps the pod of a mover when it has ended, so that whoever looks late sees how, until what it returns is called.

@@ -17,48 +17,24 @@ import (
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// TestMaintenanceWaitsForWhatTheClusterLetsInOnKubernetes has Kubernetes keep the pods of jobs out, as the first run of each repository
-// says in the history. The next one succeeds.
+// Kubernetes keeps the pods of jobs out, as the first run of each repository says in the history. The next one succeeds.
 func TestMaintenanceWaitsForWhatTheClusterLetsInOnKubernetes(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		config string
-		keep   func(*env)
-		lift   func(*env)
-		says   string
-	}{
-		"a quota": {keep: func(s *env) { s.quota("none") }, lift: (*env).lift, says: "exceeded quota: none"},
-		"a limit of containers": {
-			config: `"podResources":{"memoryLimit":"1Gi"}`,
-			keep:   func(s *env) { limits(corev1.LimitTypeContainer, corev1.ResourceMemory)(s) },
-			lift: func(s *env) {
-				require.NoError(s, s.Kube.CoreV1().LimitRanges(s.Namespace).Delete(s.soon(), "small", metav1.DeleteOptions{}))
-			},
-			says: "maximum memory usage per Container is 1Ki",
-		},
-		"Pod Security": {
-			keep: func(s *env) { secures("restricted")(s) }, lift: func(s *env) { s.secure("privileged") },
-			says: `violates PodSecurity "restricted:latest"`,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newEnv(t, time.Millisecond)
-			s.configureJobs(test.config)
-			test.keep(s)
-			name := s.repository()
-			r := s.start(maintains, func(options *agent.Options) { options.Maintenance.MinBackoff = time.Second })
-			first := s.maintained(name, ran(1)).Status.RecentMaintenance[0]
-			require.Equal(t, velerov1.BackupRepositoryMaintenanceFailed, first.Result)
-			require.Contains(t, first.Message, test.says)
-			s.says("MaintenanceFailed", test.says)
-			test.lift(s)
-			after := s.maintained(name, succeeded)
-			require.Empty(t, after.Status.Message)
-			s.says("MaintenanceSucceeded", "succeeded")
-			require.Equal(t, 1, r.metric("velero_repo_maintenance_success_total", "repository_name", name))
-			require.NotZero(t, r.metric("velero_repo_maintenance_failure_total", "repository_name", name))
-		})
-	}
+	const refused = "exceeded quota: none"
+	s := newEnv(t, time.Millisecond)
+	s.configureJobs("")
+	lift := quota(s)
+	name := s.repository()
+	r := s.start(maintains, func(options *agent.Options) { options.Maintenance.MinBackoff = time.Second })
+	first := s.maintained(name, ran(1)).Status.RecentMaintenance[0]
+	require.Equal(t, velerov1.BackupRepositoryMaintenanceFailed, first.Result)
+	require.Contains(t, first.Message, refused)
+	s.says("MaintenanceFailed", refused)
+	lift()
+	after := s.maintained(name, succeeded)
+	require.Empty(t, after.Status.Message)
+	s.says("MaintenanceSucceeded", "succeeded")
+	require.Equal(t, 1, r.metric("velero_repo_maintenance_success_total", "repository_name", name))
+	require.NotZero(t, r.metric("velero_repo_maintenance_failure_total", "repository_name", name))
 }
 
 // succeeded reports whether the last run of a repository did.
@@ -67,12 +43,7 @@ func succeeded(r *velerov1.BackupRepository) bool {
 	return len(runs) > 0 && runs[len(runs)-1].Result == velerov1.BackupRepositoryMaintenanceSucceeded
 }
 
-// lift takes the quota away.
-func (e *env) lift() {
-	require.NoError(e, e.Kube.CoreV1().ResourceQuotas(e.Namespace).Delete(e.soon(), "none", metav1.DeleteOptions{}))
-}
-
-// TestAJobWithoutAPodIsMadeAgainWithoutItsClass is W39: Velero's server would wait for such a job for ever.
+// TestAJobWithoutAPodIsMadeAgainWithoutItsClassOnKubernetes is W39: Velero's server would wait for such a job for ever.
 func TestAJobWithoutAPodIsMadeAgainWithoutItsClassOnKubernetes(t *testing.T) {
 	s := newEnv(t, time.Millisecond)
 	name := s.repository()
@@ -94,12 +65,12 @@ func TestTheBlockerOfAJobIsReportedOnKubernetes(t *testing.T) {
 	s := newEnv(t, time.Millisecond)
 	s.refusal = true
 	s.configureJobs(`"priorityClassName":"nowhere"`)
-	s.limit("none", "count/jobs.batch")
+	lift := s.limit("count/jobs.batch")
 	name := s.repository()
 	r := s.start(maintains)
 	s.says("MaintenanceSkipped", "exceeded quota: none")
 	require.Zero(t, r.metric("lateen_priority_class_fallbacks_total", "consumer", "maintenance-job"), "no job is without its class")
-	s.lift()
+	lift()
 	s.maintained(name, ran(1))
 	s.says("MaintenanceSucceeded", "succeeded")
 	require.Equal(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "maintenance-job"))

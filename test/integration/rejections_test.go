@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,7 +24,6 @@ import (
 
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
-	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -52,6 +50,7 @@ func rejections() map[string]rejection {
 		"a webhook for contents, for a while": {testenv.DataUpload, forAWhile(snapshots, "volumesnapshotcontents"), "not today"},
 		"a webhook that is down, for a while": {testenv.PodVolumeBackup, isDown, "failed calling webhook"},
 		"a policy, for a while":               {testenv.PodVolumeRestore, policy, "movers have to be small"},
+		"a quota, for a while":                {testenv.DataDownload, quota, "exceeded quota: none"},
 	}
 }
 
@@ -179,72 +178,21 @@ func policy(s *env) (remove func()) {
 	return s.removing(admission.ValidatingAdmissionPolicyBindings().Delete)
 }
 
-func TestAQuotaIsNoReasonToLeaveTheClassOutOnKubernetes(t *testing.T) {
-	t.Parallel()
-	tests := map[string]struct {
-		lifted bool
-		phase  testenv.Phase
-		reason string
-		says   string
-	}{
-		"until it is lifted":            {lifted: true, phase: testenv.Completed, reason: "completed"},
-		"when it is not lifted in time": {phase: testenv.Failed, reason: "prepare_timeout", says: "exceeded quota: none"},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			s := newEnv(t, 50*time.Millisecond)
-			class := s.class()
-			s.configure(`{"priorityClassName":"` + class + `"}`)
-			s.quota("none")
-			refused := make(chan struct{}, 1)
-			r := s.start(fixture.Through(noticing(http.StatusForbidden, refused)))
-			name := s.transfer()
-			s.await(refused, "a pod that is refused")
-			s.in(name, testenv.Accepted)
-			s.says("MoverCreateFailed", "exceeded quota: none")
-			if test.lifted {
-				require.NoError(t, s.Kube.CoreV1().ResourceQuotas(s.Namespace).Delete(s.soon(), "none", metav1.DeleteOptions{}))
-				require.Equal(t, class, s.moverIs(name, func(*corev1.Pod) bool { return true }).Spec.PriorityClassName)
-			} else {
-				s.expire(testenv.PodVolumeBackup, name) // observed in the next step of the agent that met the quota
-			}
-			ended := s.ends(name, test.phase)
-			require.Contains(t, ended.Status.Message, test.says)
-			r.finished(string(test.phase), test.reason)
-			require.Zero(t, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "rejected"))
-		})
-	}
-}
-
 // quota lets no pod into Velero's namespace.
-func (e *env) quota(name string) {
-	e.limit(name, corev1.ResourcePods)
+func quota(s *env) (lift func()) {
+	s.Helper()
+	return s.limit(corev1.ResourcePods)
 }
 
 // limit lets none of a resource into Velero's namespace.
-func (e *env) limit(name string, what corev1.ResourceName) {
-	quota := &corev1.ResourceQuota{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
+func (e *env) limit(what corev1.ResourceName) (lift func()) {
+	quotas := e.Kube.CoreV1().ResourceQuotas(e.Namespace)
+	_, err := quotas.Create(e.soon(), &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: "none"},
 		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{what: resource.MustParse("0")}},
-	}
-	_, err := e.Kube.CoreV1().ResourceQuotas(e.Namespace).Create(e.soon(), quota, metav1.CreateOptions{})
+	}, metav1.CreateOptions{})
 	require.NoError(e, err)
-}
-
-// noticing sends once the API server has refused a pod with that code.
-func noticing(code int, refused chan<- struct{}) func(http.RoundTripper) http.RoundTripper {
-	return func(next http.RoundTripper) http.RoundTripper {
-		return fixture.RoundTripper(func(request *http.Request) (*http.Response, error) {
-			response, err := next.RoundTrip(request)
-			if err == nil && request.Method == http.MethodPost && strings.HasSuffix(request.URL.Path, "/pods") && response.StatusCode == code {
-				select {
-				case refused <- struct{}{}:
-				default: // once is enough
-				}
-			}
-			return response, err
-		})
-	}
+	return func() { require.NoError(e, quotas.Delete(e.soon(), "none", metav1.DeleteOptions{})) }
 }
 
 // webhook is an admission webhook for what the agent of an environment's node creates.

@@ -16,14 +16,17 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files from what the package makes")
@@ -169,6 +172,24 @@ func render(t *testing.T, objects []runtime.Object) []byte {
 		documents = append(documents, document)
 	}
 	return bytes.Join(documents, []byte("---\n"))
+}
+
+func TestTheNetworkPolicySelectsTheAgentsAlone(t *testing.T) {
+	agents, selected := map[string]string{}, labels.Nothing()
+	for _, object := range deploy.Objects(deploy.Options{Namespace: "velero"}) {
+		switch object := object.(type) {
+		case *appsv1.DaemonSet:
+			agents = object.Spec.Template.Labels
+		case *networkingv1.NetworkPolicy:
+			selected = labels.SelectorFromSet(object.Spec.PodSelector.MatchLabels)
+		}
+	}
+	require.True(t, selected.Matches(labels.Set(agents)))
+	require.False(t, selected.Matches(labels.Set(objects.OwnerLabels("uid", "node-1"))), "movers")
+	server := deploy.Server(deploy.Velero{Namespace: "velero", Image: deploy.VeleroImage})
+	deployment, ok := server[len(server)-1].(*appsv1.Deployment)
+	require.True(t, ok)
+	require.False(t, selected.Matches(labels.Set(deployment.Spec.Template.Labels)), "Velero's server")
 }
 
 // Helm reads no file outside of the chart. So it has copies of what it shares with kustomize and with deploy/monitoring.

@@ -133,23 +133,3 @@ func registerNode(ctx context.Context, t *testing.T, bare *cluster.Cluster) {
 	require.NoError(t, err)
 	t.Cleanup(kubelet.Stop)
 }
-
-func TestCheckLooksUpWhatIsNamedInTheCluster(t *testing.T) {
-	s := newEnv(t, 0)
-	s.configure(`{"priorityClassName": "class-that-is-not-there", "loadConcurrency": {"globalConfig": 3}}`)
-	binary, err := cluster.FindBinary("lateen")
-	require.NoError(t, err)
-	command := exec.CommandContext(s.soon(), binary, "check", "--kubeconfig="+s.kubeconfig(s.Plane.Admin()),
-		"--namespace="+s.Namespace, "--node-agent-configmap="+fixture.ConfigMap, "--node="+s.node.Name())
-	reported, err := command.Output()
-	require.Error(t, err)
-	require.Equal(t, 1, command.ProcessState.ExitCode(), "%s", reported)
-	for _, description := range []string{
-		"node-agent: ConfigMap " + s.Namespace + "/" + fixture.ConfigMap, `PriorityClass "class-that-is-not-there" does not exist`,
-		"Concurrent movers on the node: 3\n",
-		"repo-maintenance-job: neither the agents nor Velero's server set",
-	} {
-		require.Contains(t, string(reported), description)
-	}
-	require.NotContains(t, string(reported), "priorityClassName: class-that-is-not-there", "it is not in effect")
-}

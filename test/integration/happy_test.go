@@ -212,11 +212,11 @@ func (e *env) expire(kind testenv.Kind, name string) {
 
 // expire backdates an accepted transfer and replaces the agent. The next one lists all objects before its first step, so
 // it has observed whatever the test has.
-func (a *agentRun) expire(kind testenv.Kind, name string) *agentRun {
+func (a *agentRun) expire(kind testenv.Kind, name string) {
 	a.env.Helper()
 	a.stop()
 	a.env.expire(kind, name)
-	return a.env.start()
+	a.env.start()
 }
 
 // holds keeps the pod of a mover when it has ended, so that whoever looks late sees how, until what it returns is called.

@@ -47,7 +47,8 @@ func (w *worker) revive(string) error {
 	if err := os.MkdirAll(o.dir, 0o755); err != nil {
 		return err
 	}
-	server := "https://" + nodeAddress + w.machine.outsidePort()
+	host := w.machine.plane.Admin().Host
+	server := "https://" + nodeAddress + host[strings.LastIndex(host, ":"):]
 	if err := w.machine.identify(server, o, workerName); err != nil {
 		return err
 	}
@@ -138,12 +139,6 @@ func (w *worker) eachHierarchy(act func(hierarchy) error) error {
 		err = errors.Join(err, act(h))
 	}
 	return err
-}
-
-// outsidePort is that of the API server, with its colon.
-func (m *machine) outsidePort() string {
-	host := m.plane.Admin().Host
-	return host[strings.LastIndex(host, ":"):]
 }
 
 // workerNode is the worker from within.

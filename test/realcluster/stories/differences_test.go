@@ -45,14 +45,10 @@ func plays() []play {
 		}
 	}
 	return []play{
-		{name: "succeeds", release: true, end: node.Result{Message: "all is well"}},
-		{name: "fails", release: true, end: node.Result{ExitCode: 1, Message: "out of luck"}},
 		{name: "fails-silently", release: true, end: node.Result{ExitCode: 3}},
 		{name: "says-too-much", release: true, end: node.Result{ExitCode: 1, Message: strings.Repeat("0123456789", 500)}},
 		{name: "deleted", act: remove("deleted", metav1.DeleteOptions{}), change: func(pod *corev1.Pod) { pod.Spec.TerminationGracePeriodSeconds = seconds(1) }},
-		{name: "deleted-gently", traps: true, act: remove("deleted-gently", metav1.DeleteOptions{})},
 		{name: "deleted-by-force", act: remove("deleted-by-force", metav1.DeleteOptions{GracePeriodSeconds: seconds(0)})},
-		{name: "evicted", traps: true, act: evict("evicted")},
 		{
 			name: "without-image", until: "InvalidImageName", act: remove("without-image", metav1.DeleteOptions{}),
 			change: func(pod *corev1.Pod) { pod.Spec.Containers[0].Image = "INVALID::image" },

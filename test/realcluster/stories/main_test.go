@@ -99,18 +99,6 @@ func feed(t *testing.T, input, program string, args ...string) string {
 	return strings.TrimSpace(string(output))
 }
 
-// complaints is what a program that must succeed prints besides its output, such as warnings.
-func complaints(t *testing.T, program string, args ...string) string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	running := command(ctx, program, args...)
-	var said bytes.Buffer
-	running.Stderr = &said
-	require.NoError(t, running.Run(), "%s %s\n%s", program, strings.Join(args, " "), said.String())
-	return said.String()
-}
-
 func kubectl(t *testing.T, args ...string) string {
 	t.Helper()
 	return run(t, "kubectl", args...)

@@ -2,16 +2,32 @@
 package monitoring
 
 import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/cluster/process"
+	"github.com/lateen-project/lateen/test/fixture"
+	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // manifests are what the tests are about, and the data with which promtool tries it.
@@ -107,4 +123,199 @@ func TestKubectlBuildsTheKustomization(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[string]int{"ConfigMap": 1, "PodMonitor": 1, "PrometheusRule": 1}, kinds)
+}
+
+// always are panels that have data when agents have moved data.
+func always() []string {
+	return []string{
+		"Agents", "Coordinators", "Active transfers", "Transfers by phase", "Longest time in a phase", "Transfers finished per hour",
+		"Bytes moved", "Time in a phase, 95th percentile", "Slots in use by node", "Queue", "Priority classes",
+		"Time since the last successful maintenance", "Memory of the agents", "Requests to the API server", "Different configurations",
+	}
+}
+
+// A panel of a moment has data only if Prometheus has scraped an agent in that moment, which a loaded machine may delay to a later round.
+// Prometheus evaluates the rules with the series of the agents, too.
+func TestTheDashboardShowsTransfers(t *testing.T) {
+	e := newEnv(t)
+	p := startPrometheus(t, e.agents)
+	began, deadline := time.Now(), soon(t)
+	for round := 0; ; round++ {
+		e.round(t, round)
+		empty := p.withoutData(t, began)
+		if len(empty) == 0 {
+			break
+		}
+		require.NoError(t, deadline.Err(), "panels have no data after %d rounds: %v", round+1, empty)
+	}
+	p.requireRules(t)
+}
+
+// env is Velero on two nodes with agents that are programs, and a pod with a volume on each node.
+type env struct {
+	*fixture.Env
+	agents  []*fixture.Program
+	sources []*corev1.Pod
+}
+
+// soon bounds one wait.
+var soon = fixture.Soon
+
+func newEnv(t *testing.T) *env {
+	t.Helper()
+	plane, err := cluster.Start(soon(t), cluster.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, plane.Stop()) })
+	require.NoError(t, testenv.InstallCRDs(soon(t), plane.Admin()))
+	options := fixture.Options{
+		Config: `{"priorityClassName":"backup-low","loadConcurrency":{"globalConfig":2,"prepareQueueLength":6}}`,
+		Takes:  3 * time.Second, Nodes: []node.Options{{Name: "worker-1"}, {Name: "worker-2"}},
+	}
+	options.NodeLabels = map[string]string{"dashboard": "yes"}
+	e := &env{}
+	e.Env, err = fixture.New(soon(t), plane, t.TempDir(), options)
+	t.Cleanup(func() { require.NoError(t, e.Close()) })
+	require.NoError(t, err)
+	e.Movers.Bytes, e.Movers.Reports = 64<<20, 3
+	require.NoError(t, e.PriorityClass(soon(t), "backup-low", 10))
+	repository := &velerov1.BackupRepository{ObjectMeta: metav1.ObjectMeta{Name: "app-default-kopia", Namespace: e.Namespace}}
+	repository.Spec = velerov1.BackupRepositorySpec{
+		VolumeNamespace: "app", BackupStorageLocation: "default", RepositoryType: "kopia", MaintenanceFrequency: metav1.Duration{Duration: time.Hour},
+	}
+	repository.Status.Phase = velerov1.BackupRepositoryPhaseReady
+	repository.Status.LastMaintenanceTime = new(metav1.NewTime(time.Now().Add(-20 * time.Minute)))
+	_, err = e.Repositories().Create(soon(t), repository, metav1.CreateOptions{})
+	require.NoError(t, err)
+	for _, on := range e.Nodes {
+		agent, err := e.Program(soon(t), on)
+		require.NoError(t, err)
+		e.agents = append(e.agents, agent)
+		source, err := e.Source(soon(t), "app-"+on.Name(), on)
+		require.NoError(t, err)
+		e.sources = append(e.sources, source)
+	}
+	return e
+}
+
+// round backs up each volume four times, and cancels one of the backups.
+func (e *env) round(t *testing.T, number int) {
+	t.Helper()
+	backup, err := e.Backup(soon(t), fmt.Sprintf("nightly-%d", number))
+	require.NoError(t, err)
+	var names []string
+	for range 4 {
+		for _, source := range e.sources {
+			created, err := e.PodVolumeBackup(soon(t), backup, source, "data")
+			require.NoError(t, err)
+			names = append(names, created.Name)
+		}
+	}
+	transfers := e.Transfers(testenv.PodVolumeBackup)
+	require.NoError(t, transfers.Cancel(soon(t), names[len(names)-1]))
+	for _, name := range names {
+		_, err := transfers.Wait(soon(t), name, testenv.Settled)
+		require.NoError(t, err)
+	}
+}
+
+// prometheus scrapes agents and evaluates the rules.
+type prometheus struct{ url string }
+
+// startPrometheus runs Prometheus with agents as targets, as the PodMonitor has them, until the end of the test.
+func startPrometheus(t *testing.T, agents []*fixture.Program) prometheus {
+	t.Helper()
+	var addresses []string
+	for _, each := range agents {
+		addresses = append(addresses, each.Address())
+	}
+	dir := t.TempDir()
+	text, err := yaml.Marshal(map[string]any{
+		"global":     map[string]string{"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+		"rule_files": []string{readRules(t).write(t, dir)},
+		"scrape_configs": []any{map[string]any{
+			"job_name":       "velero/lateen",
+			"static_configs": []any{map[string]any{"targets": addresses, "labels": map[string]string{"namespace": "velero"}}},
+		}},
+	})
+	require.NoError(t, err)
+	config := filepath.Join(dir, "prometheus.yaml")
+	require.NoError(t, os.WriteFile(config, text, 0o600))
+	binary, err := cluster.FindBinary("prometheus")
+	require.NoError(t, err)
+	command := exec.Command(binary, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address=127.0.0.1:0")
+	log, err := command.StderrPipe()
+	require.NoError(t, err)
+	started, err := process.Start(command)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, started.Kill()) })
+	listens := regexp.MustCompile(`msg="Listening on" address=(\S+)`)
+	for lines := bufio.NewScanner(log); lines.Scan(); {
+		if found := listens.FindStringSubmatch(lines.Text()); found != nil {
+			go func() { _, _ = io.Copy(io.Discard, log) }()
+			return prometheus{"http://" + found[1]}
+		}
+		t.Log(lines.Text())
+	}
+	require.Fail(t, "Prometheus does not listen")
+	return prometheus{}
+}
+
+// get asks Prometheus's HTTP API.
+func (p prometheus) get(t *testing.T, path string, answer any) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(soon(t), http.MethodGet, p.url+path, nil)
+	require.NoError(t, err)
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, response.StatusCode, "%s: %s", path, text)
+	require.NoError(t, json.Unmarshal(text, answer))
+}
+
+// withoutData returns the panels that always have data, and have had none since the beginning. It queries each panel.
+func (p prometheus) withoutData(t *testing.T, began time.Time) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(manifests, "lateen.json"))
+	require.NoError(t, err)
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &dashboard))
+	variables := strings.NewReplacer("$namespace", "velero", "$__rate_interval", "10s")
+	titles := always()
+	for _, panel := range dashboard.Panels {
+		for _, target := range panel.Targets {
+			var answer struct{ Data struct{ Result []any } }
+			p.get(t, fmt.Sprintf("/api/v1/query_range?query=%s&start=%d&end=%d&step=2",
+				url.QueryEscape(variables.Replace(target.Expr)), began.Unix(), time.Now().Unix()), &answer)
+			if len(answer.Data.Result) > 0 {
+				titles = slices.DeleteFunc(titles, func(title string) bool { return title == panel.Title })
+			}
+		}
+	}
+	return titles
+}
+
+// requireRules shows that Prometheus can evaluate every rule with what a real agent has.
+func (p prometheus) requireRules(t *testing.T) {
+	t.Helper()
+	var answer struct {
+		Data struct {
+			Groups []struct {
+				Rules []struct{ Name, Health, LastError string }
+			}
+		}
+	}
+	p.get(t, "/api/v1/rules", &answer)
+	require.Len(t, answer.Data.Groups, len(readRules(t).Groups))
+	for _, group := range answer.Data.Groups {
+		for _, rule := range group.Rules {
+			require.Equal(t, "ok", rule.Health, "%s: %s", rule.Name, rule.LastError)
+		}
+	}
 }

@@ -19,6 +19,8 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
+	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -155,5 +157,146 @@ func TestDocumentationNamesTheFieldsAndTheReasons(t *testing.T) {
 	}
 	for _, word := range description {
 		require.Contains(t, documentation(t), "`"+word+"`")
+	}
+}
+
+// evicted returns the cluster of the timeline in docs/command-line.md: a mover was evicted, and its replacement has no
+// slot.
+func evicted() *fixture {
+	s := cluster(2, `{"loadConcurrency": {"globalConfig": 1}}`)
+	s.mover(s.backup("nightly-9dq4c", "node-2", 5*time.Minute, inProgress(40*time.Second, 812*mib, 0)), "node-2")
+	backup := s.backup("nightly-f2wtz", "node-2", 4*time.Minute, inPhase(velerov1.PodVolumeBackupPhasePrepared, time.Minute), func(b *velerov1.PodVolumeBackup) {
+		b.Labels = map[string]string{velerov1.BackupNameLabel: "nightly"}
+		b.Annotations = map[string]string{api.AnnotationRestarts: "1"}
+		b.Status.Message = "mover was evicted: The node was low on resource: memory."
+	})
+	mover := s.mover(backup, "node-2")
+	mover.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: ago(55 * time.Second)}}
+	s.event("PodVolumeBackup", backup, corev1.EventTypeWarning, "MoverRestarted", "mover was evicted: The node was low on resource: memory.; restart 1 of 3", time.Minute)
+	s.event("Pod", mover, corev1.EventTypeNormal, "Scheduled", "Successfully assigned velero/nightly-f2wtz to node-2", 55*time.Second)
+	s.event("Pod", mover, corev1.EventTypeNormal, "Data-Path-Progress", `{"totalBytes":1000,"doneBytes":500}`, 3*time.Minute)
+	return s
+}
+
+// failing returns a transfer that failed with this reason and message.
+func failing(reason transfer.Reason, message string) *fixture {
+	s := cluster(1, `{}`)
+	failed := s.backup("failed", "node-1", 2*time.Hour, inPhase(velerov1.PodVolumeBackupPhaseFailed, 31*time.Minute), func(b *velerov1.PodVolumeBackup) {
+		b.Status.CompletionTimestamp, b.Status.Message = past(time.Minute), message
+		transfer.SetFailure(b, reason)
+		if reason == transfer.ReasonMoverLost {
+			b.Annotations[api.AnnotationRestarts] = "3"
+		}
+	})
+	s.event("PodVolumeBackup", failed, corev1.EventTypeWarning, "Failed", message, time.Minute)
+	s.event("PodVolumeBackup", failed, corev1.EventTypeWarning, "MoverLog", "Last lines of the mover log: level=error msg=\"no space left\"\nlevel=info msg=bye", time.Minute)
+	return s
+}
+
+func TestTimelinesMatchTheGoldenFiles(t *testing.T) {
+	image := starting()
+	delivering := ending()
+	repaired := busyCluster()
+	repaired.add(&velerov1.BackupStorageLocation{ObjectMeta: meta("velero", "default", time.Hour)})
+	for name, test := range map[string]struct {
+		fixture *fixture
+		of      string
+	}{
+		"timeline of a wait for a slot":         {evicted(), "pvb/nightly-f2wtz"},
+		"timeline of a mover that moves":        {busyCluster(), "podvolumebackup/nightly-x7k2p"},
+		"timeline of a pod without a node":      {busyCluster(), "pvb/nightly-hb6rk"},
+		"timeline of a snapshot":                {busyCluster(), "dataupload/nightly-pgdata-tc5vn"},
+		"timeline of an image":                  {busyCluster(), "datauploads.velero.io/nightly-images-m8sgl"},
+		"timeline of a queue":                   {busyCluster(), "pvb/nightly-qj7xd"},
+		"timeline of a mount":                   {image, "pvb/no-mount"},
+		"timeline of a refusal":                 {image, "pvb/no-quota"},
+		"timeline of a volume":                  {image, "du/no-volume"},
+		"timeline of a missing pod":             {restores(), "podvolumerestores/to-a-pod-that-is-gone"},
+		"timeline of a missing consumer":        {restores(), "dd/to-a-claim-without-a-pod"},
+		"timeline of an absent agent":           {unattended(), "pvb/of-a-node-without-an-agent"},
+		"timeline of an absent coordinator":     {unattended(), "dd/of-no-node"},
+		"timeline of a delivery":                {delivering, "dd/to-deliver"},
+		"timeline of a clean-up":                {delivering, "du/whose-snapshot-is-held"},
+		"timeline of a cancel":                  {delivering, "pvb/to-cancel"},
+		"timeline of a terminating mover":       {delivering, "pvb/terminating"},
+		"timeline of an empty volume":           {delivering, "du/empty"},
+		"timeline of another data mover":        {delivering, "dd/of-another-data-mover"},
+		"timeline of a failure":                 {failing(transfer.ReasonPrepareTimeout, "not prepared within 30m0s: mover pod is not scheduled: Unschedulable: 0/1 nodes are available: 1 Insufficient cpu."), "pvb/failed"},
+		"timeline of a failure without memory":  {failing(transfer.ReasonMoverFailed, "data path backup failed: mover left no message (exit code 137, out of memory (OOMKilled))"), "pvb/failed"},
+		"timeline of a refused uploader":        {failing(transfer.ReasonUnsupported, "uploader restic is not supported by Lateen; run it with Velero's node-agent"), "pvb/failed"},
+		"timeline of a mover that was given up": {failing(transfer.ReasonMoverLost, "mover was preempted: by pod app/web; given up after 3 restarts"), "pvb/failed"},
+		"timeline of a repository":              {repaired, "br/shop-default-kopia"},
+		"timeline of a job":                     {missingClass(), "backuprepositories/app-default-kopia"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			of, err := diagnose.ParseReference(test.of)
+			require.NoError(t, err)
+			timeline, err := diagnose.Gather("velero", now, *test.fixture, nil).Timeline(of)
+			require.NoError(t, err)
+			var reported bytes.Buffer
+			require.NoError(t, timeline.Write(&reported))
+			fits(t, reported.String())
+			golden(t, name+".txt", reported.Bytes())
+			plain, err := json.Marshal(timeline)
+			require.NoError(t, err)
+			require.NotContains(t, string(plain), "null", "null and an empty list would differ for programs")
+		})
+	}
+}
+
+func TestExplainOfAMissingObjectNamesSimilarOnes(t *testing.T) {
+	var known []string
+	for _, kind := range api.Kinds() {
+		known = append(known, kind.Name+" ("+kind.ShortName+")")
+	}
+	for name, test := range map[string]struct {
+		of         string
+		unreadable []view.Unreadable
+		want       string
+	}{
+		"a misspelled name":            {of: "pvb/nightly-x7k2q", want: "PodVolumeBackup nightly-x7k2q does not exist in namespace velero; similar names: podvolumebackup/nightly-x7k2p, podvolumebackup/nightly-"},
+		"a wrong kind":                 {of: "pvb/nightly-pgdata-tc5vn", want: "; similar names: dataupload/nightly-pgdata-tc5vn"},
+		"a name without similar names": {of: "dd/wholly-different", want: "does not exist in namespace velero; found 0 objects of that kind and no similar name"},
+		"a repository":                 {of: "br/shop-default", want: "similar names: backuprepository/shop-default-kopia"},
+		"an unreadable kind":           {of: "dd/some", want: "find DataDownload velero/some: you may not read them", unreadable: []view.Unreadable{{Resource: "datadownloads.velero.io", Namespace: "velero", Message: "you may not read them"}}},
+		"unreadable repositories":      {of: "br/some", want: "find BackupRepository velero/some: no", unreadable: []view.Unreadable{{Resource: "backuprepositories.velero.io", Namespace: "velero", Message: "no"}}},
+		"an unknown kind":              {of: "pod/nightly", want: `kind "pod" is unknown: use ` + strings.Join(known, ", ") + ", backuprepository (br)"},
+		"a name without a kind":        {of: "nightly", want: "is not KIND/NAME: use a form such as"},
+		"a kind without a name":        {of: "pvb/", want: "is not KIND/NAME: use a form such as"},
+		"a name with a slash":          {of: "pvb/velero/nightly", want: "is not KIND/NAME: use a form such as"},
+		"a prefix of a name":           {of: "du/nightly-pgdata", want: "similar names: dataupload/nightly-pgdata-tc5vn"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			of, err := diagnose.ParseReference(test.of)
+			if err == nil {
+				_, err = diagnose.Gather("velero", now, *busyCluster(), test.unreadable).Timeline(of)
+			}
+			require.ErrorContains(t, err, test.want)
+		})
+	}
+}
+
+func TestRemediesFollowTheReasonAndNotTheMessage(t *testing.T) {
+	remedies := map[string]bool{}
+	for _, reason := range []transfer.Reason{
+		transfer.ReasonUnsupported, transfer.ReasonMoverLost, transfer.ReasonUnconfirmed, transfer.ReasonRebindFailed, transfer.ReasonSourceGone, "",
+	} {
+		timeline, err := diagnose.Gather("velero", now, *failing(reason, "is not supported by Lateen; given up after 3 restarts; it is kept"), nil).
+			Timeline(diagnose.Reference{Kind: "PodVolumeBackup", Name: "failed"})
+		require.NoError(t, err)
+		require.False(t, remedies[timeline.Remedy], "%s has the remedy of another reason", reason)
+		remedies[timeline.Remedy] = true
+	}
+}
+
+// TestTheRemedyOfAWaitingContainerFollowsItsReason has a message that names an image in passing.
+func TestTheRemedyOfAWaitingContainerFollowsItsReason(t *testing.T) {
+	for reason, image := range map[string]bool{"ErrImagePull": true, "ImagePullBackOff": true, "CreateContainerConfigError": false} {
+		s := cluster(1, `{}`)
+		s.mover(s.backup("nightly", "node-1", time.Minute, inPhase(velerov1.PodVolumeBackupPhaseAccepted, time.Minute)), "node-1",
+			stuck(reason, `secret "ImageBucket" not found`))
+		timeline, err := diagnose.Gather("velero", now, *s, nil).Timeline(diagnose.Reference{Kind: "PodVolumeBackup", Name: "nightly"})
+		require.NoError(t, err)
+		require.Equal(t, image, strings.Contains(timeline.Remedy, "pull the image"), "%s: %s", reason, timeline.Remedy)
 	}
 }

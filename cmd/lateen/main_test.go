@@ -1,0 +1,169 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lateen-project/lateen/cmd/lateen/cli"
+	"github.com/lateen-project/lateen/exposer/api"
+)
+
+// run runs the program without a cluster. It returns what it prints and its error.
+func run(t *testing.T, stdin string, arguments ...string) (printed string, err error) {
+	t.Helper()
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	root := newRoot()
+	var out bytes.Buffer
+	root.SetIn(strings.NewReader(stdin))
+	root.SetOut(&out)
+	root.SetArgs(arguments)
+	err = root.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+func TestCheckOfFiles(t *testing.T) {
+	corpus := func(name string) string { return filepath.Join("config", "testdata", "corpus", name) }
+	mebibyte := `{"podLabels": {"team": "storage"}` + strings.Repeat(`, "unknown field": {"a": [1, 2, 3]}`, 1<<15) + "}"
+	for name, test := range map[string]struct {
+		stdin     string
+		arguments []string
+		code      int
+		message   string // on standard output
+		fails     string // in the error
+	}{
+		"a good file":                          {arguments: []string{"-f", corpus("good-every-field.yaml")}, message: "No problems."},
+		"one problem":                          {arguments: []string{"-f", corpus("type-flag-as-number.json")}, code: 1, message: "got a number, want true or false", fails: "1 problem"},
+		"several problems":                     {arguments: []string{"-f", corpus("type-number-as-string.json")}, code: 1, message: "2. loadConcurrency.prepareQueueLength, line 4", fails: "2 problems"},
+		"JSON":                                 {arguments: []string{"-f", corpus("type-flag-as-number.json"), "-o", "json"}, code: 1, message: `"reason": "wrong_type"`, fails: "1 problem"},
+		"YAML":                                 {stdin: "{}", arguments: []string{"-f", "-", "-o", "yaml"}, message: "configMaps:\n- inEffect:\n    loadConcurrency:\n      globalConfig: 1\n"},
+		"another format":                       {stdin: "{}", arguments: []string{"-f", "-", "-o", "wide"}, code: 2, fails: `invalid argument "wide" for "-o, --output" flag: use json or yaml`},
+		"standard input":                       {stdin: "{}", arguments: []string{"-f", "-"}, message: "node-agent: standard input"},
+		"a mebibyte":                           {stdin: mebibyte, arguments: []string{"-f", "-"}, code: 1, message: "team: storage", fails: "10 problems"},
+		"settings of repositories":             {stdin: `{"cacheLimitMB": 1}`, arguments: []string{"-f", "-", "--as=backup-repository"}, message: "cacheLimitMB: 1\n"},
+		"no cluster":                           {code: 2, fails: "find the cluster"},
+		"a file, of which names are looked up": {stdin: "{}", arguments: []string{"-f", "-", "--node=n"}, code: 2, fails: "find the cluster"},
+		"no such file":                         {arguments: []string{"-f", "/nonexistent"}, code: 2, fails: "/nonexistent"},
+		"a file of something else":             {stdin: "kind: Secret", arguments: []string{"-f", "-"}, code: 2, fails: "no ConfigMap, only Secret"},
+		"a kind that is unknown":               {stdin: "{}", arguments: []string{"-f", "-", "--as=x"}, code: 2, fails: `--as "x" is unknown: use node-agent, backup-repository or repo-maintenance-job`},
+		"a kind without a file":                {arguments: []string{"--as=node-agent"}, code: 2, fails: "name one with -f"},
+		"a file and a name":                    {arguments: []string{"-f", "-", "--node-agent-configmap=x"}, code: 2, fails: "remove -f"},
+		"a flag that is unknown":               {arguments: []string{"--nodes=x"}, code: 2, fails: "unknown flag"},
+		"an argument":                          {arguments: []string{"config.json"}, code: 2, fails: "config.json"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reported, err := run(t, test.stdin, append([]string{"check"}, test.arguments...)...)
+			require.Contains(t, reported, test.message)
+			if test.code == 0 {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, test.fails)
+			require.Equal(t, test.code, cli.ExitCode(err))
+		})
+	}
+}
+
+func TestErrorsOfTheCommandLine(t *testing.T) {
+	adopt := func(arguments ...string) []string { return append([]string{"adopt", "--lateen-image=a"}, arguments...) }
+	install := func(arguments ...string) []string {
+		return append([]string{"install", "--lateen-image=a", "--provider=aws", "--bucket=b", "--plugins=p", "--no-secret"}, arguments...)
+	}
+	for name, test := range map[string]struct {
+		arguments []string
+		message   string
+	}{
+		"a status without a cluster":       {[]string{"status"}, "find the cluster"},
+		"a status in another format":       {[]string{"status", "-o", "table"}, `invalid argument "table" for "-o, --output" flag: use json or yaml`},
+		"an explanation in another format": {[]string{"explain", "pvb/nightly", "-o", "wide"}, `invalid argument "wide" for "-o, --output" flag: use json or yaml`},
+		"a version in another format":      {[]string{"version", "--client", "-o", "table"}, `invalid argument "table" for "-o, --output" flag: use json or yaml`},
+		"a context that does not exist":    {[]string{"status", "--context", "elsewhere"}, `context "elsewhere" does not exist`},
+		"a context as Velero names it":     {[]string{"status", "--kubecontext", "elsewhere"}, `context "elsewhere" does not exist`},
+		"an agent's argument":              {[]string{"node-agent", "serve"}, `invalid argument "serve"`},
+		"Velero's arguments of an agent":   {[]string{"node-agent", "server", "--node-agent-configmap=a", "--metrics-address=x"}, "NODE_NAME is not set"},
+		"a status of something":            {[]string{"status", "pvb/nightly"}, "unknown command"},
+		"an explanation without a cluster": {[]string{"explain", "pvb/nightly"}, "find the cluster"},
+		"an explanation of nothing":        {[]string{"explain"}, "accepts 1 arg(s), received 0"},
+		"an explanation without a kind":    {[]string{"explain", "nightly"}, "is not KIND/NAME: use a form such as pvb/nightly-x7k2p"},
+		"an explanation of a pod":          {[]string{"explain", "pod/nightly"}, `kind "pod" is unknown`},
+		"Secrets for unrestricted movers":  {adopt("--mover-secrets=bucket"), "add --restrict-movers"},
+		"an unknown policy":                {adopt("--pod-policy=all"), "use restricted or privileged"},
+		"copies from nowhere":              {adopt("--copy-secrets=key"), "--copy-from is missing"},
+		"objects that are not printed":     {adopt("-o=json"), "add --dry-run"},
+		"an adoption in another format":    {adopt("-o=table", "--dry-run"), `invalid argument "table" for "-o, --output" flag: use json or yaml`},
+		"an undo that restricts":           {[]string{"adopt", "--undo", "--restrict-movers"}, "remove --restrict-movers, --mover-secrets and --pod-policy"},
+		"an undo with copies":              {[]string{"adopt", "--undo", "--copy-from=apps"}, "--undo removes all RBAC rules for copies"},
+		"two intervals of maintenance":     {install("--repo-maintenance-frequency=2h", "--default-repo-maintain-frequency=1h"), "remove one"},
+		"maintenance without agents":       {install("--repo-maintenance-frequency=2h", "--use-node-agent=false"), "remove --use-node-agent=false"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := run(t, "", test.arguments...)
+			require.ErrorContains(t, err, test.message)
+			require.Equal(t, 1, cli.ExitCode(err))
+		})
+	}
+}
+
+// output returns what the program prints without a cluster.
+func output(t *testing.T, arguments ...string) string {
+	t.Helper()
+	printed, err := run(t, "", arguments...)
+	require.NoError(t, err)
+	return printed
+}
+
+func TestTheVersionOfTheClientNeedsNoCluster(t *testing.T) {
+	require.Equal(t, "Client: unknown\n", output(t, "version", "--client"))
+	require.JSONEq(t, `{"client":"unknown","agents":[]}`, output(t, "version", "--client", "-o", "json"))
+	require.Equal(t, "agents: []\nclient: unknown\n", output(t, "version", "--client", "-o", "yaml"))
+}
+
+func TestTheVersionOfTheClientIsPrintedWithoutACluster(t *testing.T) {
+	for format, want := range map[string]string{"": "Client: unknown\n", "yaml": "agents: []\nclient: unknown\n"} {
+		printed, err := run(t, "", "version", "-o", format)
+		require.ErrorContains(t, err, "there is no kubeconfig; set KUBECONFIG or --kubeconfig")
+		require.Equal(t, want, printed)
+	}
+}
+
+func TestASimilarCommandIsSuggested(t *testing.T) {
+	_, err := run(t, "", "chek")
+	require.EqualError(t, err, "unknown command \"chek\" for \"lateen\"\n\nDid you mean this?\n\tcheck\n")
+}
+
+func TestEveryCommandHasTwoExamplesWithItsFlags(t *testing.T) {
+	for _, command := range newRoot().Commands() {
+		examples := strings.Split(strings.ReplaceAll(command.Example, "\\\n", ""), "\n")
+		require.GreaterOrEqual(t, len(examples), 2, command.Name())
+		for _, example := range examples {
+			_, args, found := strings.Cut(example, "lateen "+command.Name())
+			require.True(t, found, example)
+			require.NoError(t, command.ParseFlags(strings.Fields(args)), example)
+		}
+	}
+}
+
+func TestContextsAreCompleted(t *testing.T) {
+	kubeconfig := filepath.Join(t.TempDir(), "config")
+	require.NoError(t, os.WriteFile(kubeconfig, []byte("contexts: [{name: production}, {name: lab}]"), 0o600))
+	require.True(t, strings.HasPrefix(output(t, cobra.ShellCompRequestCmd, "status", "--kubeconfig="+kubeconfig, "--context", ""), "lab\nproduction\n"))
+	require.True(t, strings.HasPrefix(output(t, cobra.ShellCompRequestCmd, "status", "-o", ""), "json\nyaml\n"))
+	var kinds string
+	for _, kind := range api.Kinds() {
+		kinds += kind.ShortName + "/\n"
+	}
+	require.True(t, strings.HasPrefix(output(t, cobra.ShellCompRequestCmd, "explain", ""), kinds+"br/\n"))
+}
+
+func TestTheNameOfTheProgramIsThatOfTheKubectlPlugin(t *testing.T) {
+	before := os.Args[0]
+	t.Cleanup(func() { os.Args[0] = before })
+	os.Args[0] = "/usr/local/bin/kubectl-lateen"
+	require.Contains(t, output(t, "status", "--help"), "\n  kubectl lateen status [flags]\n")
+}

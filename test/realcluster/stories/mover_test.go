@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
-	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 func TestAMoverThatADrainEvictsStartsAgain(t *testing.T) {
@@ -160,37 +159,6 @@ func TestAVolumeThatOneNodeReachesIsMovedThere(t *testing.T) {
 	require.Equal(t, "worker", get(t, "{.items[*].status.node}", "datadownloads", "--namespace=velero", "--selector=velero.io/restore-name=pinned"))
 	require.Equal(t, before, a.prints())
 	noMoverLeft(t)
-}
-
-const urgentManifest = `
-apiVersion: v1
-kind: Pod
-metadata: {name: urgent, namespace: default}
-spec:
-  priorityClassName: system-cluster-critical
-  terminationGracePeriodSeconds: 0
-  containers:
-  - name: urgent
-    image: localhost/tools:v1
-    command: [/bin/sh, -c, "sleep 1000000"]
-    resources: {requests: {memory: "%d"}}
-`
-
-// The scheduler itself preempts: what the node has does not suffice for the mover and the urgent pod.
-func TestAMoverThatThePrioritiesPreemptStartsAgain(t *testing.T) {
-	kubectl(t, "create", "priorityclass", "velero-low", "--value=-100")
-	t.Cleanup(func() { kubectl(t, "delete", "priorityclass", "velero-low") })
-	configure(t, `{"priorityClassName":"velero-low","podResources":{"memoryRequest":"4Gi"}}`)
-	h := hold(t, newClaimApp(t, "preempted"), "preempted")
-	allocatable := resource.MustParse(get(t, "{.status.allocatable.memory}", "node", "node"))
-	t.Cleanup(func() { kubectl(t, "delete", "pod", "urgent", "--namespace=default", "--ignore-not-found") })
-	feed(t, fmt.Sprintf(urgentManifest, allocatable.Value()-2<<30), "kubectl", "apply", "-f", "-")
-	wait(t, "condition=Ready", "pod/urgent", "--namespace=default")
-	until(t, "{.metadata.uid} {.status.phase}", func(line string) bool { return line != h.uid+" Running" && line != h.uid+" Pending" },
-		"pods", "--field-selector=metadata.name="+h.mover)
-	kubectl(t, "delete", "pod", "urgent", "--namespace=default")
-	h.restarted(t)
-	h.ends(t)
 }
 
 // A mover that needs more than its limit would need it again: its backup fails, and the message names the limit.

@@ -96,7 +96,7 @@ const randomTest = "TestSchedules"
 
 var (
 	namedTest  = regexp.MustCompile(`\nTest: (\w+)`)
-	failedSeed = regexp.MustCompile(`--- FAIL: ` + randomTest + `/seed_(\d+)`)
+	failedSeed = regexp.MustCompile(`--- FAIL: ` + randomTest + `/\w+/seed_(\d+)`)
 	played     = regexp.MustCompile(`(\d+) schedules with`)
 )
 

@@ -27,8 +27,8 @@ var given = flag.Uint64("seed", 0, "run random tests with this seed only; 0: wit
 // fails is recorded in File.
 const Source = "SEEDS_FROM"
 
-// Each runs a test once for each recorded seed, and with count others. The flag -seed runs only that one. A failure logs
-// its seed.
+// Each runs a test once for each recorded seed, and then with count others, also where the test is parallel. The flag -seed
+// runs only that one. A failure logs its seed.
 func Each(t *testing.T, count int, test func(t *testing.T, random *rand.Rand)) {
 	t.Helper()
 	kept, err := Kept(os.DirFS("."), t.Name())
@@ -36,20 +36,27 @@ func Each(t *testing.T, count int, test func(t *testing.T, random *rand.Rand)) {
 		t.Fatal(err)
 	}
 	name, from := t.Name(), os.Getenv(Source)
-	for _, seed := range choose(*given, kept, count, source(from, name)) {
-		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			t.Cleanup(func() {
-				if !t.Failed() {
-					return
+	run := func(t *testing.T, seed uint64) {
+		t.Helper()
+		t.Cleanup(func() {
+			if !t.Failed() {
+				return
+			}
+			t.Logf("-seed %d reproduces it", seed)
+			if from != "" && *given == 0 && !slices.Contains(kept, seed) {
+				if err := record(File, name, seed, from); err != nil {
+					t.Error(err)
 				}
-				t.Logf("-seed %d reproduces it", seed)
-				if from != "" && *given == 0 && !slices.Contains(kept, seed) {
-					if err := record(File, name, seed, from); err != nil {
-						t.Error(err)
-					}
-				}
-			})
-			test(t, rand.New(rand.NewPCG(seed, seed)))
+			}
+		})
+		test(t, rand.New(rand.NewPCG(seed, seed)))
+	}
+	recorded, others := choose(*given, kept, count, source(from, name))
+	for group, seeds := range [][]uint64{recorded, others} {
+		t.Run([]string{"recorded", "others"}[group], func(t *testing.T) {
+			for _, seed := range seeds {
+				t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) { run(t, seed) })
+			}
 		})
 	}
 }
@@ -72,15 +79,14 @@ func record(path, test string, seed uint64, from string) error {
 }
 
 // choose returns the given seed if there is one, else the recorded ones and count others.
-func choose(given uint64, kept []uint64, count int, random func() uint64) []uint64 {
+func choose(given uint64, kept []uint64, count int, random func() uint64) (recorded, others []uint64) {
 	if given != 0 {
-		return []uint64{given}
+		return []uint64{given}, nil
 	}
-	seeds := slices.Clone(kept)
 	for range count {
-		seeds = append(seeds, 1+random()>>1)
+		others = append(others, 1+random()>>1)
 	}
-	return seeds
+	return kept, others
 }
 
 // source returns a source of seeds of a test: the same ones for the same text.

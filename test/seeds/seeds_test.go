@@ -4,23 +4,29 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"testing/fstest"
 
 	"github.com/stretchr/testify/require"
 )
 
-func TestKeptSeedsRunFirst(t *testing.T) {
-	all := choose(0, []uint64{7, 8}, 2, source("", "TestA"))
-	require.Len(t, all, 4)
-	require.Equal(t, []uint64{7, 8}, all[:2])
-	require.NotEqual(t, all[2], all[3])
-	require.NotZero(t, all[2])
-	require.Equal(t, []uint64{5}, choose(5, []uint64{7, 8}, 2, source("", "TestA")), "the one that is given is the only one")
+func TestRecordedSeedsAndOthers(t *testing.T) {
+	kept := []uint64{7, 8}
+	recorded, others := choose(0, kept, 2, source("", "TestA"))
+	require.Equal(t, kept, recorded)
+	require.Len(t, others, 2)
+	require.NotEqual(t, others[0], others[1])
+	require.NotZero(t, others[0])
+	given, others := choose(5, kept, 2, source("", "TestA"))
+	require.Equal(t, []uint64{5}, append(given, others...), "the one that is given is the only one")
 }
 
 func TestSeedsAreTheSameForTheSameSource(t *testing.T) {
-	seeds := func(from, test string) []uint64 { return choose(0, nil, 3, source(from, test)) }
+	seeds := func(from, test string) []uint64 {
+		_, others := choose(0, nil, 3, source(from, test))
+		return others
+	}
 	for _, from := range []string{"", "a"} {
 		first, second := seeds(from, "TestA"), seeds(from, "TestA")
 		require.Equal(t, first, second)
@@ -57,14 +63,23 @@ func TestKeptSeedsAreThoseOfTheTest(t *testing.T) {
 	}
 }
 
-// TestTheSameSeedIsTheSameRun also runs the seed that testdata/seeds.txt has for it.
-func TestTheSameSeedIsTheSameRun(t *testing.T) {
-	var first []uint64
-	Each(t, 1, func(_ *testing.T, random *rand.Rand) { first = append(first, random.Uint64()) })
+// TestRecordedSeedsRunFirst also runs the seed that testdata/seeds.txt has for it.
+func TestRecordedSeedsRunFirst(t *testing.T) {
+	var lock sync.Mutex
+	var drawn []uint64
+	t.Run("schedules", func(t *testing.T) {
+		Each(t, 64, func(t *testing.T, random *rand.Rand) {
+			t.Helper()
+			t.Parallel()
+			lock.Lock()
+			defer lock.Unlock()
+			drawn = append(drawn, random.Uint64())
+		})
+	})
 	if *given != 0 {
-		require.Len(t, first, 1)
+		require.Len(t, drawn, 1)
 		return
 	}
-	require.Len(t, first, 2)
-	require.Equal(t, rand.New(rand.NewPCG(42, 42)).Uint64(), first[0])
+	require.Len(t, drawn, 65)
+	require.Equal(t, rand.New(rand.NewPCG(42, 42)).Uint64(), drawn[0])
 }

@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/deploy"
@@ -264,15 +263,6 @@ func security(context corev1.PodSecurityContext) func(*corev1.Pod) {
 
 func seLinux(options corev1.SELinuxOptions) func(*corev1.Pod) {
 	return security(corev1.PodSecurityContext{SELinuxOptions: &options})
-}
-
-type windowsOptions = corev1.WindowsSecurityContextOptions
-
-func windows(options windowsOptions) func(*corev1.Pod) {
-	return func(pod *corev1.Pod) {
-		pod.Spec.OS, pod.Spec.HostNetwork = &corev1.PodOS{Name: corev1.Windows}, ptr.Deref(options.HostProcess, false) // Kubernetes requires it
-		pod.Spec.SecurityContext = &corev1.PodSecurityContext{WindowsOptions: &options}
-	}
 }
 
 func hostPath(path string) func(*corev1.Pod) {

@@ -61,28 +61,6 @@ func TestTheImageHasTheProgramCertificatesAndTmpForEveryPlatform(t *testing.T) {
 	require.Subset(t, found, []string{"oci-layout", "index.json"})
 }
 
-// The second build has a checkout of its own, and file times of its own.
-func TestTwoBuildsGiveTheSameDigest(t *testing.T) {
-	source, err := filepath.Abs("../..")
-	require.NoError(t, err)
-	checkout := t.TempDir()
-	const copied = `git -C "$0" ls-files -z -- . ':!test' | tar -C "$0" --null -cf - -T - | tar -xmf - -C "$1"`
-	output, err := exec.CommandContext(t.Context(), "sh", "-c", copied, source, checkout).CombinedOutput()
-	require.NoError(t, err, "%s", output)
-	var digests []string
-	for _, from := range []string{source, checkout} {
-		dir := t.TempDir()
-		compile := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false",
-			"-ldflags", "-s -w -X main.version=v1.2.3", "-o", filepath.Join(dir, "lateen-linux-amd64"), "./cmd/lateen")
-		compile.Dir = from
-		compile.Env = append(os.Environ(), "GOOS=linux", "GOARCH=amd64", "CGO_ENABLED=0", "GOFLAGS=")
-		output, err := compile.CombinedOutput()
-		require.NoError(t, err, "%s", output)
-		digests = append(digests, digestOf(t, written(t, dir, "--platforms=linux/amd64")))
-	}
-	require.Equal(t, digests[0], digests[1])
-}
-
 func TestTheImageIsPushedAndTheOneForWindowsHasItsBase(t *testing.T) {
 	server := httptest.NewServer(registry.New())
 	defer server.Close()
@@ -171,13 +149,6 @@ func nested(t *testing.T, dir string) v1.ImageIndex {
 	index, err := top.ImageIndex(manifest.Manifests[0].Digest)
 	require.NoError(t, err)
 	return index
-}
-
-func digestOf(t *testing.T, dir string) string {
-	t.Helper()
-	digest, err := nested(t, dir).Digest()
-	require.NoError(t, err)
-	return digest.String()
 }
 
 // binaries is a directory with a binary for each platform.

@@ -75,8 +75,6 @@ type Existing struct {
 	Pod    *corev1.Pod // the mover; nil if there is none
 	Force  bool        // no kubelet confirms the end of the pod, so its deletion is forced
 	Claims []*corev1.PersistentVolumeClaim
-	// HandedOver reports that this process deleted the original VolumeSnapshot, so a cache miss needs no GET.
-	HandedOver bool
 }
 
 // adoption returns the patch that labels an existing object of the same custom resource as Lateen's. It is nil if
@@ -144,21 +142,17 @@ func (e *Exposer) Ensure(ctx context.Context, move objects.MoverSpec) (waits str
 	return "", e.ensurePod(ctx, plan.Pod, settings.PriorityClass)
 }
 
-// CleanUp deletes the found objects, and no recreated object of the same name. For a snapshot it deletes both pairs
-// of VolumeSnapshot and content as far as possible. waits says what blocks it; empty means that nothing is left.
-func (e *Exposer) CleanUp(ctx context.Context, move objects.MoverSpec, found Existing) (waits string, err error) {
+// Delete deletes the found mover and claims, and no recreated objects of the same names.
+func (e *Exposer) Delete(ctx context.Context, found Existing) error {
 	if err := e.DeleteMover(ctx, found); err != nil {
-		return "", err
+		return err
 	}
 	for _, claim := range found.Claims {
 		if err := e.removeClaim(ctx, claim); err != nil {
-			return "", err
+			return err
 		}
 	}
-	if move.Source.Snapshot == nil {
-		return "", nil
-	}
-	return e.cleanSnapshots(ctx, move, found.HandedOver)
+	return nil
 }
 
 // client is the common part of the typed clients.

@@ -125,9 +125,7 @@ func TestDeleteHasAUIDPreconditionAndIgnoresNotFound(t *testing.T) {
 	pod := mover()
 	pod.UID = "mover-uid"
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "claim-uid"}}
-	waits, err := exposed(client, objects.Settings{}).CleanUp(t.Context(), movement(), Existing{Pod: pod, Claims: []*corev1.PersistentVolumeClaim{claim}})
-	require.NoError(t, err)
-	require.Empty(t, waits)
+	require.NoError(t, exposed(client, objects.Settings{}).Delete(t.Context(), Existing{Pod: pod, Claims: []*corev1.PersistentVolumeClaim{claim}}))
 	var deleted []string
 	for _, action := range client.Actions() {
 		call, ok := action.(clienttesting.DeleteActionImpl)
@@ -238,9 +236,7 @@ func TestCleanUpDeletesTheVolumeOfARestoreClaim(t *testing.T) {
 	retained.Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": "d"}
 	retained.Spec.PersistentVolumeReclaimPolicy, retained.Spec.ClaimRef = corev1.PersistentVolumeReclaimRetain, &corev1.ObjectReference{UID: "claim-uid"}
 	client := fake.NewClientset(mover(), claim, retained)
-	waits, err := exposed(client, objects.Settings{}).CleanUp(t.Context(), download(), Existing{Pod: mover(), Claims: []*corev1.PersistentVolumeClaim{claim}})
-	require.NoError(t, err)
-	require.Empty(t, waits)
+	require.NoError(t, exposed(client, objects.Settings{}).Delete(t.Context(), Existing{Pod: mover(), Claims: []*corev1.PersistentVolumeClaim{claim}}))
 	require.Equal(t, []string{"delete pods", "get persistentvolumes", "patch persistentvolumes", "delete persistentvolumeclaims"}, requests(client),
 		"the volume gets policy Delete before its claim is deleted")
 	require.Equal(t, []string{"volume pv1 Delete"}, left(t, client))

@@ -243,9 +243,10 @@ func (e *Exposer) handOver(ctx context.Context, move objects.MoverSpec) (waits s
 	return "", size, fmt.Errorf("hand over snapshot %s: too many steps", run.Source)
 }
 
-// cleanSnapshots undoes a hand-over from any point, until it must wait, and returns what for. Neither pair is left
-// if waits is empty.
-func (e *Exposer) cleanSnapshots(ctx context.Context, move objects.MoverSpec, handedOver bool) (waits string, err error) {
+// CleanUpSnapshots deletes both pairs of VolumeSnapshot and content from any point of a hand-over, as far as possible. waits
+// says what blocks it; empty means that nothing is left. handedOver reports that this process deleted the original
+// VolumeSnapshot, so a cache miss needs no GET.
+func (e *Exposer) CleanUpSnapshots(ctx context.Context, move objects.MoverSpec, handedOver bool) (waits string, err error) {
 	served, err := e.served(ctx)
 	if err != nil || !served {
 		return "", err
@@ -272,7 +273,7 @@ func (e *Exposer) cleanSnapshots(ctx context.Context, move objects.MoverSpec, ha
 // VolumeSnapshot or its content. A content has no namespace, so namespace is Velero's. The caller repeats it until
 // nothing is left.
 func (e *Exposer) RemoveOrphan(ctx context.Context, namespace string, orphan metav1.Object) error {
-	_, err := e.cleanSnapshots(ctx, objects.MoverSpec{
+	_, err := e.CleanUpSnapshots(ctx, objects.MoverSpec{
 		Namespace: namespace, Name: orphan.GetName(), UID: types.UID(orphan.GetLabels()[api.LabelOwnerUID]),
 		Source: objects.Source{Snapshot: &objects.SnapshotSource{}}, // the backup VolumeSnapshot's annotations name it
 	}, false)

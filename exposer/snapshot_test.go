@@ -135,7 +135,7 @@ func TestAHandOverContinuesThatOfVelerosAgent(t *testing.T) {
 	theirs.Status = nil
 	s = newStorage(theirs)
 	s.refresh(t)
-	waits, err = (&Exposer{Snapshots: s}).cleanSnapshots(t.Context(), upload(), false)
+	waits, err = (&Exposer{Snapshots: s}).CleanUpSnapshots(t.Context(), upload(), false)
 	require.NoError(t, err)
 	require.Equal(t, "VolumeSnapshotContent du-1 is being deleted by CSI driver csi.example.com; see kubectl describe volumesnapshotcontent du-1", waits)
 	require.Equal(t, []string{
@@ -163,7 +163,7 @@ func TestACleanUpAfterItsOwnHandOverIsConfirmedByOneRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newStorage()
 			s.refresh(t)
-			waits, err := (&Exposer{Snapshots: s}).CleanUp(t.Context(), upload(), Existing{HandedOver: test.handedOver})
+			waits, err := (&Exposer{Snapshots: s}).CleanUpSnapshots(t.Context(), upload(), test.handedOver)
 			require.NoError(t, err)
 			require.Empty(t, waits)
 			require.Equal(t, test.want, s.requests())
@@ -196,7 +196,7 @@ func TestDeletesHaveUIDPreconditions(t *testing.T) {
 	s = newStorage(snapshot, content, half)
 	s.refresh(t)
 	e = &Exposer{Snapshots: s}
-	_, err = e.cleanSnapshots(t.Context(), upload(), false)
+	_, err = e.CleanUpSnapshots(t.Context(), upload(), false)
 	require.NoError(t, err)
 	uids["du-1"] = "backup-uid"
 	require.Subset(t, uids, deletedUIDs(t, s.client.Actions()))

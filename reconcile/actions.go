@@ -188,26 +188,29 @@ func (t *TransferReconciler[T]) cleanUp(ctx context.Context, s *request[T], forc
 	found = t.local.toRemove(s.key, found)
 	known := t.local.read(s.key)
 	snapshots := s.move.Source.Snapshot != nil && !known.clean
-	found.HandedOver = known.created > 0 // the snapshot is handed over before a mover is created
 	if found.Pod == nil && len(found.Claims) == 0 && !snapshots {
 		return 0, nil // already deleting
 	}
 	t.keepLog(ctx, s)
 	klog.FromContext(ctx).V(2).Info("Deleting exposed objects", "force", force, "mover", found.Pod != nil, "claims", len(found.Claims), "snapshots", snapshots)
-	waits, err := t.Exposer.CleanUp(ctx, s.move, found)
-	if err != nil {
+	if err := t.Exposer.Delete(ctx, found); err != nil {
 		t.reportRefusal(s, EventCleanUpWaits, err)
 		return 0, err
 	}
 	t.local.markDeleted(s.key, found, !s.cachesLag)
+	if !snapshots {
+		return 0, nil
+	}
+	waits, err := t.Exposer.CleanUpSnapshots(ctx, s.move, known.created > 0) // the snapshot is handed over before a mover is created
 	switch {
-	case !snapshots:
+	case err != nil:
+		t.reportRefusal(s, EventCleanUpWaits, err)
+		return 0, err
 	case waits != "":
 		return t.cleanUpWaits(ctx, s, waits), nil
-	default:
-		t.local.update(s.key, func(kept *entry) { kept.clean = true })
-		t.Enqueue(s.key)
 	}
+	t.local.update(s.key, func(kept *entry) { kept.clean = true })
+	t.Enqueue(s.key)
 	return 0, nil
 }
 

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile/capacity"
@@ -299,6 +302,27 @@ func TestASnapshotThatIsNotDeletedInTimeIsReportedOnce(t *testing.T) {
 		require.Zero(t, s.cleanUpWaits(t.Context(), request, "its driver"), "its event ends the wait")
 	}
 	require.Equal(t, []string{"Warning CleanUpWaits Snapshot is not deleted yet: its driver"}, s.sent())
+}
+
+// unknownSnapshots does not know whether the cluster has VolumeSnapshots.
+type unknownSnapshots struct{ exposer.Snapshots }
+
+func (unknownSnapshots) Available(context.Context) (bool, error) {
+	return false, errors.New("discovery failed")
+}
+
+func TestAMoverIsDeletedOnceWhileItsSnapshotCannotBeDeleted(t *testing.T) {
+	s := newSingle(transfer.DataUpload(), &velerov2alpha1.DataUpload{
+		Spec:   velerov2alpha1.DataUploadSpec{SnapshotType: velerov2alpha1.SnapshotTypeCSI, CSISnapshot: &velerov2alpha1.CSISnapshotSpec{VolumeSnapshot: "snap"}},
+		Status: velerov2alpha1.DataUploadStatus{Phase: velerov2alpha1.DataUploadPhaseFailed},
+	})
+	s.Exposer.Snapshots, s.pods[testKey] = unknownSnapshots{}, moverPod()
+	for range 2 {
+		_, err := s.Reconcile(t.Context(), testKey)
+		require.ErrorContains(t, err, "discovery failed")
+	}
+	deletes := slices.DeleteFunc(s.kube.Actions(), func(action clienttesting.Action) bool { return action.GetVerb() != "delete" })
+	require.Len(t, deletes, 1)
 }
 
 func TestARefusedDeletionIsReportedOnce(t *testing.T) {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/api"
-	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/reconcile/finished"
 	"github.com/lateen-project/lateen/reconcile/orphans"
@@ -56,8 +55,7 @@ func (a *assembly) removeClaim(ctx context.Context, orphan *metav1.PartialObject
 	if err != nil || claim.UID != orphan.UID {
 		return err // the caller ignores that an orphan is already deleted
 	}
-	_, err = a.exposing.CleanUp(ctx, objects.MoverSpec{}, exposer.Existing{Claims: []*corev1.PersistentVolumeClaim{claim}})
-	return err
+	return a.exposing.Delete(ctx, exposer.Existing{Claims: []*corev1.PersistentVolumeClaim{claim}})
 }
 
 // owner reports whether a resource of this kind has the UID, and whether it needs no further action.

@@ -134,49 +134,18 @@ func TestPhasesAreComparedByTheirMethodsOnly(t *testing.T) {
 	}
 }
 
-// protocolAnchors are the sections of docs/velero-protocol.md by number, and its weaknesses by W-number.
-func protocolAnchors(t *testing.T) map[string]bool {
-	t.Helper()
-	d := page(t, "velero-protocol")
-	numbered := regexp.MustCompile(`^#+ ([0-9]+(\.[0-9]+)?)\.? `)
-	all := map[string]bool{}
-	for _, each := range d.prose {
-		if found := numbered.FindStringSubmatch(each.text); found != nil {
-			all[found[1]] = true
-		}
-	}
-	weakness := regexp.MustCompile(`<a id="w([0-9]+)"></a>W([0-9]+)$`)
-	for _, row := range rows(d.prose) {
-		if found := weakness.FindStringSubmatch(row[0]); found != nil {
-			require.Equal(t, found[1], found[2], "an anchor is called like its weakness")
-			require.False(t, all["W"+found[1]], "W%s is there twice", found[1])
-			all["W"+found[1]] = true
-		}
-	}
-	return all
-}
-
-// cited are the references of a text, with their places: what follows the word velero-protocol, every W-number, and the
-// sections that a conformance case shows. A sentence may go on in the next line of a comment.
-func cited(t *testing.T, name, text string) []string {
-	t.Helper()
+// cited returns what a text cites of docs/velero-protocol.md: numbers of sections after its name, the W-numbers of weaknesses, and
+// the sections that a conformance case shows. A sentence may continue in the next line of a comment.
+func cited(text string) []string {
 	text = regexp.MustCompile(`\n[ \t]*(//|#)[ \t]*`).ReplaceAllString(text, " ")
-	all := regexp.MustCompile(`\bW[0-9]+\b`).FindAllString(text, -1)
-	list := regexp.MustCompile(`velero-protocol(\.md)?[ ,]*((?:W?[0-9]+(?:\.[0-9]+)*(?:, | and )?)*)`)
-	for _, found := range list.FindAllStringSubmatch(text, -1) {
-		numbers := regexp.MustCompile(`W?[0-9]+(\.[0-9]+)*`).FindAllString(found[2], -1)
-		require.True(t, len(numbers) > 0 || found[1] != "", "%s cites velero-protocol without a section; the whole page is velero-protocol.md", name)
-		all = append(all, numbers...)
-	}
-	if shown := regexp.MustCompile(`(?m)^shows: \[(.*)\]`).FindStringSubmatch(text); shown != nil {
-		all = append(all, regexp.MustCompile(`W?[0-9]+(\.[0-9]+)*`).FindAllString(shown[1], -1)...)
-	}
-	return all
+	lists := append(first(`velero-protocol(?:\.md)?[ ,]*((?:W?[0-9]+(?:\.[0-9]+)*(?:, | and )?)*)`, text), first(`(?m)^shows: \[(.*)\]`, text)...)
+	return append(first(`\b(W[0-9]+)\b`, text), first(`(W?[0-9]+(?:\.[0-9]+)?)`, strings.Join(lists, " "))...)
 }
 
 // Every reference to Velero's protocol leads to a section or a weakness of its page.
 func TestReferencesToTheProtocolResolve(t *testing.T) {
-	known, count := protocolAnchors(t), 0
+	text, count := page(t, "velero-protocol").text, 0
+	known := append(first(`(?m)^#+ ([0-9]+(?:\.[0-9]+)?)\.? `, text), first(`<a id="w[0-9]+"></a>(W[0-9]+) `, text)...)
 	require.NoError(t, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -190,8 +159,8 @@ func TestReferencesToTheProtocolResolve(t *testing.T) {
 			return nil
 		}
 		text, err := os.ReadFile(path)
-		for _, each := range cited(t, path, string(text)) {
-			require.True(t, known[strings.TrimSuffix(each, ".")], "%s cites %s, which docs/velero-protocol.md does not have", path, each)
+		for _, each := range cited(string(text)) {
+			require.Contains(t, known, each, "%s cites what docs/velero-protocol.md does not have", path)
 			count++
 		}
 		return err

@@ -28,78 +28,34 @@ func TestAMoverGoesOnWhileContainerdRestarts(t *testing.T) {
 }
 
 func TestAFileSystemBackupOfAnEmptyDirAndAClaimComesBack(t *testing.T) {
-	a := newApp(t, "shop")
-	before := a.prints()
-	a.backup("shop-files", "--default-volumes-to-fs-backup")
-	require.Equal(t, []string{"Completed", "Completed"}, phases(t, "podvolumebackups", "velero.io/backup-name=shop-files"))
-	a.lose()
-	a.restore("shop-files")
-	a.ready()
-	require.Equal(t, []string{"Completed", "Completed"}, phases(t, "podvolumerestores", "velero.io/restore-name=shop-files"))
-	require.Equal(t, before, a.prints())
-	noMoverLeft(t)
+	newApp(t, "shop").comesBack("podvolumebackups", "podvolumerestores", "--default-volumes-to-fs-backup")
 }
 
 func TestTheDataOfASnapshotIsMovedThereAndBack(t *testing.T) {
-	a := newApp(t, "bank")
-	a.paths = []string{"/claim"} // an emptyDir has no snapshot
-	before := a.prints()
-	a.backup("bank-data", "--snapshot-move-data")
-	require.Equal(t, []string{"Completed"}, phases(t, "datauploads", "velero.io/backup-name=bank-data"))
-	a.lose()
+	newUploadApp(t, "bank").comesBack("datauploads", "datadownloads", "--snapshot-move-data")
 	require.Empty(t, get(t, "{.items[*].metadata.name}", "volumesnapshotcontents"), "a snapshot whose data is moved does not stay")
-	a.restore("bank-data")
-	a.ready()
-	require.Equal(t, []string{"Completed"}, phases(t, "datadownloads", "velero.io/restore-name=bank-data"))
-	require.Equal(t, before, a.prints())
-	noMoverLeft(t)
 }
-
-// noMoverLeft waits until no pod and no claim of a transfer is left in Velero's namespace.
-func noMoverLeft(t *testing.T) {
-	t.Helper()
-	wait(t, "delete", "pods,persistentvolumeclaims", "--namespace=velero", "--selector=velero.io/exclude-from-backup=true")
-}
-
-const blockManifest = `
-apiVersion: v1
-kind: Namespace
-metadata: {name: %[1]s}
----
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: claim, namespace: %[1]s}
-spec:
-  accessModes: [ReadWriteOnce]
-  volumeMode: Block
-  resources: {requests: {storage: 32Mi}}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: app, namespace: %[1]s}
-spec:
-  terminationGracePeriodSeconds: 0
-  containers:
-  - name: app
-    image: localhost/tools:v1
-    command: [/bin/sh, -c, "sleep 1000000"]
-    volumeDevices: [{name: claim, devicePath: /dev/claim}]
-  volumes: [{name: claim, persistentVolumeClaim: {claimName: claim}}]
-`
 
 func TestTheDataOfABlockVolumeIsMovedThereAndBack(t *testing.T) {
-	a := &app{t: t, namespace: "raw"}
-	a.deploy(blockManifest)
+	a := &app{t: t, namespace: "raw", paths: []string{"/dev/claim"}}
+	a.deploy(replaced("accessModes:", "volumeMode: Block\n  accessModes:", mounts, "volumeDevices: [{name: claim, devicePath: /dev/claim}]"))
 	a.sh(`dd if=/dev/urandom of="$1" bs=1M count=32 conv=fsync`, "/dev/claim")
-	before := a.sh(`sha256sum <"$1"`, "/dev/claim")
-	a.backup("raw-data", "--snapshot-move-data")
-	require.Equal(t, []string{"Completed"}, phases(t, "datauploads", "velero.io/backup-name=raw-data"))
-	a.lose()
-	a.restore("raw-data")
-	a.ready()
-	require.Equal(t, []string{"Completed"}, phases(t, "datadownloads", "velero.io/restore-name=raw-data"))
-	require.Equal(t, before, a.sh(`sha256sum <"$1"`, "/dev/claim"))
-	noMoverLeft(t)
+	a.comesBack("datauploads", "datadownloads", "--snapshot-move-data")
+}
+
+// A claim of which a pod mounts a subPath is backed up whole. Of the other two volumes, which the pod asks for too, Velero's
+// server makes no transfers: a hostPath is the node's, and the kubelet writes a projected volume anew.
+func TestSubPathsComeBackAndVolumesOfTheNodeDoNot(t *testing.T) {
+	a := &app{t: t, namespace: "mixed", paths: []string{"/claim"}}
+	a.deploy(replaced(
+		mounts, "volumeMounts: [{name: claim, mountPath: /claim, subPath: part/of/it}, {name: host, mountPath: /host}, {name: facts, mountPath: /facts}]",
+		"{name: scratch, emptyDir: {}}", `{name: host, hostPath: {path: /var/log, type: Directory}}
+  - name: facts
+    projected: {sources: [{downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}}]}`))
+	kubectl(t, "annotate", "pod", "app", "--namespace=mixed", "backup.velero.io/backup-volumes=claim,host,facts")
+	a.sh(contents, "/claim")
+	a.comesBack("podvolumebackups", "podvolumerestores")
+	require.Equal(t, "app", a.sh(`cat "$1"`, "/facts/name"))
 }
 
 func TestMoversCarryTheClassThatTheConfigMapNames(t *testing.T) {
@@ -187,60 +143,4 @@ func TestTheClusterHasWhatVelerosOwnSuiteNeeds(t *testing.T) {
 	require.Equal(t, "csi.lateen.test", get(t, "{.items[*].driver}", "volumesnapshotclasses", "--selector=velero.io/csi-volumesnapshot-class=true"))
 	wait(t, "jsonpath={.status.phase}=Available", "backupstoragelocation/default", "--namespace=velero")
 	require.Equal(t, "minio backups", get(t, "{.spec.config.region} {.spec.objectStorage.bucket}", "backupstoragelocation", "default", "--namespace=velero"))
-}
-
-// mixedManifest has a claim of which the pod sees a directory alone, a directory of the host, and a volume that the
-// kubelet writes.
-const mixedManifest = `
-apiVersion: v1
-kind: Namespace
-metadata: {name: %[1]s}
----
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: claim, namespace: %[1]s}
-spec:
-  accessModes: [ReadWriteOnce]
-  resources: {requests: {storage: 64Mi}}
----
-apiVersion: v1
-kind: Pod
-metadata:
-  name: app
-  namespace: %[1]s
-  annotations: {backup.velero.io/backup-volumes: "claim,host,facts"}
-spec:
-  terminationGracePeriodSeconds: 0
-  containers:
-  - name: app
-    image: localhost/tools:v1
-    command: [/bin/sh, -c, "sleep 1000000"]
-    volumeMounts:
-    - {name: claim, mountPath: /claim, subPath: part/of/it}
-    - {name: host, mountPath: /host}
-    - {name: facts, mountPath: /facts}
-  volumes:
-  - {name: claim, persistentVolumeClaim: {claimName: claim}}
-  - {name: host, hostPath: {path: /var/log, type: Directory}}
-  - name: facts
-    projected: {sources: [{downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}}]}
-`
-
-// A claim of which a pod mounts a subPath is backed up whole. Of the other two volumes, which the pod asks for too, Velero's
-// server makes no transfers: a hostPath is the node's, and the kubelet writes a projected volume anew.
-func TestSubPathsComeBackAndVolumesOfTheNodeDoNot(t *testing.T) {
-	a := &app{t: t, namespace: "mixed", paths: []string{"/claim"}}
-	a.deploy(mixedManifest)
-	a.sh(contents, "/claim")
-	before := a.prints()
-	a.backup("mixed")
-	volumes := get(t, "{range .items[*]}{.spec.volume} {.status.phase},{end}", "podvolumebackups", "--namespace=velero", "--selector=velero.io/backup-name=mixed")
-	require.Equal(t, "claim Completed,", volumes)
-	a.lose()
-	a.restore("mixed")
-	a.ready()
-	require.Equal(t, before, a.prints())
-	require.Equal(t, "claim", get(t, "{.items[*].spec.volume}", "podvolumerestores", "--namespace=velero", "--selector=velero.io/restore-name=mixed"))
-	require.Equal(t, "app", a.sh(`cat "$1"`, "/facts/name"))
-	noMoverLeft(t)
 }

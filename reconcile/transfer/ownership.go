@@ -44,11 +44,11 @@ type Fleet interface {
 func (a Agent) OwnershipOf(s State, home, mover string) Ownership {
 	role := Ownership{MayMarkPrepared: s.Phase.NeedsMover() && a.serves(mover)}
 	switch {
-	case home != "" && home == a.Node && (s.NodeBound || !s.Phase.Terminal()):
+	case home != "" && home == a.Node && !s.CoordinatorCleansUp():
 		role.Exposes, role.OwnsMover = s.NodeBound, true
 	case !a.IsCoordinator():
 	case a.runsVelero(s):
-	case !s.NodeBound && (home == "" || s.Phase.Terminal()):
+	case !s.NodeBound && home == "", s.CoordinatorCleansUp():
 		role.Exposes, role.OwnsMover = true, true
 	case home == "" || a.Unavailable(home):
 		role.OwnsMover = true

@@ -112,6 +112,10 @@ func (s State) Settled() bool { return s.Phase.Terminal() && !s.HasLeftovers() }
 // remove it from every terminal transfer, even one of another agent.
 func (s State) HasLeftovers() bool { return s.Finalizer || s.Exposer != "" }
 
+// CoordinatorCleansUp reports whether the transfer is terminal and the coordinator acts on it, whatever its node: only the
+// coordinator watches snapshots.
+func (s State) CoordinatorCleansUp() bool { return !s.NodeBound && s.Phase.Terminal() }
+
 // PrepareDeadline returns until when the mover of an Accepted transfer must run.
 func (s State) PrepareDeadline(lim Limits) time.Time { return s.AcceptedAt.Add(lim.PrepareTimeout) }
 

@@ -92,7 +92,7 @@ func (e *evaluator) remedyOfContainer(of *subject) string {
 
 // remedyOfAgent names the log or the object that shows why the next step is missing.
 func (e *evaluator) remedyOfAgent(of *subject) string {
-	node := cmp.Or(of.state.Node, e.coordinator().Node)
+	node := cmp.Or(of.agentNode(), e.coordinator().Node)
 	if source := of.move.Source.PodVolume; of.state.Node == "" && source != nil {
 		node = ""
 		if pod := e.pods[source.Pod.Namespace+"/"+source.Pod.Name]; pod != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
@@ -298,5 +299,24 @@ func TestTheRemedyOfAWaitingContainerFollowsItsReason(t *testing.T) {
 		timeline, err := diagnose.Gather("velero", now, *s, nil).Timeline(diagnose.Reference{Kind: "PodVolumeBackup", Name: "nightly"})
 		require.NoError(t, err)
 		require.Equal(t, image, strings.Contains(timeline.Remedy, "pull the image"), "%s: %s", reason, timeline.Remedy)
+	}
+}
+
+// TestTheCoordinatorCleansUpADataTransfer has a transfer of a node without an agent.
+func TestTheCoordinatorCleansUpADataTransfer(t *testing.T) {
+	for wait, test := range map[string]struct {
+		fixture *fixture
+		remedy  string
+	}{
+		view.WaitCleanUp:     {cluster(1, `{}`), "see kubectl -n velero logs node-agent-node-1."},
+		view.WaitCoordinator: {unattended(), "why no agent acquires the Lease."},
+	} {
+		test.fixture.download("ended", "data", func(d *velerov2alpha1.DataDownload) {
+			d.Finalizers, d.Status.Phase, d.Status.Node = []string{api.FinalizerData}, velerov2alpha1.DataDownloadPhaseCompleted, "node-9"
+		})
+		timeline, err := diagnose.Gather("velero", now, *test.fixture, nil).Timeline(diagnose.Reference{Kind: "DataDownload", Name: "ended"})
+		require.NoError(t, err)
+		require.Equal(t, wait, timeline.WaitsFor.Reason)
+		require.Contains(t, timeline.Remedy, test.remedy)
 	}
 }

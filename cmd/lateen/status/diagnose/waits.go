@@ -188,7 +188,7 @@ func (e *evaluator) pace(of *subject) *view.Wait {
 
 // missingActor returns a wait if no agent can take the next step; nil if one can, or if that is unknown.
 func (e *evaluator) missingActor(of *subject) *view.Wait {
-	if node := of.state.Node; node != "" {
+	if node := of.agentNode(); node != "" {
 		if e.ready(node) {
 			return nil
 		}
@@ -200,12 +200,20 @@ func (e *evaluator) missingActor(of *subject) *view.Wait {
 	return nil
 }
 
+// agentNode returns the node whose agent takes the next step; empty if the coordinator does, or if the node is unknown.
+func (s *subject) agentNode() string {
+	if s.state.CoordinatorCleansUp() {
+		return ""
+	}
+	return s.state.Node
+}
+
 // actor names the agent that takes the next step.
 func (e *evaluator) actor(of *subject) string {
 	mover := e.mover(of)
 	switch holder := e.coordinator().Node; {
-	case of.state.Node != "":
-		return "the agent of " + of.state.Node
+	case of.agentNode() != "":
+		return "the agent of " + of.agentNode()
 	case mover != nil && objects.ReadPod(mover).Condition == objects.Running:
 		return "the agent of " + mover.Spec.NodeName
 	case of.state.NodeBound || holder == "":

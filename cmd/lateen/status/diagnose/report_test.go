@@ -320,3 +320,34 @@ func TestTheCoordinatorCleansUpADataTransfer(t *testing.T) {
 		require.Contains(t, timeline.Remedy, test.remedy)
 	}
 }
+
+// TestRemediesOfMoversThatWereGivenUp has a mover that was lost with its node: more restarts do not help it.
+func TestRemediesOfMoversThatWereGivenUp(t *testing.T) {
+	for name, test := range map[string]struct {
+		reason   transfer.Reason
+		restarts string
+		flag     string // of the agents
+		want     string
+	}{
+		"all restarts used":      {transfer.ReasonMoverLost, "3", "", "a higher --mover-retries"},
+		"no restart allowed":     {transfer.ReasonMoverLost, "0", "--mover-retries=0", "a higher --mover-retries"},
+		"lost with its node":     {transfer.ReasonMoverLost, "1", "", ""},
+		"stalled after restarts": {transfer.ReasonMoverStalled, "1", "", "raise --stall-timeout"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := failing(test.reason, "")
+			for _, object := range *s {
+				switch o := object.(type) {
+				case *velerov1.PodVolumeBackup:
+					o.Annotations[api.AnnotationRestarts] = test.restarts
+				case *appsv1.DaemonSet:
+					o.Spec.Template.Spec.Containers[0].Args = append(o.Spec.Template.Spec.Containers[0].Args, test.flag)
+				}
+			}
+			timeline, err := diagnose.Gather("velero", now, *s, nil).Timeline(diagnose.Reference{Kind: "PodVolumeBackup", Name: "failed"})
+			require.NoError(t, err)
+			require.Contains(t, timeline.Remedy, test.want)
+			require.Equal(t, strings.Contains(test.want, "--mover-retries"), strings.Contains(timeline.Remedy, "--mover-retries"), timeline.Remedy)
+		})
+	}
+}

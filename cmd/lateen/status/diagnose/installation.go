@@ -52,8 +52,8 @@ func (s *Snapshot) readSettings() settings {
 		return found
 	}
 	installation := check.Installation{Namespace: s.namespace}
-	if s.agents != nil {
-		installation.Agents = &s.agents.Spec.Template
+	if s.daemonSet != nil {
+		installation.Agents = &s.daemonSet.Spec.Template
 	}
 	if s.server != nil {
 		installation.Server = &s.server.Spec.Template
@@ -244,10 +244,10 @@ func (s *Snapshot) deniedBy() []string {
 // reported that the change is not in force.
 func (s *Snapshot) agentsWithOlderConfig() []string {
 	nodes := []string{}
-	if s.agents == nil {
+	if s.daemonSet == nil {
 		return nodes
 	}
-	installation := check.Installation{Namespace: s.namespace, Agents: &s.agents.Spec.Template}
+	installation := check.Installation{Namespace: s.namespace, Agents: &s.daemonSet.Spec.Template}
 	changed := dataChanged(s.configMaps[installation.Flag("--node-agent-configmap")])
 	for _, pod := range s.agentPods() {
 		started, refused := runningSince(pod), s.lastReport(pod, agent.EventConfigNotApplied)

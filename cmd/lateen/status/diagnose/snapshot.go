@@ -45,16 +45,18 @@ type Snapshot struct {
 	jobs         []*batchv1.Job
 	events       []*corev1.Event
 	lease        *coordinationv1.Lease
-	agents       *appsv1.DaemonSet
+	daemonSet    *appsv1.DaemonSet // of the agents
 	server       *appsv1.Deployment
-	pods         map[string]*corev1.Pod // this map and the next ones by namespace/name
-	claims       map[string]*corev1.PersistentVolumeClaim
-	configMaps   map[string]*corev1.ConfigMap
-	snapshots    map[string]*snapshotv1.VolumeSnapshot
-	contents     map[string]*snapshotv1.VolumeSnapshotContent
-	nodes        map[string]*corev1.Node
-	classes      map[string]*storagev1.StorageClass
-	priorities   map[string]*schedulingv1.PriorityClass
+
+	// Maps of namespaced objects have the key namespace/name; configMaps, and cluster-scoped ones, the name.
+	pods       map[string]*corev1.Pod
+	claims     map[string]*corev1.PersistentVolumeClaim
+	configMaps map[string]*corev1.ConfigMap
+	snapshots  map[string]*snapshotv1.VolumeSnapshot
+	contents   map[string]*snapshotv1.VolumeSnapshotContent
+	nodes      map[string]*corev1.Node
+	classes    map[string]*storagev1.StorageClass
+	priorities map[string]*schedulingv1.PriorityClass
 }
 
 // Gather builds a Snapshot from the objects that were read. It ignores objects of other types.
@@ -96,7 +98,7 @@ func (s *Snapshot) take(object runtime.Object) {
 	case *coordinationv1.Lease:
 		s.lease = o
 	case *appsv1.DaemonSet:
-		s.agents = o
+		s.daemonSet = o
 	case *appsv1.Deployment:
 		s.server = o
 	case *corev1.Pod:
@@ -199,7 +201,7 @@ func (s *Snapshot) movers() []*corev1.Pod {
 	return found
 }
 
-// subject is a custom resource of any kind.
+// subject is a transfer with the values that its evaluation needs.
 type subject struct {
 	kind  string // as in the API
 	meta  metav1.Object
@@ -246,10 +248,10 @@ func (s *Snapshot) options() startup.Options {
 	var options startup.Options
 	flags := pflag.NewFlagSet("node-agent", pflag.ContinueOnError)
 	options.AddFlags(flags)
-	if s.agents == nil {
+	if s.daemonSet == nil {
 		return options
 	}
-	installation := check.Installation{Namespace: s.namespace, Agents: &s.agents.Spec.Template}
+	installation := check.Installation{Namespace: s.namespace, Agents: &s.daemonSet.Spec.Template}
 	flags.VisitAll(func(flag *pflag.Flag) {
 		value, before := installation.Flag("--"+flag.Name), flag.Value.String()
 		if value == "" {

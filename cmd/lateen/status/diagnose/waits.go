@@ -22,8 +22,8 @@ func waitFor(reason, format string, description ...any) *view.Wait {
 	return &view.Wait{Reason: reason, Message: view.OneLine(fmt.Sprintf(format, description...))}
 }
 
-// waits returns what blocks the next step of a transfer; nil if its mover moves data. It asks the state machine of the
-// agents, and describes its answer with the objects of the cluster.
+// waits returns what blocks the next step of a transfer; nil if its mover moves data, if it is settled, or if another data
+// mover has accepted it. It asks the state machine of the agents, and describes its answer with the objects of the cluster.
 func (e *evaluator) waits(of *subject) *view.Wait {
 	switch state := of.state; {
 	case state.Foreign && state.Phase.IsNew():
@@ -35,8 +35,9 @@ func (e *evaluator) waits(of *subject) *view.Wait {
 		return wait
 	}
 	state := of.state
-	state.Exposer = cmp.Or(state.Exposer, state.Acceptor)    // whichever agent exposes it: Velero's, too
-	state.Finalizer = state.Finalizer || state.Phase.IsNew() // it delays nothing
+	state.Exposer = cmp.Or(state.Exposer, state.Acceptor) // whichever agent exposes it: Velero's, too
+	// Next skips the write that only adds the finalizer (ReasonQueued), and returns what the transfer waits for.
+	state.Finalizer = state.Finalizer || state.Phase.IsNew()
 	step := transfer.Next(state, e.observe(of), e.flags.Limits())
 	switch step.Action {
 	case transfer.Wait:
@@ -264,7 +265,7 @@ func (e *evaluator) snapshot(of *subject) *view.Wait {
 	return nil
 }
 
-// claim returns a Warning about an unbound claim of the mover, with the message of its component.
+// claim returns a wait with the newest Warning about an unbound claim of the mover; nil without one.
 func (e *evaluator) claim(of *subject) *view.Wait {
 	for _, claim := range e.claimsOf(of) {
 		if claim.Status.Phase == corev1.ClaimBound {

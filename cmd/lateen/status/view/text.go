@@ -16,7 +16,8 @@ import (
 	"github.com/lateen-project/lateen/exposer/truncate"
 )
 
-// Write prints a report for people, in lines of 80 columns if no word is longer. It returns the write error.
+// Write prints a report for people, in lines of at most 80 columns, except for a longer name of a transfer. It returns the
+// write error.
 func (r *Report) Write(to io.Writer) error {
 	var text strings.Builder
 	text.WriteString(wrap("", r.headline()))
@@ -249,7 +250,7 @@ const (
 	indent     = "      "
 )
 
-// FormatBytes returns text such as 812, 1.2Mi or 34Gi, with at least two digits.
+// FormatBytes returns text such as 812B, 1.2Mi or 34Gi; below 10, values from Ki have one decimal.
 func FormatBytes(bytes int64) string {
 	const step = 1024
 	value, unit := float64(bytes), 0
@@ -351,7 +352,7 @@ type TimelineEvent struct {
 	Warning bool      `json:"warning"`
 }
 
-// Write prints a timeline for people, in lines of 80 columns. It returns the write error.
+// Write prints a timeline for people, in lines of at most 80 columns. It returns the write error.
 func (t *Timeline) Write(to io.Writer) error {
 	var text strings.Builder
 	text.WriteString(wrap("", fmt.Sprintf("%s %s/%s: %s", t.Kind, t.Namespace, t.Name, t.Phase)))

@@ -138,6 +138,15 @@ func ending() *fixture {
 	return s
 }
 
+// idle returns one finished transfer of each result.
+func idle() *fixture {
+	s := cluster(2, `{}`)
+	for _, phase := range []velerov1.PodVolumeBackupPhase{velerov1.PodVolumeBackupPhaseCompleted, velerov1.PodVolumeBackupPhaseFailed, velerov1.PodVolumeBackupPhaseCanceled} {
+		s.backup(string(phase), "node-1", time.Hour).Status.Phase = phase
+	}
+	return s
+}
+
 // missingClass configures a class that does not exist in the cluster, and a class that cannot be read.
 func missingClass() *fixture {
 	s := cluster(1, `{"priorityClassName": "backup-high", "loadConcurrency": {"globalConfig": 2}}`)

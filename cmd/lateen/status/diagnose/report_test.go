@@ -67,7 +67,7 @@ func TestReportsMatchTheGoldenFiles(t *testing.T) {
 		unreadable []view.Unreadable
 	}{
 		"a busy cluster":                {fixture: busyCluster()},
-		"nothing to do":                 {fixture: cluster(2, `{}`)},
+		"nothing to do":                 {fixture: idle()},
 		"no agents":                     {fixture: &fixture{}},
 		"pending movers":                {fixture: starting()},
 		"waiting restores":              {fixture: restores()},

@@ -24,10 +24,12 @@ func (r *Report) Write(to io.Writer) error {
 	moving, waiting := r.split()
 	r.table(&text, "MOVING", moving)
 	r.table(&text, "WAITING", waiting)
+	finished := r.finished()
 	if len(r.Transfers) == 0 {
-		text.WriteString("\nNo transfers are running or waiting." + r.finished() + "\n")
-	} else if finished := r.finished(); finished != "" {
-		text.WriteString("\n" + strings.TrimSpace(finished) + "\n")
+		finished = "No transfers are running or waiting." + finished
+	}
+	if finished != "" {
+		text.WriteString("\n" + wrap("", finished))
 	}
 	r.agents(&text)
 	r.classes(&text)

@@ -45,9 +45,10 @@ func newViewer(command *cobra.Command, userAgent string) *viewer {
 	return v
 }
 
-func (v *viewer) watchOptions() watchOptions {
+func (v *viewer) watchOptions(of *clients) watchOptions {
 	return watchOptions{
-		Namespace: v.ViewNamespace(), Clock: clock.RealClock{}, MinInterval: minInterval, MaxInterval: maxInterval, SyncTimeout: readTimeout,
+		Namespace: v.ViewNamespace(), Sources: of.sources(v.ViewNamespace()), Clock: clock.RealClock{},
+		MinInterval: minInterval, MaxInterval: maxInterval, SyncTimeout: readTimeout,
 	}
 }
 
@@ -82,7 +83,7 @@ func NewCommand(userAgent string) *cobra.Command {
 			if watch {
 				return at.watch(command.Context(), clients, command.OutOrStdout())
 			}
-			snapshot, err := clients.Read(command.Context(), at.watchOptions(), diagnose.Reference{})
+			snapshot, err := clients.Read(command.Context(), at.watchOptions(clients), diagnose.Reference{})
 			if err != nil {
 				return err
 			}
@@ -98,7 +99,7 @@ func NewCommand(userAgent string) *cobra.Command {
 // watch redraws the status in place in a terminal, and appends it to other outputs. JSON is one line per status, YAML one document.
 func (v *viewer) watch(ctx context.Context, clients *clients, to io.Writer) error {
 	klog.SetLogger(logr.Discard()) // the drawing shows failures
-	return clients.Follow(ctx, v.watchOptions(), func(snapshot *diagnose.Snapshot) error {
+	return clients.Follow(ctx, v.watchOptions(clients), func(snapshot *diagnose.Snapshot) error {
 		report := snapshot.Report()
 		var text bytes.Buffer
 		var err error
@@ -183,7 +184,7 @@ func NewExplainCommand(userAgent string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			snapshot, err := clients.Read(command.Context(), at.watchOptions(), of)
+			snapshot, err := clients.Read(command.Context(), at.watchOptions(clients), of)
 			if err != nil {
 				return err
 			}

@@ -23,7 +23,8 @@ import (
 
 // watchOptions configure Follow and Read.
 type watchOptions struct {
-	Namespace   string // of Velero
+	Namespace   string   // of Velero
+	Sources     []source // without dependencies
 	Clock       clock.Clock
 	MinInterval time.Duration // minimum time between two drawings
 	MaxInterval time.Duration // maximum time between two drawings: the ages on screen grow without a change
@@ -32,12 +33,8 @@ type watchOptions struct {
 
 // Read reads a cluster once, with the additional objects about one reference if it is not empty. It omits a resource
 // that cannot be read in time. The error means that no resource could be read, or that the context ended.
-func (c *clients) Read(ctx context.Context, how watchOptions, of diagnose.Reference) (*diagnose.Snapshot, error) {
-	return c.read(ctx, how, c.sources(how.Namespace), of)
-}
-
-func (c *clients) read(ctx context.Context, how watchOptions, first []source, of diagnose.Reference) (snapshot *diagnose.Snapshot, err error) {
-	err = c.watch(ctx, how, first, func(ctx context.Context, all *watches) error {
+func (c *clients) Read(ctx context.Context, how watchOptions, of diagnose.Reference) (snapshot *diagnose.Snapshot, err error) {
+	err = c.watch(ctx, how, func(ctx context.Context, all *watches) error {
 		snapshot = all.snapshot(ctx, how, of)
 		return ctx.Err()
 	})
@@ -48,11 +45,7 @@ func (c *clients) read(ctx context.Context, how watchOptions, first []source, of
 // and then after each change. It lists each resource once and then watches it. The error means that the first read
 // failed for all resources or timed out, or it comes from draw.
 func (c *clients) Follow(ctx context.Context, how watchOptions, draw func(*diagnose.Snapshot) error) error {
-	return c.follow(ctx, how, c.sources(how.Namespace), draw)
-}
-
-func (c *clients) follow(ctx context.Context, how watchOptions, first []source, draw func(*diagnose.Snapshot) error) error {
-	return c.watch(ctx, how, first, func(ctx context.Context, all *watches) error {
+	return c.watch(ctx, how, func(ctx context.Context, all *watches) error {
 		for ctx.Err() == nil {
 			all.drain()
 			if snapshot := all.snapshot(ctx, how, diagnose.Reference{}); ctx.Err() == nil {
@@ -67,12 +60,12 @@ func (c *clients) follow(ctx context.Context, how watchOptions, first []source, 
 }
 
 // watch calls use while it watches the sources, after each of them was read or failed.
-func (c *clients) watch(ctx context.Context, how watchOptions, first []source, use func(context.Context, *watches) error) error {
+func (c *clients) watch(ctx context.Context, how watchOptions, use func(context.Context, *watches) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	all := &watches{clients: c, changed: make(chan struct{}, 1), dependencies: map[diagnose.Dependency]*watched{}}
 	defer all.running.Wait()
 	defer stop()
-	for _, one := range first {
+	for _, one := range how.Sources {
 		all.first = append(all.first, all.start(ctx, one))
 	}
 	if err := all.answered(ctx, how); err != nil {

@@ -56,9 +56,12 @@ func follow(t *testing.T, client *fake.Clientset, broken error) *drawings {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	d := &drawings{T: t, broken: broken, ended: make(chan error, 1), stop: stop}
-	options := watchOptions{Namespace: "velero", Clock: clock.RealClock{}, MinInterval: time.Second, MaxInterval: time.Minute, SyncTimeout: time.Minute}
+	options := watchOptions{
+		Namespace: "velero", Sources: podsOf(client), Clock: clock.RealClock{},
+		MinInterval: time.Second, MaxInterval: time.Minute, SyncTimeout: time.Minute,
+	}
 	go func() {
-		d.ended <- (&clients{kube: client}).follow(ctx, options, podsOf(client), func(snapshot *diagnose.Snapshot) error {
+		d.ended <- (&clients{kube: client}).Follow(ctx, options, func(snapshot *diagnose.Snapshot) error {
 			d.lock.Lock()
 			defer d.lock.Unlock()
 			d.snapshots = append(d.snapshots, snapshot)
@@ -169,8 +172,9 @@ func TestDependenciesAreReadUnlessTheyDoNotAnswer(t *testing.T) {
 					return false, nil, nil
 				})
 				defer close(answer)
-				how := watchOptions{Namespace: "velero", Clock: clock.RealClock{}, SyncTimeout: time.Minute}
-				snapshot, err := (&clients{kube: client}).read(t.Context(), how, append(podsOf(fake.NewClientset()), restores()), diagnose.Reference{})
+				sources := append(podsOf(fake.NewClientset()), restores())
+				how := watchOptions{Namespace: "velero", Sources: sources, Clock: clock.RealClock{}, SyncTimeout: time.Minute}
+				snapshot, err := (&clients{kube: client}).Read(t.Context(), how, diagnose.Reference{})
 				require.NoError(t, err)
 				report := snapshot.Report()
 				got := report.Transfers[0].WaitsFor.Message
@@ -209,8 +213,8 @@ func TestAHangingResourceIsOmittedAndAnInterruptedReadIsAnError(t *testing.T) {
 			return nil, ctx.Err()
 		}
 		client := fake.NewClientset(pod("one"))
-		how := watchOptions{Namespace: "velero", Clock: clock.RealClock{}, SyncTimeout: time.Minute}
-		snapshot, err := (&clients{kube: client}).read(t.Context(), how, append(podsOf(client), hanging), diagnose.Reference{})
+		how := watchOptions{Namespace: "velero", Sources: append(podsOf(client), hanging), Clock: clock.RealClock{}, SyncTimeout: time.Minute}
+		snapshot, err := (&clients{kube: client}).Read(t.Context(), how, diagnose.Reference{})
 		require.NoError(t, err)
 		report := snapshot.Report()
 		require.Len(t, report.Nodes, 1)
@@ -219,7 +223,7 @@ func TestAHangingResourceIsOmittedAndAnInterruptedReadIsAnError(t *testing.T) {
 
 		ctx, interrupt := context.WithTimeout(t.Context(), time.Second)
 		defer interrupt()
-		_, err = (&clients{kube: client}).read(ctx, how, append(podsOf(client), hanging), diagnose.Reference{})
+		_, err = (&clients{kube: client}).Read(ctx, how, diagnose.Reference{})
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	})
 }

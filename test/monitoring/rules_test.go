@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/api"
+	promv1 "github.com/prometheus/client_golang/api/prometheus/v1"
+	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -219,7 +220,7 @@ func (e *env) round(t *testing.T, number int) {
 }
 
 // prometheus scrapes agents and evaluates the rules.
-type prometheus struct{ url string }
+type prometheus struct{ promv1.API }
 
 // startPrometheus runs Prometheus with agents as targets, as the PodMonitor has them, until the end of the test.
 func startPrometheus(t *testing.T, agents []*fixture.Program) prometheus {
@@ -252,26 +253,14 @@ func startPrometheus(t *testing.T, agents []*fixture.Program) prometheus {
 	for lines := bufio.NewScanner(log); lines.Scan(); {
 		if found := listens.FindStringSubmatch(lines.Text()); found != nil {
 			go func() { _, _ = io.Copy(io.Discard, log) }()
-			return prometheus{"http://" + found[1]}
+			client, err := api.NewClient(api.Config{Address: "http://" + found[1]})
+			require.NoError(t, err)
+			return prometheus{promv1.NewAPI(client)}
 		}
 		t.Log(lines.Text())
 	}
 	require.Fail(t, "Prometheus does not listen")
 	return prometheus{}
-}
-
-// get asks Prometheus's HTTP API.
-func (p prometheus) get(t *testing.T, path string, answer any) {
-	t.Helper()
-	request, err := http.NewRequestWithContext(soon(t), http.MethodGet, p.url+path, nil)
-	require.NoError(t, err)
-	response, err := http.DefaultClient.Do(request)
-	require.NoError(t, err)
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	require.NoError(t, err)
-	require.Equal(t, http.StatusOK, response.StatusCode, "%s: %s", path, text)
-	require.NoError(t, json.Unmarshal(text, answer))
 }
 
 // withoutData returns the panels that always have data, and have had none since the beginning. It queries each panel.
@@ -290,10 +279,10 @@ func (p prometheus) withoutData(t *testing.T, began time.Time) []string {
 	titles := always()
 	for _, panel := range dashboard.Panels {
 		for _, target := range panel.Targets {
-			var answer struct{ Data struct{ Result []any } }
-			p.get(t, fmt.Sprintf("/api/v1/query_range?query=%s&start=%d&end=%d&step=2",
-				url.QueryEscape(variables.Replace(target.Expr)), began.Unix(), time.Now().Unix()), &answer)
-			if len(answer.Data.Result) > 0 {
+			when := promv1.Range{Start: began, End: time.Now(), Step: 2 * time.Second}
+			data, _, err := p.QueryRange(soon(t), variables.Replace(target.Expr), when)
+			require.NoError(t, err, "%s: %s", panel.Title, target.Expr)
+			if series, ok := data.(model.Matrix); ok && len(series) > 0 {
 				titles = slices.DeleteFunc(titles, func(title string) bool { return title == panel.Title })
 			}
 		}
@@ -304,18 +293,14 @@ func (p prometheus) withoutData(t *testing.T, began time.Time) []string {
 // requireRules shows that Prometheus can evaluate every rule with what a real agent has.
 func (p prometheus) requireRules(t *testing.T) {
 	t.Helper()
-	var answer struct {
-		Data struct {
-			Groups []struct {
-				Rules []struct{ Name, Health, LastError string }
-			}
-		}
-	}
-	p.get(t, "/api/v1/rules", &answer)
-	require.Len(t, answer.Data.Groups, len(readRules(t).Groups))
-	for _, group := range answer.Data.Groups {
+	answer, err := p.Rules(soon(t))
+	require.NoError(t, err)
+	require.Len(t, answer.Groups, len(readRules(t).Groups))
+	for _, group := range answer.Groups {
 		for _, rule := range group.Rules {
-			require.Equal(t, "ok", rule.Health, "%s: %s", rule.Name, rule.LastError)
+			alert, ok := rule.(promv1.AlertingRule)
+			require.True(t, ok, "%T", rule)
+			require.EqualValues(t, "ok", alert.Health, "%s: %s", alert.Name, alert.LastError)
 		}
 	}
 }

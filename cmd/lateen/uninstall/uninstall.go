@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -184,15 +185,24 @@ func (r *removal) remove(ctx context.Context, object *unstructured.Unstructured)
 		err = untilDeleted(ctx, client, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), cli.DiagnoseTimeout)
+		asking, cancel := diagnosing(ctx)
 		defer cancel()
-		return fmt.Errorf("remove %s %s: %w: %s", kind, name, err, blockers(asking, client, name))
+		left, unread := client.Get(asking, name, metav1.GetOptions{})
+		if unread != nil {
+			return fmt.Errorf("remove %s %s: %w: read what blocks it: %w", kind, name, err, unread)
+		}
+		return fmt.Errorf("remove %s %s: %w: %s", kind, name, err, blockers(left))
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("remove %s %s: %w", kind, name, err)
 	}
 	_, err = fmt.Fprintf(r.Out, "%s %s removed\n", kind, name)
 	return err
+}
+
+// diagnosing returns the context of a diagnosis after the time of the removal is up.
+func diagnosing(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), cli.DiagnoseTimeout)
 }
 
 // untilDeleted waits until no object is left.
@@ -261,6 +271,11 @@ func (r *removal) removeFinalized(ctx context.Context) error {
 		}
 		fmt.Fprintf(r.Out, "%d %s wait for %s to remove their finalizers\n", len(held), each.Resource, each.workload())
 		if err := untilDeleted(ctx, client, metav1.ListOptions{}); err != nil {
+			asking, cancel := diagnosing(ctx)
+			defer cancel()
+			if left, unread := r.withFinalizers(asking, each); unread == nil && len(left) > 0 {
+				held = left
+			}
 			return r.blocked(each, held, "their finalizers were not removed", err)
 		}
 	}
@@ -309,21 +324,40 @@ func (r *removal) reportHeld(ctx context.Context) error {
 	return nil
 }
 
-// blockers returns what blocks the deletion of an object: its finalizers, or the remaining content of a namespace
-// from its conditions.
-func blockers(ctx context.Context, client dynamic.ResourceInterface, name string) string {
-	object, err := client.Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return fmt.Sprintf("cannot read what blocks it: %v", err)
-	}
-	description := object.GetFinalizers()
-	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
-	for _, each := range conditions {
-		condition, _ := each.(map[string]any)
-		message, _ := condition["message"].(string)
-		if condition["status"] == "True" && message != "" {
-			description = append(description, message)
+// blockers returns what blocks the deletion of an object: finalizers, and the conditions of the deletion of a namespace.
+// The garbage collector removes its own finalizers when it has deleted or orphaned the dependents.
+func blockers(object *unstructured.Unstructured) string {
+	var found []string
+	for _, finalizer := range object.GetFinalizers() {
+		if finalizer == metav1.FinalizerDeleteDependents || finalizer == metav1.FinalizerOrphanDependents {
+			found = append(found, "Kubernetes still deletes or orphans its dependents")
+		} else {
+			found = append(found, "finalizer "+finalizer)
 		}
 	}
-	return "blocked by: " + strings.Join(description, "; ") + "; remove these and uninstall again"
+	if isNamespace(*object) {
+		found = append(found, deletionConditions(object)...)
+	}
+	if len(found) == 0 {
+		return "no finalizer or condition shows what blocks it; uninstall again"
+	}
+	return strings.Join(found, "; ") + "; uninstall again once this is resolved"
+}
+
+// deletionConditions returns the messages of the conditions with which Kubernetes explains the remaining content of a namespace.
+func deletionConditions(namespace *unstructured.Unstructured) (messages []string) {
+	explaining := []corev1.NamespaceConditionType{
+		corev1.NamespaceDeletionDiscoveryFailure, corev1.NamespaceDeletionGVParsingFailure, corev1.NamespaceDeletionContentFailure,
+		corev1.NamespaceContentRemaining, corev1.NamespaceFinalizersRemaining,
+	}
+	conditions, _, _ := unstructured.NestedSlice(namespace.Object, "status", "conditions")
+	for _, each := range conditions {
+		condition, _ := each.(map[string]any)
+		kind, _ := condition["type"].(string)
+		message, _ := condition["message"].(string)
+		if condition["status"] == "True" && slices.Contains(explaining, corev1.NamespaceConditionType(kind)) {
+			messages = append(messages, message)
+		}
+	}
+	return messages
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -93,7 +94,7 @@ func (a *assembly) run(ctx context.Context) error {
 	}
 	started.Go(func() { a.caches.Run(ctx) })
 	if synced(ctx, "caches", handled...) {
-		err = a.labelOwnPod(ctx)
+		err = a.labelOwnPod(ctx, ownPods(a.caches.LocalPods.List(), a.Flags))
 	}
 	if ctx.Err() != nil {
 		err = nil // stopped before the start was complete
@@ -294,33 +295,47 @@ func newClients(options Options) (*clients, error) {
 	return &clients{kube: kube, velero: velero, events: events, lease: lease, metadata: objects, snapshots: snapshots}, nil
 }
 
-// ownPod returns the agent's own pod; nil if the agent does not run in a pod.
-func (a *assembly) ownPod() *corev1.Pod { return ownPodOf(a.caches.LocalPods.List(), a.Flags) }
+// ownPod returns the agent's own pod; nil if the agent does not run in a pod, or cannot tell which one.
+func (a *assembly) ownPod() *corev1.Pod {
+	if pods := ownPods(a.caches.LocalPods.List(), a.Flags); len(pods) == 1 {
+		return pods[0]
+	}
+	return nil
+}
 
-// ownPodOf finds the agent's own pod among those of its node. A rolling update may show two agents there.
-func ownPodOf(local []*corev1.Pod, flags startup.Options) *corev1.Pod {
-	var own *corev1.Pod
+// ownPods returns the pods of the node that may be the agent's own. It is exactly one if POD_UID is set, as lateen install
+// and adopt do, or HOSTNAME is its name. Neither holds for Velero's DaemonSet with hostNetwork: then it is any agent of
+// the node, and with maxSurge there may be two.
+func ownPods(local []*corev1.Pod, flags startup.Options) []*corev1.Pod {
+	var agents []*corev1.Pod
 	for _, pod := range local {
-		if pod.Namespace != flags.Namespace || pod.Labels[api.LabelRole] != api.RoleNodeAgent {
+		if pod.Namespace != flags.Namespace || pod.Labels[api.LabelRole] != api.RoleNodeAgent || transfer.PodEnded(pod) {
 			continue
 		}
-		if pod.Name == flags.PodName {
-			return pod
-		}
-		if own == nil || own.DeletionTimestamp != nil {
-			own = pod
+		switch {
+		case flags.PodUID != "" && string(pod.UID) != flags.PodUID:
+		case flags.PodUID == "" && pod.Name == flags.PodName:
+			return []*corev1.Pod{pod}
+		default:
+			agents = append(agents, pod)
 		}
 	}
-	return own
+	return agents
 }
 
 // labelOwnPod labels the agent's pod if it was started with the arguments of Velero's agent. Without the label, the
 // coordinator would take it for Velero's, and leave the transfers to it that Velero's agent of its node had accepted.
-func (a *assembly) labelOwnPod(ctx context.Context) error {
-	pod := a.ownPod()
-	if !a.Flags.AsVelero || pod == nil || pod.Labels[api.LabelAgent] == "true" {
+// Velero's agent must not get the label. So if the own pod is unknown, the agent does not start.
+func (a *assembly) labelOwnPod(ctx context.Context, pods []*corev1.Pod) error {
+	labelled := !slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return pod.Labels[api.LabelAgent] != "true" })
+	if !a.Flags.AsVelero || labelled {
 		return nil
 	}
+	if len(pods) > 1 {
+		return fmt.Errorf("label the agent's own pod: node %s has %d pods of agents, and none has the name in HOSTNAME; "+
+			"in the DaemonSet, set env POD_UID to valueFrom.fieldRef.fieldPath metadata.uid", a.Flags.NodeName, len(pods))
+	}
+	pod := pods[0]
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "labels": map[string]string{api.LabelAgent: "true"}}})
 	if err != nil {
 		return err

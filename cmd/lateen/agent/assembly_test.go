@@ -232,25 +232,45 @@ func TestAnElectionThatCannotRunEndsTheAgentAtItsStart(t *testing.T) {
 	require.ErrorContains(t, p.run(t.Context()), "coordinator election")
 }
 
-func TestAnAgentFindsItsOwnPod(t *testing.T) {
+func TestAnAgentLabelsOnlyItsOwnPod(t *testing.T) {
 	pod := func(namespace, name, role string) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{api.LabelRole: role}}}
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name, UID: types.UID("uid of " + name), Labels: map[string]string{api.LabelRole: role},
+		}}
 	}
-	old, own := pod("velero", "node-agent-old", api.RoleNodeAgent), pod("velero", "node-agent-new", api.RoleNodeAgent)
-	deleting := old.DeepCopy()
-	deleting.DeletionTimestamp = new(metav1.Now())
+	old, own := pod("velero", "old", api.RoleNodeAgent), pod("velero", "own", api.RoleNodeAgent)
+	elsewhere, other := pod("shop", "agent", api.RoleNodeAgent), pod("velero", "other", "")
+	deleting, evicted, labelled := old.DeepCopy(), old.DeepCopy(), old.DeepCopy()
+	deleting.DeletionTimestamp, evicted.Status.Phase, labelled.Labels[api.LabelAgent] = new(metav1.Now()), corev1.PodFailed, "true"
 	for name, test := range map[string]struct {
-		hostname string
+		flags    startup.Options
 		local    []*corev1.Pod
-		want     *corev1.Pod
+		own, err string
 	}{
-		"by its host name, beside another agent": {"node-agent-new", []*corev1.Pod{old, own, old}, own},
-		"without its name, the only one":         {"elsewhere", []*corev1.Pod{pod("shop", "a", api.RoleNodeAgent), own, pod("velero", "b", "")}, own},
-		"without its name, the one that stays":   {"elsewhere", []*corev1.Pod{deleting, own}, own},
-		"and none outside of a cluster":          {"elsewhere", []*corev1.Pod{pod("velero", "b", "")}, nil},
+		"by its UID, beside another agent":       {startup.Options{PodUID: "uid of own"}, []*corev1.Pod{old, own}, "own", ""},
+		"no other agent than that of its UID":    {startup.Options{PodUID: "uid of own", PodName: "old"}, []*corev1.Pod{old}, "", ""},
+		"by its host name, beside another agent": {startup.Options{PodName: "own"}, []*corev1.Pod{old, own}, "own", ""},
+		"by neither, the only agent of the node": {startup.Options{PodName: "worker-1"}, []*corev1.Pod{elsewhere, evicted, own, other}, "own", ""},
+		"by neither, beside another agent":       {startup.Options{PodName: "worker-1"}, []*corev1.Pod{old, own}, "", "set env POD_UID"},
+		"by neither, beside one that terminates": {startup.Options{PodName: "worker-1"}, []*corev1.Pod{deleting, own}, "", "set env POD_UID"},
+		"by neither, if each has the label":      {startup.Options{PodName: "worker-1"}, []*corev1.Pod{labelled, labelled}, "", ""},
+		"none outside of a cluster":              {startup.Options{PodName: "laptop"}, []*corev1.Pod{other}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.Same(t, test.want, ownPodOf(test.local, startup.Options{Namespace: "velero", PodName: test.hostname}))
+			test.flags.Namespace, test.flags.NodeName, test.flags.AsVelero, test.flags.StartupTimeout = "velero", "worker-1", true, time.Minute
+			kube := fake.NewClientset(old.DeepCopy(), own.DeepCopy())
+			a := &assembly{Options: Options{Flags: test.flags, Clock: clock.RealClock{}}, clients: &clients{kube: kube}}
+			err := a.labelOwnPod(t.Context(), ownPods(test.local, test.flags))
+			if test.err != "" {
+				require.ErrorContains(t, err, test.err)
+			} else {
+				require.NoError(t, err)
+			}
+			for _, name := range []string{"old", "own"} {
+				found, err := kube.CoreV1().Pods("velero").Get(t.Context(), name, metav1.GetOptions{})
+				require.NoError(t, err)
+				require.Equal(t, name == test.own, found.Labels[api.LabelAgent] == "true", name)
+			}
 		})
 	}
 }

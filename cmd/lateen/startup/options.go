@@ -70,7 +70,7 @@ type Options struct {
 
 	NodeName string // from NODE_NAME
 	PodUID   string // from POD_UID; empty if the DaemonSet does not set it
-	PodName  string // from HOSTNAME, which the container runtime sets; another name if the pod has a hostname of its own
+	PodName  string // from HOSTNAME, which the container runtime sets; another name with hostNetwork or spec.hostname
 	AsVelero bool   // started with the arguments of Velero's agent, node-agent server
 }
 

@@ -23,7 +23,7 @@ const (
 type Adoption struct {
 	Image       string   // of Lateen
 	Args        []string // added to the agent's own arguments
-	EarlierArgs []string // Args of the adoption that the template has; nil: it has none
+	EarlierArgs []string // Args of the last adoption; those that were removed since are not added again
 	MetricsPort int32    // of the agent's metrics; 0: the kubelet cannot reach them
 }
 

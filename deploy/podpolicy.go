@@ -39,7 +39,7 @@ func PodPolicies(p PodPolicy) []runtime.Object {
 	if p.Movers.Account {
 		account = MoverAccountName
 	}
-	variables := map[string]string{
+	variables := map[string]string{ // by the names of variables in policies.yaml
 		"image": cel(p.Inherited.Image), "account": cel(account), "secrets": cel(p.Inherited.Secrets), "drivers": cel(p.Inherited.CSIDrivers),
 		"podsDir": cel(p.PodsDir + "/"), "privileged": cel(p.Mode == PodPolicyPrivileged),
 		"copySecrets": cel(p.Copies.Secrets), "copyConfigMaps": cel(p.Copies.ConfigMaps),
@@ -58,7 +58,7 @@ func PodPolicies(p PodPolicy) []runtime.Object {
 	return all
 }
 
-// cel returns a value as CEL, which has the texts, truth values and lists of JSON.
+// cel returns a value as CEL, which has the string, boolean and list literals of JSON.
 func cel(value any) string {
 	if list, ok := value.([]string); ok && list == nil {
 		return "[]"

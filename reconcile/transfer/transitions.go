@@ -68,10 +68,10 @@ func finish(s State, observed Observed, phase Phase, reason Reason) Step {
 	return write(s, reason)
 }
 
-// restart replaces a lost mover. Its pod is deleted before the restart is counted: an agent of Velero on any node cancels
-// an Accepted transfer with a failed pod (velero-protocol 1.4). Only a mover that is lost with its node in Accepted is
-// counted first. It may still run, and an agent that is interrupted after the deletion would create the next mover with
-// its claim.
+// restart replaces a lost mover. Its pod is deleted before the restart is written (countRestart): an agent of Velero on
+// any node cancels an Accepted transfer with a failed pod (velero-protocol 1.4). Only for a mover that is lost with its
+// node in Accepted, the restart is written first. It may still run, and an agent that is interrupted after the deletion
+// would create the next mover with its claim.
 func restart(s State, observed Observed, lim Limits) Step {
 	loss := Loss{Reason: observed.Exposure.Reason, Message: observed.Exposure.Message}
 	nodeLost := loss.Reason == objects.LostNode
@@ -112,8 +112,9 @@ func countRestart(s State, observed Observed, loss Loss) Step {
 	return step
 }
 
-// stalled restarts a mover that reports nothing new if no mover of the transfer was replaced before. A second stall
-// is no coincidence, so it fails the transfer.
+// stalled restarts a mover that reports nothing new. If any mover of the transfer was replaced before, for whatever
+// reason, it fails the transfer: each stall occupies a slot for StallTimeout, and State does not have the reasons of
+// earlier restarts.
 func stalled(s State, observed Observed, lim Limits) Step {
 	why := fmt.Sprintf("mover stalled: no byte moved and no Event sent within %s", lim.StallTimeout)
 	if s.Restarts > 0 {

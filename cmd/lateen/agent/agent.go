@@ -243,7 +243,7 @@ func (a *assembly) moverLog(ctx context.Context, mover string, text []byte) {
 	logger.Info("End of mover log", "pod", mover)
 }
 
-// Limits of the clients for Kubernetes Events and for the Lease, in requests per second. A storm of Events must not
+// Limits of the clients for Kubernetes Events and for the Lease: queries per second and burst. A storm of Events must not
 // delay transfers.
 const (
 	eventsQPS   = 10

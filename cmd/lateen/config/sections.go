@@ -235,8 +235,8 @@ func (r *reader) annotations(v value) map[string]string {
 // maxErrorBytes bounds the error that a message quotes. It contains text of the document.
 const maxErrorBytes = 256
 
-// selector reads a label selector, which counts as a whole. The API machinery validates it. An ignored field must not
-// turn it into a selector of everything.
+// selector reads a label selector, which is rejected as a whole if part of it is invalid. The API machinery validates it.
+// An ignored field must not turn it into a selector of everything.
 func (r *reader) selector(v value) metav1.LabelSelector {
 	var selector metav1.LabelSelector
 	before, unknown := r.invalid, r.unknown

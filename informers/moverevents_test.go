@@ -280,12 +280,13 @@ func TestEventsOfALostMoverDoNotCountForTheNext(t *testing.T) {
 	mover := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.Unix(100, 0)}, Spec: corev1.PodSpec{NodeName: "n2"}}
 	for name, test := range map[string]struct {
 		host    string
-		created int64 // when the lost mover first sent it
+		created int64  // when the lost mover first sent it
+		next    string // the host of the Events of the next mover
 	}{
-		"from a node that is reachable again":                    {"n1", 50},
-		"that is its first":                                      {"n1", 150},
-		"on the node of the next one, where it ended late":       {"n2", 50},
-		"before it knew its node, by a template that was edited": {"", 50},
+		"from a node that is reachable again":                    {"n1", 50, "n2"},
+		"that is its first":                                      {"n1", 150, "n2"},
+		"on the node of the next one, where it ended late":       {"n2", 50, "n2"},
+		"before it knew its node, by a template that was edited": {"", 50, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -296,7 +297,7 @@ func TestEventsOfALostMoverDoNotCountForTheNext(t *testing.T) {
 				synctest.Wait()
 				_, _, ok := s.Last("uid", progress, mover)
 				require.False(t, ok, "the next one has not reported anything")
-				s.open[0].Add(sentFrom(event(progress, "of the next one", 120), "next", "n2", 120))
+				s.open[0].Add(sentFrom(event(progress, "of the next one", 120), "next", test.next, 120))
 				s.open[0].Modify(late)
 				synctest.Wait()
 				message, at, ok := s.Last("uid", progress, mover)

@@ -76,6 +76,20 @@ func TestAWriteIsDroppedOnceTheCacheHasIt(t *testing.T) {
 	}
 }
 
+func TestAnotherCacheDropsOnlyAnEarlierWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		informer := podInformer(t, newFeed(pod("b")))
+		running(t, informer)
+		synctest.Wait()
+		informer.Record(pod("a", ofUID("1"), atVersion("7")))
+		informer.drop(pod("a", ofUID("1"), atVersion("6")))
+		informer.drop(pod("a", ofUID("2"), atVersion("8")))
+		require.Len(t, informer.written, 1)
+		informer.drop(pod("a", ofUID("1"), atVersion("7")))
+		require.Empty(t, informer.written)
+	})
+}
+
 func TestACreatedMoverIsReturnedUntilTheCacheIsNewer(t *testing.T) {
 	tests := map[string]struct {
 		then func(f *feed) // at version 5; the pod was created at version 7

@@ -218,7 +218,10 @@ func TestARebindThatTheAPIServerRefusesFailsAtItsDeadline(t *testing.T) {
 
 func TestAnAgentWatchesTheClaimOfARestoreThatTheCoordinatorExposed(t *testing.T) {
 	s := newLateDelivery(t)
-	s.Agent.Fleet = followerFleet{}
+	s.Agent = transfer.Agent{Node: "n2", Fleet: followerFleet{}}
+	s.step(t)
+	require.Zero(t, s.restored.watched, "it is of another node")
+	s.Agent.Node = testNode
 	s.step(t)
 	require.Equal(t, types.NamespacedName{Namespace: "velero", Name: "b1"}, s.restored.watched)
 	require.Empty(t, s.kube.Actions(), "the watch enqueues it")
@@ -231,6 +234,18 @@ func TestAnAgentWatchesTheClaimOfARestoreThatTheCoordinatorExposed(t *testing.T)
 	require.Equal(t, velerov2alpha1.DataDownloadPhaseFailed, s.object.Status.Phase)
 	s.step(t)
 	require.Zero(t, s.restored.watched)
+	s.Agent.Fleet = coordinatorFleet{}
+	s.step(t)
+	require.Empty(t, s.object.Finalizers, "it is cleaned up")
+	require.Equal(t, transfer.ReasonRebindFailed, transfer.FailureOf(s.object))
+}
+
+func TestARebindSendsNothingWhileTheMoverTerminates(t *testing.T) {
+	s := newLateDelivery(t)
+	s.pods[testKey] = moverPod()
+	s.pods[testKey].DeletionTimestamp = &metav1.Time{}
+	s.step(t)
+	require.Empty(t, s.kube.Actions())
 }
 
 // newTwoVolumes returns a restore whose mover is ready for its second start, and one to another volume of its pod.

@@ -54,7 +54,7 @@ func TestStepsOfAHandOver(t *testing.T) {
 		cached string // with caches that may lag behind; empty: as verified
 		want   string // if the API server has no other objects
 	}{
-		"it owns all objects": {want: "DeleteOriginal"},
+		"it owns all objects": {cached: "DeleteOriginal", want: "DeleteOriginal"},
 		"a VolumeSnapshot of another resource": {
 			change: func(h *State) { h.Backup.Snapshot.Labels, h.Backup.Content = objects.OwnerLabels("another", "n1"), nil }, want: snapshotConflict,
 		},
@@ -86,6 +86,10 @@ func TestStepsOfAHandOver(t *testing.T) {
 		},
 		"a VolumeSnapshot that is being deleted": {
 			pairs: func(p *simulatedPairs) { p.backup.deleting = true }, want: "Fail: VolumeSnapshot velero/du is being deleted",
+		},
+		"a VolumeSnapshot that is being deleted, without its original": {
+			pairs:  func(p *simulatedPairs) { p.backup.deleting, p.original.exists = true, false },
+			cached: "Reobserve", want: "Fail: VolumeSnapshot velero/du is being deleted",
 		},
 		"a content that is being deleted": {
 			pairs: func(p *simulatedPairs) { p.backupContent.deleting = true }, want: "Fail: VolumeSnapshotContent du is being deleted",

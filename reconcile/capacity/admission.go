@@ -136,7 +136,7 @@ func (a *Admission) reserve(c *pending) bool {
 // timeout.
 func (a *Admission) Release(uid types.UID) {
 	a.change(func() {
-		if c := a.known[uid]; c != nil && c.Phase == Waiting {
+		if c := a.known[uid]; c != nil {
 			a.remove(c)
 			a.clearReservation(c)
 			c.skipped = c.skipped || !c.since.IsZero() && a.clock.Since(c.since) >= a.admitTimeout

@@ -233,6 +233,7 @@ type watchedNode struct {
 func (t *trackerFixture) Watch(name string, enqueue func()) {
 	t.lock.Lock()
 	defer t.lock.Unlock()
+	require.Nil(t, t.entry(name).enqueue, "it is watched already")
 	t.entry(name).enqueue = enqueue
 }
 

@@ -328,10 +328,10 @@ func backoff(failures int, policy Policy) time.Duration {
 	return min(pause, policy.MaxBackoff)
 }
 
-// lastFailure returns when the last failed run finished, as far as jobs and history still show it.
+// lastFailure returns when the last run, which failed, finished, as far as jobs and history still show it.
 func (r Repository) lastFailure(jobs []objects.JobStatus) time.Time {
 	var last time.Time
-	if n := len(jobs); n > 0 && jobs[n-1].Verdict.Failed() {
+	if n := len(jobs); n > 0 {
 		last = jobs[n-1].Finished
 	}
 	if runs := r.failures(); len(runs) > 0 && runs[len(runs)-1].Started.After(last) {

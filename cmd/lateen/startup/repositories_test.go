@@ -87,8 +87,8 @@ func TestJobsTakeTheConfigMapOfTheServersFlag(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, none)
 	fault(client, "deployments", 0, refused())
-	_, err = startup.ReadServer(t.Context(), client, "velero")
-	require.ErrorContains(t, err, "get deployment velero/velero: ")
+	_, err = startup.ReadServer(t.Context(), client, "elsewhere")
+	require.ErrorContains(t, err, "get deployment elsewhere/velero: ")
 }
 
 func TestLoadFindsTheConfigMapOfMaintenanceJobsWithoutAnotherRequest(t *testing.T) {

@@ -1,15 +1,7 @@
 package api_test
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"io/fs"
-	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,49 +40,4 @@ func TestTheTableHasTheKindsOfVelerosDefinitions(t *testing.T) {
 		require.Contains(t, served, kind.GVK.Version, definition.Name)
 	}
 	require.Empty(t, table, "Velero has no definition of these")
-}
-
-func TestEveryColumnOfTheTableIsFilledAndNamesAreUnique(t *testing.T) {
-	unique := map[string]bool{}
-	for _, kind := range api.Kinds() {
-		for _, name := range []string{kind.GVK.String(), kind.Name, kind.Resource, kind.ShortName, kind.PodLabel} {
-			require.NotEmpty(t, name, kind.GVK)
-			require.False(t, unique[name], name)
-			unique[name] = true
-		}
-		require.NotEmpty(t, kind.Finalizer)
-		require.True(t, kind.Restores || !kind.Rebinds, "only a restore has a volume to rebind")
-	}
-}
-
-// A label, annotation or finalizer of Lateen or Velero; a group with its version is none.
-var name = regexp.MustCompile(`^(lateen\.dev|velero\.io)/[a-z-]{3,}$`)
-
-func TestLabelsAnnotationsAndFinalizersHaveOneHome(t *testing.T) {
-	var elsewhere []string
-	err := filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && (path == "../../test" || path == "../../bin" || strings.HasPrefix(entry.Name(), ".") && path != "../.."):
-			return filepath.SkipDir
-		case filepath.Ext(path) != ".go" || filepath.Dir(path) == "../../exposer/api":
-			return nil
-		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			return err
-		}
-		ast.Inspect(file, func(node ast.Node) bool {
-			if literal, ok := node.(*ast.BasicLit); ok && literal.Kind == token.STRING {
-				if text, err := strconv.Unquote(literal.Value); err == nil && name.MatchString(text) {
-					elsewhere = append(elsewhere, path+": "+text)
-				}
-			}
-			return true
-		})
-		return nil
-	})
-	require.NoError(t, err)
-	require.Empty(t, elsewhere, "use the constant of package api or of Velero")
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -307,28 +306,6 @@ metrics:
 		require.True(t, ok, name)
 		require.Equal(t, map[string]string{"component": "velero", "app.kubernetes.io/part-of": "lateen", "team": "storage"}, object.GetLabels(), name)
 	}
-}
-
-// A checkout on Windows may end lines with CRLF. Helm would take several objects for one.
-func TestTheChartRendersFilesWithOtherEndsOfLines(t *testing.T) {
-	const values = "{image: {repository: example.test/lateen}, podPolicy: privileged, podPolicyAllows: {image: velero/velero, serviceAccount: velero}}"
-	want, complaints, err := template(t, "velero", values)
-	require.NoError(t, err, complaints)
-	dir := t.TempDir()
-	require.NoError(t, os.CopyFS(dir, os.DirFS(chart)))
-	files, err := filepath.Glob(filepath.Join(dir, "files", "*.yaml"))
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(file, bytes.ReplaceAll(text, []byte("\n"), []byte("\r\n")), 0o600))
-	}
-	command := program(t.Context(), t, "helm", "template", "lateen", dir, "--namespace=velero", "--values=-")
-	command.Stdin = strings.NewReader(values)
-	have, err := command.Output()
-	require.NoError(t, err)
-	require.Equal(t, want, string(have))
 }
 
 func TestHelmFindsNoFaultInTheChart(t *testing.T) {

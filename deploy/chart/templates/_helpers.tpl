@@ -11,7 +11,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 {{- define "lateen.objects" -}}
 {{- $root := index . 0 -}}
 {{- $namespace := $root.Release.Namespace -}}
-{{- $text := $root.Files.Get (index . 1) | replace "\r\n" "\n"
+{{- $text := $root.Files.Get (index . 1)
   | replace "lateen-velero" (printf "lateen-%s" $namespace)
   | replace "namespace: velero" (printf "namespace: %q" $namespace)
   | replace "namespaces: [velero]" (printf "namespaces: [%q]" $namespace)

@@ -1,9 +1,7 @@
 package process_test
 
 import (
-	"bytes"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"testing"
@@ -79,40 +77,4 @@ func TestAProcessEndsWithItsParent(t *testing.T) {
 	require.Error(t, parent.Wait())
 	_, err := output.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF, "the child has ended too")
-}
-
-func TestProcessApartReachesWhatItIsGiven(t *testing.T) {
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer listener.Close()
-	go func() {
-		for {
-			connection, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = connection.Write([]byte("hello\n")) // the test notices a failure
-			_ = connection.Close()
-		}
-	}()
-	tests := map[string]struct {
-		addresses []string
-		said, err string
-	}{
-		"an address that it is given": {[]string{listener.Addr().String()}, "hello\n", "exit status 0"},
-		"one that it is not given":    {nil, "", "exit status 1"},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			_, port, err := net.SplitHostPort(listener.Addr().String())
-			require.NoError(t, err)
-			reported := &bytes.Buffer{}
-			command := exec.Command("bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/"+port+" && cat <&3")
-			command.Stdout = reported
-			p, err := process.StartApart(command, test.addresses...)
-			require.NoError(t, err)
-			require.EqualError(t, ended(t, p), test.err)
-			require.Equal(t, test.said, reported.String())
-		})
-	}
 }

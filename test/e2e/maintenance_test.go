@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -189,26 +188,6 @@ func TestEndedJobsAreCountedOnceBesideTheServer(t *testing.T) {
 	require.Equal(t, recorded, counted, "each job once")
 }
 
-// TestARepositoryThatIsDeletedDoesNotBlockTheServer is W42: the server polls the job by which it waits, and does so for
-// ever once that is deleted. `velero backup-location delete` deletes BackupRepositories in the same way.
-func TestARepositoryThatIsDeletedDoesNotBlockTheServer(t *testing.T) {
-	s := newMaintained(t)
-	jobs := s.followJobs(t)
-	s.jobs.shut()
-	s.startAgent(t, hourly)
-	s.asks(t, s.repository, "72h") // the server is not to make a job too
-	s.overdue(t, s.repository)
-	orphan := jobs.until(t, func(*batchv1.Job) bool { return true })
-	require.True(t, ofLateen(orphan))
-	s.serverWaits(t, orphan)
-	collected := s.dependent(t, s.repository)
-	require.NoError(t, s.Repositories().Delete(s.ctx, s.repository.Name, metav1.DeleteOptions{}))
-	collected()
-	s.jobs.open()
-	s.looked(t, "another")
-	jobs.untilGone(t, orphan)
-}
-
 // lookInterval is how often the log of Velero's server is read: only there it says that it waits.
 const lookInterval = 500 * time.Millisecond
 
@@ -271,21 +250,6 @@ func (m *maintained) serverWaits(t *testing.T, job *batchv1.Job) {
 	}
 }
 
-// dependent makes an object that a repository owns. What is returned waits until the garbage collector has deleted it,
-// and with it all else that the repository owned.
-func (e *env) dependent(t *testing.T, repository *velerov1.BackupRepository) (collected func()) {
-	t.Helper()
-	configMaps := e.Kube.CoreV1().ConfigMaps(e.Namespace)
-	owned := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owned", OwnerReferences: []metav1.OwnerReference{{
-		APIVersion: velerov1.SchemeGroupVersion.String(), Kind: "BackupRepository", Name: repository.Name, UID: repository.UID,
-	}}}}
-	_, err := configMaps.Create(e.ctx, owned, metav1.CreateOptions{})
-	require.NoError(t, err)
-	return func() {
-		require.NoError(t, testenv.WaitGone(e.ctx, configMaps, testenv.Named("owned")), "the garbage collector does not work")
-	}
-}
-
 // jobs are the maintenance jobs of a cluster, from now on.
 type jobs struct {
 	watch.Interface
@@ -345,17 +309,6 @@ func (e *env) jobsOf(t *testing.T, repository *velerov1.BackupRepository) []batc
 	list, err := e.Kube.BatchV1().Jobs(e.Namespace).List(e.ctx, same)
 	require.NoError(t, err)
 	return list.Items
-}
-
-// untilGone waits for a job to be deleted.
-func (j *jobs) untilGone(t *testing.T, deleted *batchv1.Job) {
-	t.Helper()
-	for event := range j.ResultChan() {
-		if job, ok := event.Object.(*batchv1.Job); ok && job.UID == deleted.UID && event.Type == watch.Deleted {
-			return
-		}
-	}
-	require.Failf(t, "the job is still there", "%s", deleted.Name)
 }
 
 // ofLateen reports whether Lateen has created a job.

@@ -124,22 +124,8 @@ func contents(t *testing.T, image v1.Image) map[string]entry {
 	}
 }
 
-// platforms are the images of a layout.
+// platforms are the images of a layout, whose only manifest is an index of them.
 func platforms(t *testing.T, dir string) map[string]v1.Image {
-	t.Helper()
-	index := nested(t, dir)
-	manifest, err := index.IndexManifest()
-	require.NoError(t, err)
-	all := map[string]v1.Image{}
-	for _, each := range manifest.Manifests {
-		image, err := index.Image(each.Digest)
-		require.NoError(t, err)
-		all[each.Platform.String()] = image
-	}
-	return all
-}
-
-func nested(t *testing.T, dir string) v1.ImageIndex {
 	t.Helper()
 	top, err := layout.ImageIndexFromPath(dir)
 	require.NoError(t, err)
@@ -148,7 +134,15 @@ func nested(t *testing.T, dir string) v1.ImageIndex {
 	require.Len(t, manifest.Manifests, 1)
 	index, err := top.ImageIndex(manifest.Manifests[0].Digest)
 	require.NoError(t, err)
-	return index
+	manifest, err = index.IndexManifest()
+	require.NoError(t, err)
+	all := map[string]v1.Image{}
+	for _, each := range manifest.Manifests {
+		image, err := index.Image(each.Digest)
+		require.NoError(t, err)
+		all[each.Platform.String()] = image
+	}
+	return all
 }
 
 // binaries is a directory with a binary for each platform.

@@ -30,12 +30,10 @@ func TestAConfigurationThatCannotBeUsedIsSeenAndMoversRunAllTheSame(t *testing.T
 		class           string // reason of the priority class's fallback
 		says            string
 	}{
-		"no ConfigMap":    {section: "configMap", reason: "missing", class: "config_missing", says: "does not exist"},
-		"empty ConfigMap": {data: map[string]string{}, section: "configMap", reason: "empty", class: "config_empty", says: "no data"},
-		"two keys":        {data: map[string]string{"a": "{}", "b": "{}"}, section: "configMap", reason: "too_many_keys", class: "config_invalid", says: "2 keys, including a and b"},
-		"bad JSON":        {data: map[string]string{"a": `{"priorityClassName": low}`}, section: "configMap", reason: "invalid_json", class: "config_invalid", says: "line 1, column"},
-		"unknown field":   {data: map[string]string{"a": `{"priorityClasName":"low"}`}, section: "configMap", reason: "unknown_field", says: "priorityClasName"},
-		"bad value":       {data: map[string]string{"a": `{"loadConcurrency":{"globalConfig":-3}}`}, section: "loadConcurrency", reason: "invalid_value", says: "loadConcurrency.globalConfig"},
+		"no ConfigMap":  {section: "configMap", reason: "missing", class: "config_missing", says: "does not exist"},
+		"bad JSON":      {data: map[string]string{"a": `{"priorityClassName": low}`}, section: "configMap", reason: "invalid_json", class: "config_invalid", says: "line 1, column"},
+		"unknown field": {data: map[string]string{"a": `{"priorityClasName":"low"}`}, section: "configMap", reason: "unknown_field", says: "priorityClasName"},
+		"bad value":     {data: map[string]string{"a": `{"loadConcurrency":{"globalConfig":-3}}`}, section: "loadConcurrency", reason: "invalid_value", says: "loadConcurrency.globalConfig"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

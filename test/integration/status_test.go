@@ -173,7 +173,7 @@ func (e *env) argue(argument string) {
 }
 
 func TestStatusSaysWhatEachTransferWaitsForOnKubernetes(t *testing.T) {
-	v := newEnv(t, time.Minute).volumes(csi.Options{Fault: full(csi.CreateSnapshot, "")})
+	v := newEnv(t, time.Minute).volumes(csi.Options{Fault: full})
 	class := v.class()
 	v.configure(`{"priorityClassName": "` + class + `", "loadConcurrency": {"globalConfig": 1, "prepareQueueLength": 2}}`)
 	v.argue("--node-agent-configmap=" + fixture.ConfigMap)
@@ -245,14 +245,12 @@ func TestStatusShowsWhatItMaySeeOnKubernetes(t *testing.T) {
 	require.Contains(t, s.ends(large, testenv.Failed).Status.Message, "Insufficient cpu")
 }
 
-// full is a storage array that has no room for something.
-func full(verb csi.Verb, object string) func(context.Context, csi.Call) error {
-	return func(_ context.Context, call csi.Call) error {
-		if call.Verb == verb && strings.Contains(call.Object, object) {
-			return errors.New("the array is full")
-		}
-		return nil
+// full is a storage array that has no room for snapshots.
+func full(_ context.Context, call csi.Call) error {
+	if call.Verb == csi.CreateSnapshot {
+		return errors.New("the array is full")
 	}
+	return nil
 }
 
 // uploadOfUnready makes a DataUpload of a new claim, whose snapshot does not get a handle.
@@ -261,18 +259,6 @@ func (e *env) uploadOfUnready() string {
 	snapshot, err := e.Snapshot(e.soon(), e.backup, source, e.storageClass)
 	require.NoError(e, err)
 	return e.upload(source, snapshot.Name)
-}
-
-func TestADownloadThatIsNotPreparedInTimeSaysWhatTheProvisionerSays(t *testing.T) {
-	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{Fault: full(csi.CreateVolume, "")})
-	r := v.start()
-	download := v.download(v.target())
-	v.says("ProvisioningFailed", "the array is full")
-	r.expire(testenv.DataDownload, download)
-	ended := v.settles(testenv.DataDownload, download, testenv.Failed)
-	require.Contains(t, ended.Status.Message, "the array is full")
-	v.says("Failed", "the array is full")
-	v.nothingLeft()
 }
 
 // unlisted lets nobody list, or watch, the objects of a resource.

@@ -126,19 +126,25 @@ func TestPriorityClassInfoIsOneSeriesPerConsumer(t *testing.T) {
 	`, "lateen_priority_class_info")
 }
 
-func TestPhaseDurationReachesFromATenthToFourHours(t *testing.T) {
+func TestBucketsOfDurations(t *testing.T) {
 	m, registry := newMetrics()
-	m.ObservePhase("podvolumebackup", "Accepted", 50*time.Millisecond)
-	m.ObservePhase("podvolumebackup", "Accepted", 4*time.Hour)
-	var buckets []string
-	for _, line := range series(registry, "lateen_transfer_phase_duration_seconds_bucket") {
-		_, bucket, _ := strings.Cut(line, "le=")
-		buckets = append(buckets, bucket)
+	maintenance := m.Maintenance()
+	for _, took := range []time.Duration{50 * time.Millisecond, 4 * time.Hour} {
+		m.ObservePhase("podvolumebackup", "Accepted", took)
+		maintenance.Ended("repository", true, took)
 	}
-	require.Equal(t, []string{
-		`"0.1"} 1`, `"0.25"} 1`, `"0.5"} 1`, `"1"} 1`, `"2.5"} 1`, `"5"} 1`, `"10"} 1`, `"30"} 1`, `"60"} 1`,
-		`"300"} 1`, `"600"} 1`, `"1800"} 1`, `"3600"} 1`, `"7200"} 1`, `"14400"} 2`, `"+Inf"} 2`,
-	}, buckets)
+	for name, want := range map[string]string{
+		"lateen_transfer_phase_duration_seconds":   "0.1 0.25 0.5 1 2.5 5 10 30 60 300 600 1800 3600 7200 14400",
+		"velero_repo_maintenance_duration_seconds": "60 300 600 900 1800 3600 7200 10800 14400",
+	} {
+		var buckets []string
+		for _, line := range series(registry, name+"_bucket") {
+			_, bucket, _ := strings.Cut(line, "le=")
+			buckets = append(buckets, bucket)
+		}
+		want = `"` + strings.ReplaceAll(want, " ", `"} 1 "`) + `"} 2 "+Inf"} 2`
+		require.Equal(t, want, strings.Join(buckets, " "))
+	}
 }
 
 func TestVelerosMetricsOfTheLastBackupsAreKept(t *testing.T) {

@@ -96,19 +96,19 @@ func adoption(what string, have, want metav1.Object) ([]byte, error) {
 // waited for triggers the next reconcile. It adopts existing objects of the same custom resource. It returns a
 // TerminalError if the API server calls an object invalid (422), or if the source does not exist. Most other errors
 // may pass.
-func (e *Exposer) Ensure(ctx context.Context, move objects.MoverSpec) (waits string, err error) {
+func (e *Exposer) Ensure(ctx context.Context, spec objects.MoverSpec) (waits string, err error) {
 	if e.Refresh != nil {
 		e.Refresh(ctx)
 	}
 	settings := e.current()
 	var size resource.Quantity
-	if move.Source.Snapshot != nil {
-		waits, size, err = e.handOver(ctx, move)
+	if spec.Source.Snapshot != nil {
+		waits, size, err = e.handOver(ctx, spec)
 		if err != nil || waits != "" {
 			return waits, err
 		}
 	}
-	info, err := e.volumeInfo(ctx, move)
+	info, err := e.volumeInfo(ctx, spec)
 	if err != nil {
 		return "", err
 	}
@@ -119,17 +119,17 @@ func (e *Exposer) Ensure(ctx context.Context, move objects.MoverSpec) (waits str
 	if !ok {
 		return "", &TerminalError{fmt.Errorf("find mover template for %s nodes: no DaemonSet of node-agents exists for them", info.OS)}
 	}
-	copies, err := e.copies(ctx, move, info)
+	copies, err := e.copies(ctx, spec, info)
 	if err != nil {
 		return "", err
 	}
-	plan := objects.PlanOf(move, info, template, settings)
+	plan := objects.PlanOf(spec, info, template, settings)
 	for _, want := range plan.Claims {
 		claim, waits, err := e.ensureClaim(ctx, want)
 		if err != nil || waits != "" {
 			return waits, err
 		}
-		if claim.Name != move.Name {
+		if claim.Name != spec.Name {
 			continue // a cache
 		}
 		// The claim owns the copies, so they are created after it. A driver that was faster retries.
@@ -334,7 +334,7 @@ func (t *tail) bytes() []byte {
 
 // Diagnose returns what blocks a mover, in addition to the status of its pod. It reports the kubelet's mount
 // Warnings, unbound claims with their newest Warning, and snapshots that are not ready.
-func (e *Exposer) Diagnose(ctx context.Context, move objects.MoverSpec, found Existing) string {
+func (e *Exposer) Diagnose(ctx context.Context, spec objects.MoverSpec, found Existing) string {
 	var reported []string
 	if found.Pod != nil && objects.Starting(found.Pod) {
 		if diagnosis := e.warning(ctx, found.Pod); diagnosis != "" {
@@ -347,8 +347,8 @@ func (e *Exposer) Diagnose(ctx context.Context, move objects.MoverSpec, found Ex
 		}
 		reported = append(reported, strings.TrimSuffix(fmt.Sprintf("claim %s is %s: %s", claim.Name, claim.Status.Phase, e.warning(ctx, claim)), ": "))
 	}
-	if move.Source.Snapshot != nil {
-		if diagnosis := e.diagnoseSnapshots(ctx, move); diagnosis != "" {
+	if spec.Source.Snapshot != nil {
+		if diagnosis := e.diagnoseSnapshots(ctx, spec); diagnosis != "" {
 			reported = append(reported, diagnosis)
 		}
 	}

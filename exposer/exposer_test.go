@@ -26,7 +26,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-func movement() objects.MoverSpec {
+func podVolumeBackup() objects.MoverSpec {
 	return objects.MoverSpec{
 		Name: "b1", Namespace: "velero", UID: "b1-uid", GVK: schema.GroupVersionKind{Group: "velero.io", Version: "v1", Kind: "PodVolumeBackup"},
 		PodLabel: velerov1.PVBLabel, ExposingNode: "n1",
@@ -50,7 +50,7 @@ func exposed(client *fake.Clientset, settings objects.Settings) *Exposer {
 // mover is the mover pod of movement.
 func mover() *corev1.Pod {
 	info := objects.VolumeInfo{OS: corev1.Linux, Node: "n1", HostPath: "/pods/x"}
-	return objects.PlanOf(movement(), info, objects.Template{}, objects.Settings{}).Pod
+	return objects.PlanOf(podVolumeBackup(), info, objects.Template{}, objects.Settings{}).Pod
 }
 
 func forbidden(why string) error {
@@ -76,7 +76,7 @@ func TestARefusedPod(t *testing.T) {
 			client := fake.NewClientset()
 			client.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, test.refusal })
 			e := exposed(client, objects.Settings{PriorityClass: test.class})
-			_, err := e.Ensure(t.Context(), movement())
+			_, err := e.Ensure(t.Context(), podVolumeBackup())
 			require.Error(t, err)
 			terminal := (*TerminalError)(nil)
 			require.Equal(t, test.terminal, errors.As(err, &terminal))
@@ -108,7 +108,7 @@ func TestAnExistingPod(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(test.pod)
-			_, err := exposed(client, objects.Settings{}).Ensure(t.Context(), movement())
+			_, err := exposed(client, objects.Settings{}).Ensure(t.Context(), podVolumeBackup())
 			require.Equal(t, test.taken, err == nil, "%v", err)
 			require.Equal(t, append([]string{"create pods", "get pods"}, test.writes...), requests(client))
 			pod, err := client.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
@@ -153,16 +153,16 @@ func cached() objects.Settings {
 
 // restore is the mover spec of a restore to a pod volume.
 func restore() objects.MoverSpec {
-	move := movement()
-	move.Restores = true
-	return move
+	spec := podVolumeBackup()
+	spec.Restores = true
+	return spec
 }
 
 // download is the mover spec of a restore to an unbound claim.
 func download() objects.MoverSpec {
-	move := restore()
-	move.OS, move.Source = corev1.Linux, objects.Source{Target: &objects.TargetSource{Namespace: "app", Claim: "claim"}}
-	return move
+	spec := restore()
+	spec.OS, spec.Source = corev1.Linux, objects.Source{Target: &objects.TargetSource{Namespace: "app", Claim: "claim"}}
+	return spec
 }
 
 func freeClaim() *corev1.PersistentVolumeClaim {
@@ -205,22 +205,22 @@ func left(t *testing.T, client *fake.Clientset) []string {
 // A request too many costs every transfer.
 func TestEnsureSendsOneRequestForEachObject(t *testing.T) {
 	for name, test := range map[string]struct {
-		move     objects.MoverSpec
+		spec     objects.MoverSpec
 		settings objects.Settings
 		requests []string
 		creates  []string
 	}{
 		"for a pod's volume": {
-			settings: cached(), move: restore(), requests: []string{"create persistentvolumeclaims", "create pods"}, creates: []string{"pod b1", "claim b1-cache"},
+			settings: cached(), spec: restore(), requests: []string{"create persistentvolumeclaims", "create pods"}, creates: []string{"pod b1", "claim b1-cache"},
 		},
 		"for a claim": {
-			settings: cached(), move: download(), creates: []string{"pod b1", "claim b1", "claim b1-cache"},
+			settings: cached(), spec: download(), creates: []string{"pod b1", "claim b1", "claim b1-cache"},
 			requests: []string{"get persistentvolumeclaims", "create persistentvolumeclaims", "create persistentvolumeclaims", "create pods"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(freeClaim())
-			_, err := exposed(client, test.settings).Ensure(t.Context(), test.move)
+			_, err := exposed(client, test.settings).Ensure(t.Context(), test.spec)
 			require.NoError(t, err)
 			require.Equal(t, test.requests, requests(client))
 			require.Equal(t, test.creates, left(t, client))
@@ -243,9 +243,9 @@ func TestCleanUpDeletesTheVolumeOfARestoreClaim(t *testing.T) {
 }
 
 func TestEnsureAnExistingClaim(t *testing.T) {
-	move := download()
-	move.Attempt = 1
-	plan := objects.PlanOf(move, objects.VolumeInfo{OS: corev1.Linux, Target: freeClaim()}, objects.Template{}, objects.Settings{})
+	spec := download()
+	spec.Attempt = 1
+	plan := objects.PlanOf(spec, objects.VolumeInfo{OS: corev1.Linux, Target: freeClaim()}, objects.Template{}, objects.Settings{})
 	for name, test := range map[string]struct {
 		change  func(*corev1.PersistentVolumeClaim)
 		message string

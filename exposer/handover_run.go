@@ -30,10 +30,10 @@ type handoverRun struct {
 	handedOver bool // this process deleted the original VolumeSnapshot
 }
 
-func (e *Exposer) runHandover(move objects.MoverSpec) *handoverRun {
-	source := move.Source.Snapshot
+func (e *Exposer) runHandover(spec objects.MoverSpec) *handoverRun {
+	source := spec.Source.Snapshot
 	c := &handoverRun{client: e.Snapshots.Client(), deleted: e.Snapshots.Deleted, State: handover.State{
-		Namespace: move.Namespace, Name: move.Name, UID: move.UID, ExposingNode: move.ExposingNode,
+		Namespace: spec.Namespace, Name: spec.Name, UID: spec.UID, ExposingNode: spec.ExposingNode,
 		Source: types.NamespacedName{Namespace: source.Namespace, Name: source.Snapshot},
 	}}
 	c.Backup.Snapshot = e.Snapshots.Snapshot(c.Namespace, c.Name)
@@ -214,7 +214,7 @@ type Snapshots interface {
 // handOver gives the snapshot handle a second owner in Velero's namespace and deletes the originals. It runs until
 // it must wait, and returns what for, or until the originals are deleting. size is the required size of a volume created
 // from the snapshot, or 0.
-func (e *Exposer) handOver(ctx context.Context, move objects.MoverSpec) (waits string, size resource.Quantity, err error) {
+func (e *Exposer) handOver(ctx context.Context, spec objects.MoverSpec) (waits string, size resource.Quantity, err error) {
 	served, err := e.served(ctx)
 	switch {
 	case err != nil:
@@ -222,7 +222,7 @@ func (e *Exposer) handOver(ctx context.Context, move objects.MoverSpec) (waits s
 	case !served:
 		return "", size, &TerminalError{errors.New("snapshot.storage.k8s.io is not installed")}
 	}
-	run := e.runHandover(move)
+	run := e.runHandover(spec)
 	for range maxHandoverSteps {
 		step, description := run.Next()
 		switch step {
@@ -246,12 +246,12 @@ func (e *Exposer) handOver(ctx context.Context, move objects.MoverSpec) (waits s
 // CleanUpSnapshots deletes both pairs of VolumeSnapshot and content from any point of a hand-over, as far as possible. waits
 // says what blocks it; empty means that nothing is left. handedOver reports that this process deleted the original
 // VolumeSnapshot, so a cache miss needs no GET.
-func (e *Exposer) CleanUpSnapshots(ctx context.Context, move objects.MoverSpec, handedOver bool) (waits string, err error) {
+func (e *Exposer) CleanUpSnapshots(ctx context.Context, spec objects.MoverSpec, handedOver bool) (waits string, err error) {
 	served, err := e.served(ctx)
 	if err != nil || !served {
 		return "", err
 	}
-	run := e.runHandover(move)
+	run := e.runHandover(spec)
 	run.handedOver = handedOver
 	for range maxHandoverSteps {
 		step, description := run.NextCleanup()
@@ -281,11 +281,11 @@ func (e *Exposer) RemoveOrphan(ctx context.Context, namespace string, orphan met
 }
 
 // diagnoseSnapshots returns what blocks the hand-over. A new coordinator may have no snapshot caches yet.
-func (e *Exposer) diagnoseSnapshots(ctx context.Context, move objects.MoverSpec) string {
+func (e *Exposer) diagnoseSnapshots(ctx context.Context, spec objects.MoverSpec) string {
 	if served, err := e.served(ctx); err != nil || !served {
 		return ""
 	}
-	run := e.runHandover(move)
+	run := e.runHandover(spec)
 	if step, description := run.Next(); step == handover.AwaitSnapshot || step == handover.Fail || step == handover.NameConflict {
 		return description
 	}

@@ -62,11 +62,11 @@ func (e *Exposer) create(ctx context.Context, pod *corev1.Pod, options metav1.Cr
 // the class is in force, or if the answer does not depend on it.
 func (e *Exposer) TryClass(ctx context.Context, namespace, class string) priority.Reason {
 	const name = "lateen-priority-class" // of a pod and a DataUpload that do not exist
-	move := objects.MoverSpec{GVK: api.DataUpload().GVK, Namespace: namespace, Name: name, UID: name, PodLabel: api.DataUpload().PodLabel}
-	move.Command, move.Source.Snapshot = []string{"data-mover", "backup"}, &objects.SnapshotSource{}
+	spec := objects.MoverSpec{GVK: api.DataUpload().GVK, Namespace: namespace, Name: name, UID: name, PodLabel: api.DataUpload().PodLabel}
+	spec.Command, spec.Source.Snapshot = []string{"data-mover", "backup"}, &objects.SnapshotSource{}
 	settings := e.current()
 	settings.PriorityClass = class
-	pod := objects.PlanOf(move, objects.VolumeInfo{OS: corev1.Linux}, e.Templates[corev1.Linux], settings).Pod
+	pod := objects.PlanOf(spec, objects.VolumeInfo{OS: corev1.Linux}, e.Templates[corev1.Linux], settings).Pod
 	created, reason, err := e.create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if err == nil && reason == "" && created.Spec.PriorityClassName != class {
 		return priority.Rejected
@@ -194,22 +194,22 @@ func (e *Exposer) releaseVolume(ctx context.Context, claim *corev1.PersistentVol
 
 // FindLeftovers GETs the mover pod and the given PVCs; snapshots are not checked. It is for caches without these
 // objects: the caches may lag behind.
-func (e *Exposer) FindLeftovers(ctx context.Context, move objects.MoverSpec, pod bool, claims []string) (left Existing, err error) {
+func (e *Exposer) FindLeftovers(ctx context.Context, spec objects.MoverSpec, pod bool, claims []string) (left Existing, err error) {
 	if pod {
-		left.Pod, err = get(ctx, e.Client.CoreV1().Pods(move.Namespace), move.Name)
+		left.Pod, err = get(ctx, e.Client.CoreV1().Pods(spec.Namespace), spec.Name)
 		if err != nil {
-			return Existing{}, fmt.Errorf("get mover pod %s: %w", move.Name, err)
+			return Existing{}, fmt.Errorf("get mover pod %s: %w", spec.Name, err)
 		}
-		if left.Pod != nil && !objects.OwnedBy(left.Pod, move.UID) {
+		if left.Pod != nil && !objects.OwnedBy(left.Pod, spec.UID) {
 			left.Pod = nil
 		}
 	}
 	for _, name := range claims {
-		claim, err := get(ctx, e.Client.CoreV1().PersistentVolumeClaims(move.Namespace), name)
+		claim, err := get(ctx, e.Client.CoreV1().PersistentVolumeClaims(spec.Namespace), name)
 		if err != nil {
 			return Existing{}, fmt.Errorf("get claim %s: %w", name, err)
 		}
-		if claim != nil && objects.OwnedBy(claim, move.UID) {
+		if claim != nil && objects.OwnedBy(claim, spec.UID) {
 			left.Claims = append(left.Claims, claim)
 		}
 	}
@@ -226,37 +226,37 @@ func (e *Exposer) TargetClaim(ctx context.Context, target types.NamespacedName) 
 }
 
 // Claims returns the names of the claims that the current configuration creates for a mover.
-func (e *Exposer) Claims(move objects.MoverSpec) []string {
-	move.Restores = move.Restores && e.current().Cache != nil // otherwise no cache claim exists
-	return objects.ClaimNames(move)
+func (e *Exposer) Claims(spec objects.MoverSpec) []string {
+	spec.Restores = spec.Restores && e.current().Cache != nil // otherwise no cache claim exists
+	return objects.ClaimNames(spec)
 }
 
 // copier creates one copy for a claim.
 type copier func(ctx context.Context, claim *corev1.PersistentVolumeClaim) error
 
 // copies reads the objects that must be copied for a mover.
-func (e *Exposer) copies(ctx context.Context, move objects.MoverSpec, info objects.VolumeInfo) ([]copier, error) {
-	from, names := objects.CopiesOf(move, info, e.current())
+func (e *Exposer) copies(ctx context.Context, spec objects.MoverSpec, info objects.VolumeInfo) ([]copier, error) {
+	from, names := objects.CopiesOf(spec, info, e.current())
 	core := e.Client.CoreV1()
 	var all []copier
 	for _, name := range names.SecretNames {
-		secrets := copying[*corev1.Secret]{e, "secrets", core.Secrets(move.Namespace), objects.SameSecret}
+		secrets := copying[*corev1.Secret]{e, "secrets", core.Secrets(spec.Namespace), objects.SameSecret}
 		source, err := secrets.read(ctx, core.Secrets(from), from, name)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, func(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-			return ensureCopy(ctx, secrets, objects.CopySecret(source, move.Namespace), claim)
+			return ensureCopy(ctx, secrets, objects.CopySecret(source, spec.Namespace), claim)
 		})
 	}
 	for _, name := range names.ConfigMapNames {
-		configMaps := copying[*corev1.ConfigMap]{e, "configmaps", core.ConfigMaps(move.Namespace), objects.SameConfigMap}
+		configMaps := copying[*corev1.ConfigMap]{e, "configmaps", core.ConfigMaps(spec.Namespace), objects.SameConfigMap}
 		source, err := configMaps.read(ctx, core.ConfigMaps(from), from, name)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, func(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-			return ensureCopy(ctx, configMaps, objects.CopyConfigMap(source, move.Namespace), claim)
+			return ensureCopy(ctx, configMaps, objects.CopyConfigMap(source, spec.Namespace), claim)
 		})
 	}
 	return all, nil

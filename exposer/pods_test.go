@@ -268,7 +268,7 @@ func TestDiagnosisNamesTheBlocker(t *testing.T) {
 			for _, event := range test.events {
 				require.NoError(t, client.Tracker().Add(event))
 			}
-			require.Equal(t, test.want, exposed(client, objects.Settings{}).Diagnose(t.Context(), movement(), test.found))
+			require.Equal(t, test.want, exposed(client, objects.Settings{}).Diagnose(t.Context(), podVolumeBackup(), test.found))
 			for _, action := range client.Actions() {
 				list, ok := action.(clienttesting.ListActionImpl)
 				require.True(t, ok, "a diagnosis only looks")

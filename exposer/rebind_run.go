@@ -28,8 +28,8 @@ type Rebound struct {
 
 // Rebind binds the restored volume to the target claim, as far as possible now. It returns a TerminalError if the rebind
 // can never succeed. AbandonRebind must follow then, or the volume is deleted with the restore claim.
-func (e *Exposer) Rebind(ctx context.Context, move objects.MoverSpec, found Existing) (Rebound, error) {
-	d := rebindRun{client: e, State: rebind.State{Move: move, Pod: found.Pod, Claim: restored(move, found)}, stray: outdated(move, found)}
+func (e *Exposer) Rebind(ctx context.Context, spec objects.MoverSpec, found Existing) (Rebound, error) {
+	d := rebindRun{client: e, State: rebind.State{Move: spec, Pod: found.Pod, Claim: restored(spec, found)}, stray: outdated(spec, found)}
 	if err := d.observe(ctx); err != nil {
 		return Rebound{}, err
 	}
@@ -57,19 +57,19 @@ func (e *Exposer) Rebind(ctx context.Context, move objects.MoverSpec, found Exis
 				err = d.observe(ctx)
 			}
 			if err != nil {
-				return Rebound{}, fmt.Errorf("run step %s of rebind %s/%s: %w", step, move.Namespace, move.Name, err)
+				return Rebound{}, fmt.Errorf("run step %s of rebind %s/%s: %w", step, spec.Namespace, spec.Name, err)
 			}
 		}
 	}
-	return Rebound{}, fmt.Errorf("rebind %s/%s: too many steps", move.Namespace, move.Name)
+	return Rebound{}, fmt.Errorf("rebind %s/%s: too many steps", spec.Namespace, spec.Name)
 }
 
 // AbandonRebind ends a rebind in the state that it observes. If the target is bound to the restored volume, it restores
 // the reclaim policy. Otherwise it keeps that volume for a person, who finds it by the message: the volume is not deleted
 // with the restore claim. If the API server refuses this change, as an admission policy does, the message says so: another
 // attempt gets the same answer.
-func (e *Exposer) AbandonRebind(ctx context.Context, move objects.MoverSpec, found Existing) (bound bool, message string, err error) {
-	d := rebindRun{client: e, State: rebind.State{Move: move, Claim: restored(move, found)}}
+func (e *Exposer) AbandonRebind(ctx context.Context, spec objects.MoverSpec, found Existing) (bound bool, message string, err error) {
+	d := rebindRun{client: e, State: rebind.State{Move: spec, Claim: restored(spec, found)}}
 	if err := d.observe(ctx); err != nil {
 		return false, "", err
 	}
@@ -104,9 +104,9 @@ func isRefused(err error) bool {
 
 // restored returns the claim into which the mover restored; nil if it does not exist, or if a stale cache has that of an
 // earlier attempt.
-func restored(move objects.MoverSpec, found Existing) *corev1.PersistentVolumeClaim {
+func restored(spec objects.MoverSpec, found Existing) *corev1.PersistentVolumeClaim {
 	for _, claim := range found.Claims {
-		if claim.Name == move.Name && objects.Attempt(claim) == move.Attempt {
+		if claim.Name == spec.Name && objects.Attempt(claim) == spec.Attempt {
 			return claim
 		}
 	}
@@ -115,9 +115,9 @@ func restored(move objects.MoverSpec, found Existing) *corev1.PersistentVolumeCl
 
 // outdated returns the claim of an earlier attempt, whose volume is not the restored one; nil if there is none. A late
 // request may have created it after its deletion.
-func outdated(move objects.MoverSpec, found Existing) *corev1.PersistentVolumeClaim {
+func outdated(spec objects.MoverSpec, found Existing) *corev1.PersistentVolumeClaim {
 	for _, claim := range found.Claims {
-		if claim.Name == move.Name && objects.Attempt(claim) < move.Attempt {
+		if claim.Name == spec.Name && objects.Attempt(claim) < spec.Attempt {
 			return claim
 		}
 	}

@@ -61,13 +61,13 @@ func boundTarget() *corev1.PersistentVolumeClaim {
 
 // staleFound is the content of a cache that lacks the deletions of the restore claim and the mover.
 func staleFound() Existing {
-	move := download()
+	spec := download()
 	pod := mover()
-	pod.OwnerReferences[0].UID = move.UID
+	pod.OwnerReferences[0].UID = spec.UID
 	return Existing{Pod: pod, Claims: []*corev1.PersistentVolumeClaim{{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "velero", Name: "b1", UID: "gone-uid", Labels: objects.OwnerLabels(move.UID, "n1"),
-			OwnerReferences: []metav1.OwnerReference{{UID: move.UID, Controller: new(true)}},
+			Namespace: "velero", Name: "b1", UID: "gone-uid", Labels: objects.OwnerLabels(spec.UID, "n1"),
+			OwnerReferences: []metav1.OwnerReference{{UID: spec.UID, Controller: new(true)}},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "restored"},
 	}}}
@@ -122,11 +122,11 @@ func TestAClaimRecreatedDuringARebindIsNotRebound(t *testing.T) {
 		"by a late request of an earlier attempt": {attempt: 1, bound: true, restored: unclaimed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			move := download()
-			move.Attempt = test.attempt
+			spec := download()
+			spec.Attempt = test.attempt
 			stray := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
-				Namespace: "velero", Name: "b1", UID: "stray-uid", Labels: objects.OwnerLabels(move.UID, "n2"),
-				OwnerReferences: []metav1.OwnerReference{{UID: move.UID, Controller: new(true)}},
+				Namespace: "velero", Name: "b1", UID: "stray-uid", Labels: objects.OwnerLabels(spec.UID, "n2"),
+				OwnerReferences: []metav1.OwnerReference{{UID: spec.UID, Controller: new(true)}},
 			}}
 			empty := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "empty", UID: "empty-uid"}}
 			if test.bound {
@@ -135,7 +135,7 @@ func TestAClaimRecreatedDuringARebindIsNotRebound(t *testing.T) {
 			}
 			client := fake.NewClientset(freeClaim(), stray, empty, test.restored)
 			found := Existing{Claims: []*corev1.PersistentVolumeClaim{stray}}
-			rebound, err := exposed(client, objects.Settings{}).Rebind(t.Context(), move, found)
+			rebound, err := exposed(client, objects.Settings{}).Rebind(t.Context(), spec, found)
 			require.NoError(t, err)
 			require.False(t, rebound.Done)
 			require.Equal(t, "target claim app/claim is not yet bound to PersistentVolume restored", rebound.Waits)

@@ -30,14 +30,14 @@ const parameterFSType = "csi.storage.k8s.io/fstype"
 var errSourceGone = errors.New("find source pod: it does not exist")
 
 // volumeInfo reads the properties of a mover's volume from the cluster, each object once.
-func (e *Exposer) volumeInfo(ctx context.Context, move objects.MoverSpec) (objects.VolumeInfo, error) {
-	switch source := move.Source; {
+func (e *Exposer) volumeInfo(ctx context.Context, spec objects.MoverSpec) (objects.VolumeInfo, error) {
+	switch source := spec.Source; {
 	case source.PodVolume != nil:
 		return e.podVolume(ctx, source.PodVolume)
 	case source.Snapshot != nil:
 		return e.snapshot(ctx, source.Snapshot)
 	case source.Target != nil:
-		return e.target(ctx, move)
+		return e.target(ctx, spec)
 	}
 	return objects.VolumeInfo{}, &TerminalError{errors.New("find source volume: the resource names no volume")}
 }
@@ -116,8 +116,8 @@ func (e *Exposer) addTopology(ctx context.Context, info *objects.VolumeInfo, cla
 }
 
 // target reads the target claim.
-func (e *Exposer) target(ctx context.Context, move objects.MoverSpec) (objects.VolumeInfo, error) {
-	target := move.Source.Target
+func (e *Exposer) target(ctx context.Context, spec objects.MoverSpec) (objects.VolumeInfo, error) {
+	target := spec.Source.Target
 	claim, err := e.claim(ctx, target.Namespace, target.Claim)
 	if err != nil {
 		return objects.VolumeInfo{}, err
@@ -126,7 +126,7 @@ func (e *Exposer) target(ctx context.Context, move objects.MoverSpec) (objects.V
 		return objects.VolumeInfo{}, &TerminalError{fmt.Errorf("target claim %s/%s is already bound to volume %s", claim.Namespace, claim.Name, claim.Spec.VolumeName)}
 	}
 	info := objects.VolumeInfo{
-		OS: move.OS, Target: claim, Block: isBlock(claim), StorageClass: ptr.Deref(claim.Spec.StorageClassName, ""),
+		OS: spec.OS, Target: claim, Block: isBlock(claim), StorageClass: ptr.Deref(claim.Spec.StorageClassName, ""),
 	}
 	if !e.current().IgnoreDelayBinding {
 		info.SelectedNode = claim.Annotations[annotationSelectedNode]

@@ -190,12 +190,12 @@ func TestASourcePodThatNoCacheHasIsFetched(t *testing.T) {
 	client := fake.NewClientset(source)
 	e := exposed(client, objects.Settings{})
 	e.Source = func(string) *corev1.Pod { return nil }
-	info, err := e.volumeInfo(t.Context(), movement())
+	info, err := e.volumeInfo(t.Context(), podVolumeBackup())
 	require.NoError(t, err)
 	require.Equal(t, "n1", info.Node)
 	require.Equal(t, []string{"get pods"}, requests(client))
-	move := movement()
-	move.Source.PodVolume.Pod.UID = "of-an-earlier-pod"
-	_, err = e.volumeInfo(t.Context(), move)
+	spec := podVolumeBackup()
+	spec.Source.PodVolume.Pod.UID = "of-an-earlier-pod"
+	_, err = e.volumeInfo(t.Context(), spec)
 	require.ErrorIs(t, err, errSourceGone)
 }

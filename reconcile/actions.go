@@ -33,7 +33,7 @@ func (t *TransferReconciler[T]) write(ctx context.Context, s *request[T], step t
 	starts := step.State.Phase.IsMoving() && !s.state.Phase.IsMoving()
 	uid := s.object.GetUID()
 	if starts && t.sharesPod(s) {
-		pod := s.move.Source.PodVolume.Pod
+		pod := s.spec.Source.PodVolume.Pod
 		key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 		if _, busy := t.starting.LoadOrStore(key, true); busy {
 			return errConflict
@@ -92,7 +92,7 @@ func (t *TransferReconciler[T]) notWritten(s *request[T], starts bool) {
 
 // expose creates the missing objects, the mover pod last. A terminal error fails the transfer at once.
 func (t *TransferReconciler[T]) expose(ctx context.Context, s *request[T]) error {
-	waits, err := t.Exposer.Ensure(ctx, s.move)
+	waits, err := t.Exposer.Ensure(ctx, s.spec)
 	if terminal := (*exposer.TerminalError)(nil); errors.As(err, &terminal) {
 		return t.write(ctx, s, transfer.FailExpose(s.state, s.observed, terminal.Error()))
 	}
@@ -112,12 +112,12 @@ func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T]) error
 		return nil // its watch enqueues this resource
 	}
 	found := t.found(s)
-	found.Claims = slices.DeleteFunc(found.Claims, func(claim *corev1.PersistentVolumeClaim) bool { return claim.Name != s.move.Name })
+	found.Claims = slices.DeleteFunc(found.Claims, func(claim *corev1.PersistentVolumeClaim) bool { return claim.Name != s.spec.Name })
 	if t.local.isDeleting(s.key, found) || deleting(found) || t.binds(s) {
 		return nil // an event reports the end of this
 	}
 	t.keepLog(ctx, s)
-	rebound, err := t.Exposer.Rebind(ctx, s.move, found)
+	rebound, err := t.Exposer.Rebind(ctx, s.spec, found)
 	if terminal := (*exposer.TerminalError)(nil); errors.As(err, &terminal) {
 		return t.abandonRebind(ctx, s, terminal.Error())
 	}
@@ -149,7 +149,7 @@ func (t *TransferReconciler[T]) binds(s *request[T]) bool {
 
 // abandonRebind ends a rebind: the target is bound after all, or the transfer fails.
 func (t *TransferReconciler[T]) abandonRebind(ctx context.Context, s *request[T], why string) error {
-	bound, message, err := t.Exposer.AbandonRebind(ctx, s.move, t.found(s))
+	bound, message, err := t.Exposer.AbandonRebind(ctx, s.spec, t.found(s))
 	if err != nil {
 		return err
 	}
@@ -187,7 +187,7 @@ func (t *TransferReconciler[T]) cleanUp(ctx context.Context, s *request[T], forc
 	found.Force = force
 	found = t.local.toRemove(s.key, found)
 	known := t.local.read(s.key)
-	snapshots := s.move.Source.Snapshot != nil && !known.clean
+	snapshots := s.spec.Source.Snapshot != nil && !known.clean
 	if found.Pod == nil && len(found.Claims) == 0 && !snapshots {
 		return 0, nil // already deleting
 	}
@@ -201,7 +201,7 @@ func (t *TransferReconciler[T]) cleanUp(ctx context.Context, s *request[T], forc
 	if !snapshots {
 		return 0, nil
 	}
-	waits, err := t.Exposer.CleanUpSnapshots(ctx, s.move, known.created > 0) // the snapshot is handed over before a mover is created
+	waits, err := t.Exposer.CleanUpSnapshots(ctx, s.spec, known.created > 0) // the snapshot is handed over before a mover is created
 	switch {
 	case err != nil:
 		t.reportRefusal(s, EventCleanUpWaits, err)
@@ -222,7 +222,7 @@ func (t *TransferReconciler[T]) cleanUpWaits(ctx context.Context, s *request[T],
 	}
 	if t.local.toReport(s.key) {
 		klog.FromContext(ctx).Info("Clean-up is waiting", "waitsFor", waits)
-		t.event(s.move, corev1.EventTypeWarning, EventCleanUpWaits, "Snapshot is not deleted yet: "+waits)
+		t.event(s.spec, corev1.EventTypeWarning, EventCleanUpWaits, "Snapshot is not deleted yet: "+waits)
 	}
 	return 0
 }
@@ -331,12 +331,12 @@ func (t *TransferReconciler[T]) reserve(s *request[T]) {
 		t.Movers.Forget(uid)
 	}
 	rebinds := s.observed.OwnsMover && s.state.Phase.HasStarted() && !s.state.MoverSucceededAt.IsZero()
-	if rebinds && s.move.Source.Target != nil && !t.Agent.IsCoordinator() {
-		t.Restored.Watch(uid, types.NamespacedName{Namespace: s.move.Namespace, Name: s.move.Name}, enqueue)
+	if rebinds && s.spec.Source.Target != nil && !t.Agent.IsCoordinator() {
+		t.Restored.Watch(uid, types.NamespacedName{Namespace: s.spec.Namespace, Name: s.spec.Name}, enqueue)
 	} else {
 		t.Restored.Forget(uid)
 	}
-	if source := s.move.Source.PodVolume; source != nil && s.reservations.targetPod {
+	if source := s.spec.Source.PodVolume; source != nil && s.reservations.targetPod {
 		t.local.update(s.key, func(kept *entry) { kept.followed = true })
 		t.TargetPods.Watch(uid, types.NamespacedName{Namespace: source.Pod.Namespace, Name: source.Pod.Name}, enqueue)
 	} else {
@@ -355,7 +355,7 @@ func (t *TransferReconciler[T]) reserve(s *request[T]) {
 	}
 	// An admitted restore keeps the watch until it is accepted: a retry would start a new one.
 	accepts := s.reservations.targetClaim && (s.observed.WaitingFor != "" || s.observed.Admitted)
-	if target := s.move.Source.Target; target != nil && (accepts || rebinds) {
+	if target := s.spec.Source.Target; target != nil && (accepts || rebinds) {
 		t.Targets.Watch(uid, types.NamespacedName{Namespace: target.Namespace, Name: target.Claim}, enqueue)
 	} else {
 		t.Targets.Forget(uid)

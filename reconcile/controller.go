@@ -293,7 +293,7 @@ type request[T transfer.Object] struct {
 	key           string
 	object        T
 	state         transfer.State
-	move          objects.MoverSpec
+	spec          objects.MoverSpec
 	pod           *corev1.Pod                     // the mover pod, or nil
 	claims        []*corev1.PersistentVolumeClaim // claims created for it that only the API server returned
 	requeueWithin time.Duration                   // when to observe it again at the latest; 0: as the step says
@@ -303,15 +303,15 @@ type request[T transfer.Object] struct {
 }
 
 func (t *TransferReconciler[T]) newRequest(key string, object T) *request[T] {
-	return &request[T]{key: key, object: object, state: t.Kind.Get(object), move: t.movement(object)}
+	return &request[T]{key: key, object: object, state: t.Kind.Get(object), spec: t.movement(object)}
 }
 
 // movement returns the MoverSpec of a resource, with this agent as the exposing node.
 func (t *TransferReconciler[T]) movement(object T) objects.MoverSpec {
-	move := t.Kind.Movement(object, t.ResourceTimeout)
-	move.GVK, move.PodLabel = t.Kind.GVK, t.Kind.PodLabel
-	move.Attempt, move.ExposingNode = t.Kind.Get(object).Restarts, t.Agent.Node
-	return move
+	spec := t.Kind.MoverSpec(object, t.ResourceTimeout)
+	spec.GVK, spec.PodLabel = t.Kind.GVK, t.Kind.PodLabel
+	spec.Attempt, spec.ExposingNode = t.Kind.Get(object).Restarts, t.Agent.Node
+	return spec
 }
 
 // reservations is what reserve acquires for a transfer, as one reconcile observes it.

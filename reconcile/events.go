@@ -42,14 +42,14 @@ func (t *TransferReconciler[T]) report(ctx context.Context, key string, object T
 	}
 	klog.FromContext(ctx).Info("Phase changed", "from", before.Phase, "to", after.Phase, "reason", step.Reason, "message", after.Message)
 	t.recordMetrics(key, object, before, after, step)
-	move := t.movement(object)
+	spec := t.movement(object)
 	switch after.Phase {
 	case transfer.Completed:
-		t.event(move, corev1.EventTypeNormal, EventCompleted, fmt.Sprintf("Moved %d bytes in %s", after.Progress.Done, after.CompletedAt.Sub(after.StartedAt)))
+		t.event(spec, corev1.EventTypeNormal, EventCompleted, fmt.Sprintf("Moved %d bytes in %s", after.Progress.Done, after.CompletedAt.Sub(after.StartedAt)))
 	case transfer.Failed:
-		t.event(move, corev1.EventTypeWarning, EventFailed, after.Message)
+		t.event(spec, corev1.EventTypeWarning, EventFailed, after.Message)
 	case transfer.Canceled:
-		t.event(move, corev1.EventTypeNormal, EventCanceled, "Canceled. "+after.Message)
+		t.event(spec, corev1.EventTypeNormal, EventCanceled, "Canceled. "+after.Message)
 	case transfer.New, transfer.Accepted, transfer.Prepared, transfer.InProgress, transfer.Canceling: // the resource shows it
 	}
 }
@@ -68,7 +68,7 @@ func (t *TransferReconciler[T]) reportRefusal(s *request[T], reason string, err 
 		return
 	}
 	t.local.setBlocker(s.key, "", err)
-	t.event(s.move, corev1.EventTypeWarning, reason, err.Error())
+	t.event(s.spec, corev1.EventTypeWarning, reason, err.Error())
 }
 
 // isRefusal reports whether the API server answered that it does not change the object in the current state. It
@@ -90,7 +90,7 @@ func (t *TransferReconciler[T]) reportForeign(s *request[T]) {
 	if !s.state.Foreign || !acts || !s.state.Phase.IsNew() || !t.local.toReport(s.key) {
 		return
 	}
-	t.event(s.move, corev1.EventTypeNormal, EventForeign,
+	t.event(s.spec, corev1.EventTypeNormal, EventForeign,
 		fmt.Sprintf("Ignored by Lateen: it is for data mover %q, not Velero's own. That data mover must be installed and accept it", s.state.DataMover))
 }
 
@@ -102,7 +102,7 @@ func (t *TransferReconciler[T]) reportTerminating(ctx context.Context, s *reques
 		return
 	}
 	klog.FromContext(ctx).Info("Mover pod has not terminated", "pod", klog.KObj(s.pod), "node", s.pod.Spec.NodeName)
-	t.event(s.move, corev1.EventTypeWarning, EventCleanUpWaits, fmt.Sprintf(
+	t.event(s.spec, corev1.EventTypeWarning, EventCleanUpWaits, fmt.Sprintf(
 		"Mover pod %s is being deleted, but the kubelet of node %s has not confirmed its end within %s: see kubectl -n %s describe pod %s and the kubelet's log",
 		s.pod.Name, s.pod.Spec.NodeName, t.Limits.CleanUpWarning, s.pod.Namespace, s.pod.Name))
 }
@@ -149,7 +149,7 @@ func (t *TransferReconciler[T]) reportLog(ctx context.Context, s *request[T]) {
 		klog.FromContext(ctx).V(2).Info("Failed to read last lines of mover log", "err", err)
 		return
 	}
-	t.event(s.move, corev1.EventTypeWarning, EventMoverLog, "Last lines of the mover log: "+string(lines))
+	t.event(s.spec, corev1.EventTypeWarning, EventMoverLog, "Last lines of the mover log: "+string(lines))
 }
 
 // recordMetrics records a phase change.

@@ -69,7 +69,7 @@ func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) erro
 
 // owningNode returns the node of a resource. Until its status names one, that is this node if the pod is here.
 func (t *TransferReconciler[T]) owningNode(s *request[T]) string {
-	if s.state.Node != "" || !s.state.NodeBound || s.move.Source.PodVolume == nil {
+	if s.state.Node != "" || !s.state.NodeBound || s.spec.Source.PodVolume == nil {
 		return s.state.Node
 	}
 	if t.local.markLocalPod(s.key, t.localPod(s) != nil) { // stays true after the pod is deleted
@@ -90,15 +90,15 @@ func (t *TransferReconciler[T]) exposure(s *request[T]) {
 	known := t.local.read(s.key)
 	s.observed.Rebound, s.observed.RebindingSince = known.rebound, known.rebindAt
 	s.observed.HasLeftovers = len(t.found(s).Claims) > 0 ||
-		s.state.HasLeftovers() && s.move.Source.Snapshot != nil && !known.clean
+		s.state.HasLeftovers() && s.spec.Source.Snapshot != nil && !known.clean
 }
 
 // found returns the cached objects that were created for a resource.
 func (t *TransferReconciler[T]) found(s *request[T]) exposer.Existing {
 	found := exposer.Existing{Pod: s.pod}
-	for _, name := range objects.ClaimNames(s.move) {
+	for _, name := range objects.ClaimNames(s.spec) {
 		claim := t.Claims.Claim(s.object.GetNamespace() + "/" + name)
-		if name == s.move.Name {
+		if name == s.spec.Name {
 			claim, _ = t.moverClaim(s)
 		}
 		if claim != nil && objects.OwnedBy(claim, s.object.GetUID()) {
@@ -115,7 +115,7 @@ func (t *TransferReconciler[T]) found(s *request[T]) exposer.Existing {
 // whether it exists. An agent caches those that it created, the coordinator all. A restore that the coordinator exposed
 // is rebound by the agent of its mover's node, which watches that one claim.
 func (t *TransferReconciler[T]) moverClaim(s *request[T]) (claim *corev1.PersistentVolumeClaim, known bool) {
-	claim = t.Claims.Claim(s.object.GetNamespace() + "/" + s.move.Name)
+	claim = t.Claims.Claim(s.object.GetNamespace() + "/" + s.spec.Name)
 	if claim != nil || t.Agent.IsCoordinator() {
 		return claim, true
 	}
@@ -128,8 +128,8 @@ func (t *TransferReconciler[T]) verifyCleanup(ctx context.Context, s *request[T]
 	if !s.state.Phase.Terminal() || !s.state.HasLeftovers() || s.observed.HasLeftovers || s.observed.Exposure.Condition != objects.Absent {
 		return nil
 	}
-	pod, claims := t.local.undeleted(s.key, t.Exposer.Claims(s.move))
-	left, err := t.Exposer.FindLeftovers(ctx, s.move, pod, claims)
+	pod, claims := t.local.undeleted(s.key, t.Exposer.Claims(s.spec))
+	left, err := t.Exposer.FindLeftovers(ctx, s.spec, pod, claims)
 	if err != nil {
 		return err
 	}
@@ -212,7 +212,7 @@ func (t *TransferReconciler[T]) diagnose(ctx context.Context, s *request[T]) {
 	if !s.observed.Exposes && !s.observed.OwnsMover || !t.unprepared(s) {
 		return
 	}
-	s.observed.Diagnosis = joinNonEmpty(t.local.read(s.key).blocker, t.Exposer.Diagnose(ctx, s.move, t.found(s)))
+	s.observed.Diagnosis = joinNonEmpty(t.local.read(s.key).blocker, t.Exposer.Diagnose(ctx, s.spec, t.found(s)))
 }
 
 // eligible finds out whether a new resource can be accepted, or what it waits for. The wait counts from when this
@@ -220,7 +220,7 @@ func (t *TransferReconciler[T]) diagnose(ctx context.Context, s *request[T]) {
 // its age.
 func (t *TransferReconciler[T]) eligible(ctx context.Context, s *request[T]) (err error) {
 	s.observed.WaitsSince = t.local.waitsSince(s.key, s.observed.Now)
-	switch source := s.move.Source; {
+	switch source := s.spec.Source; {
 	case !s.observed.Exposes:
 		if s.observed.WaitingFor, err = t.standInBlocker(ctx, s); !s.observed.OwnsMover {
 			t.local.clearWait(s.key)
@@ -231,7 +231,7 @@ func (t *TransferReconciler[T]) eligible(ctx context.Context, s *request[T]) (er
 	case source.Target != nil:
 		s.observed.WaitingFor = t.consumer(ctx, s)
 		s.reservations.targetClaim = true
-	case source.PodVolume != nil && s.move.Restores:
+	case source.PodVolume != nil && s.spec.Restores:
 		s.observed.WaitingFor, err = t.init(ctx, s)
 	}
 	s.observed.Eligible = err == nil && s.observed.WaitingFor == ""
@@ -260,7 +260,7 @@ func (t *TransferReconciler[T]) decided(s *request[T]) bool {
 func (t *TransferReconciler[T]) init(ctx context.Context, s *request[T]) (awaits string, err error) {
 	pod := t.localPod(s)
 	if pod == nil {
-		if pod, err = t.livePod(ctx, s.move.Source.PodVolume.Pod); err != nil {
+		if pod, err = t.livePod(ctx, s.spec.Source.PodVolume.Pod); err != nil {
 			return "", err
 		}
 	}
@@ -272,7 +272,7 @@ func (t *TransferReconciler[T]) init(ctx context.Context, s *request[T]) (awaits
 // consumer returns what a restore to a claim waits for: the claim, its storage class, or the pod that will use it. A
 // claim whose watch shows nothing before the deadline is fetched: a slow watch must not fail the restore.
 func (t *TransferReconciler[T]) consumer(ctx context.Context, s *request[T]) (awaits string) {
-	target := types.NamespacedName{Namespace: s.move.Source.Target.Namespace, Name: s.move.Source.Target.Claim}
+	target := types.NamespacedName{Namespace: s.spec.Source.Target.Namespace, Name: s.spec.Source.Target.Claim}
 	claim, known := t.Targets.Claim(s.object.GetUID())
 	if !known && t.pastDeadline(s) {
 		var err error
@@ -311,7 +311,7 @@ func (t *TransferReconciler[T]) pastDeadline(s *request[T]) bool {
 func (t *TransferReconciler[T]) source(ctx context.Context, s *request[T]) error {
 	lost := s.observed.Exposure.Condition == objects.Absent || s.observed.Exposure.Condition == objects.Lost
 	works := s.state.Phase.IsMoving() && !lost
-	if s.move.Source.PodVolume == nil || !s.state.Phase.NeedsSource() || works {
+	if s.spec.Source.PodVolume == nil || !s.state.Phase.NeedsSource() || works {
 		return nil
 	}
 	if pod := t.localPod(s); pod != nil {
@@ -324,14 +324,14 @@ func (t *TransferReconciler[T]) source(ctx context.Context, s *request[T]) error
 // confirmSource fetches the pod whose volume a second mover is about to overwrite. The first mover may have let the pod
 // start, which a late cache does not show.
 func (t *TransferReconciler[T]) confirmSource(ctx context.Context, s *request[T]) error {
-	if !s.reservations.slot || !s.move.Restores || s.state.Restarts == 0 || s.move.Source.PodVolume == nil || t.localPod(s) == nil {
+	if !s.reservations.slot || !s.spec.Restores || s.state.Restarts == 0 || s.spec.Source.PodVolume == nil || t.localPod(s) == nil {
 		return nil
 	}
 	return t.liveSource(ctx, s)
 }
 
 func (t *TransferReconciler[T]) liveSource(ctx context.Context, s *request[T]) error {
-	pod, err := t.livePod(ctx, s.move.Source.PodVolume.Pod)
+	pod, err := t.livePod(ctx, s.spec.Source.PodVolume.Pod)
 	if err == nil {
 		s.sourceIs(pod)
 	}
@@ -341,8 +341,8 @@ func (t *TransferReconciler[T]) liveSource(ctx context.Context, s *request[T]) e
 // sourceIs records the pod whose volume is moved; nil if it does not exist.
 func (r *request[T]) sourceIs(pod *corev1.Pod) {
 	r.observed.SourceGone = pod == nil
-	if r.move.Restores {
-		r.observed.PodResumed = transfer.PodResumed(pod, r.move.Source.PodVolume.Volume)
+	if r.spec.Restores {
+		r.observed.PodResumed = transfer.PodResumed(pod, r.spec.Source.PodVolume.Volume)
 	}
 }
 
@@ -389,7 +389,7 @@ func joinNonEmpty(all ...string) string {
 
 // localPod returns the pod whose volume is moved, if it runs on this node.
 func (t *TransferReconciler[T]) localPod(s *request[T]) *corev1.Pod {
-	reference := s.move.Source.PodVolume.Pod
+	reference := s.spec.Source.PodVolume.Pod
 	if pod := t.Pods.Pod(reference.Namespace + "/" + reference.Name); isSource(pod, reference) {
 		return pod
 	}

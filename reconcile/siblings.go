@@ -26,7 +26,7 @@ func (t *TransferReconciler[T]) startDelay(s *request[T]) (delayed bool, left ti
 
 // sharesPod reports whether other volumes of the pod may be restored too.
 func (t *TransferReconciler[T]) sharesPod(s *request[T]) bool {
-	return t.Kind.Restores && s.move.Source.PodVolume != nil
+	return t.Kind.Restores && s.spec.Source.PodVolume != nil
 }
 
 func (t *TransferReconciler[T]) isBesideAnother(s *request[T]) bool {
@@ -43,7 +43,7 @@ func (t *TransferReconciler[T]) SharePod(a, b T) bool {
 	if a.GetUID() == b.GetUID() {
 		return false
 	}
-	one, other := t.Kind.Movement(a, 0).Source.PodVolume, t.Kind.Movement(b, 0).Source.PodVolume
+	one, other := t.Kind.MoverSpec(a, 0).Source.PodVolume, t.Kind.MoverSpec(b, 0).Source.PodVolume
 	return one != nil && other != nil && one.Pod.Namespace == other.Pod.Namespace && one.Pod.Name == other.Pod.Name && one.Pod.UID == other.Pod.UID
 }
 
@@ -73,14 +73,14 @@ func (t *TransferReconciler[T]) standInBlocker(ctx context.Context, s *request[T
 	if s.state.Node != "" {
 		return "no ready node-agent on node " + s.state.Node, nil
 	}
-	if s.move.Source.PodVolume == nil {
+	if s.spec.Source.PodVolume == nil {
 		return "its node is unknown", nil
 	}
 	if left := t.servedFor(s); left > 0 && !t.decided(s) {
 		s.requeueWithin, s.observed.OwnsMover = left, false
 		return "", nil
 	}
-	reference := s.move.Source.PodVolume.Pod
+	reference := s.spec.Source.PodVolume.Pod
 	name := reference.Namespace + "/" + reference.Name
 	pod, known, err := t.targetPod(ctx, s, reference)
 	switch {

@@ -41,3 +41,15 @@ func TestTheTableHasTheKindsOfVelerosDefinitions(t *testing.T) {
 	}
 	require.Empty(t, table, "Velero has no definition of these")
 }
+
+func TestEveryColumnOfTheTableIsFilledAndNamesAreUnique(t *testing.T) {
+	unique := map[string]bool{}
+	for _, kind := range api.Kinds() {
+		for _, name := range []string{kind.GVK.String(), kind.Name, kind.Resource, kind.ShortName, kind.PodLabel} {
+			require.NotEmpty(t, name, kind.GVK)
+			require.False(t, unique[name], name)
+			unique[name] = true
+		}
+		require.NotEmpty(t, kind.Finalizer)
+	}
+}

@@ -38,28 +38,28 @@ const (
 )
 
 // ClaimNames returns the names of the claims that may be created for a mover.
-func ClaimNames(move MoverSpec) []string {
+func ClaimNames(spec MoverSpec) []string {
 	var names []string
-	if move.Source.PodVolume == nil {
-		names = append(names, move.Name)
+	if spec.Source.PodVolume == nil {
+		names = append(names, spec.Name)
 	}
-	if move.Restores {
-		names = append(names, move.Name+cacheSuffix)
+	if spec.Restores {
+		names = append(names, spec.Name+cacheSuffix)
 	}
 	return names
 }
 
 // backupClaim returns the claim whose volume is created from a snapshot and read (velero-protocol 2.2).
-func backupClaim(move MoverSpec, info VolumeInfo, settings Settings) *corev1.PersistentVolumeClaim {
+func backupClaim(spec MoverSpec, info VolumeInfo, settings Settings) *corev1.PersistentVolumeClaim {
 	wanted := settings.BackupClaims[info.StorageClass]
 	group := "snapshot.storage.k8s.io"
-	claim := newClaim(move, move.Name)
+	claim := newClaim(spec, spec.Name)
 	claim.Annotations = maps.Clone(wanted.Annotations)
 	claim.Spec = corev1.PersistentVolumeClaimSpec{
 		AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 		StorageClassName: new(cmp.Or(wanted.StorageClass, info.StorageClass)),
 		VolumeMode:       volumeMode(info.Block),
-		DataSource:       &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: move.Name},
+		DataSource:       &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: spec.Name},
 		Resources:        sized(info.Size),
 	}
 	if wanted.ReadOnly {
@@ -71,9 +71,9 @@ func backupClaim(move MoverSpec, info VolumeInfo, settings Settings) *corev1.Per
 // restoreClaim returns the claim whose volume the mover restores into, before that volume is rebound to the target
 // (velero-protocol 2.3). Its spec is copied from the target. Each attempt has its own: the mover of an earlier one may
 // still write, on a node that does not respond.
-func restoreClaim(move MoverSpec, info VolumeInfo) *corev1.PersistentVolumeClaim {
+func restoreClaim(spec MoverSpec, info VolumeInfo) *corev1.PersistentVolumeClaim {
 	target := info.Target
-	claim := newClaim(move, move.Name)
+	claim := newClaim(spec, spec.Name)
 	claim.Labels = Merged(target.Labels, claim.Labels)
 	claim.Annotations = maps.Clone(target.Annotations)
 	for _, own := range progressOf() {
@@ -82,7 +82,7 @@ func restoreClaim(move MoverSpec, info VolumeInfo) *corev1.PersistentVolumeClaim
 	if info.SelectedNode != "" {
 		claim.Annotations = map[string]string{annotationSelectedNode: info.SelectedNode}
 	}
-	claim.Annotations = ofAttempt(move, claim.Annotations)
+	claim.Annotations = ofAttempt(spec, claim.Annotations)
 	claim.Spec = corev1.PersistentVolumeClaimSpec{
 		AccessModes:      slices.Clone(target.Spec.AccessModes),
 		StorageClassName: target.Spec.StorageClassName,
@@ -94,16 +94,16 @@ func restoreClaim(move MoverSpec, info VolumeInfo) *corev1.PersistentVolumeClaim
 
 // cacheClaim returns the claim of a restore's cache volume; nil if the restore needs none (velero-protocol 2.5). A
 // snapshot of unknown size gets a cache volume.
-func cacheClaim(move MoverSpec, info VolumeInfo, settings Settings) *corev1.PersistentVolumeClaim {
+func cacheClaim(spec MoverSpec, info VolumeInfo, settings Settings) *corev1.PersistentVolumeClaim {
 	cache := settings.Cache
-	if cache == nil || !move.Restores || move.SnapshotSize != 0 && move.SnapshotSize < cache.Threshold {
+	if cache == nil || !spec.Restores || spec.SnapshotSize != 0 && spec.SnapshotSize < cache.Threshold {
 		return nil
 	}
-	claim := newClaim(move, move.Name+cacheSuffix)
+	claim := newClaim(spec, spec.Name+cacheSuffix)
 	if node := cmp.Or(info.Node, info.SelectedNode); node != "" {
 		claim.Annotations = map[string]string{annotationSelectedNode: node}
 	}
-	claim.Annotations = ofAttempt(move, claim.Annotations)
+	claim.Annotations = ofAttempt(spec, claim.Annotations)
 	claim.Spec = corev1.PersistentVolumeClaimSpec{
 		AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 		StorageClassName: new(cache.StorageClass),
@@ -119,11 +119,11 @@ func cacheSize(limit int64) resource.Quantity {
 	return *resource.NewQuantity((limit*12/10+gib-1)/gib*gib, resource.BinarySI)
 }
 
-func newClaim(move MoverSpec, name string) *corev1.PersistentVolumeClaim {
+func newClaim(spec MoverSpec, name string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
-		Name: name, Namespace: move.Namespace,
-		Labels:          Merged(OwnerLabels(move.UID, move.ExposingNode), map[string]string{api.LabelExclude: "true"}),
-		OwnerReferences: []metav1.OwnerReference{ownerReference(move)},
+		Name: name, Namespace: spec.Namespace,
+		Labels:          Merged(OwnerLabels(spec.UID, spec.ExposingNode), map[string]string{api.LabelExclude: "true"}),
+		OwnerReferences: []metav1.OwnerReference{ownerReference(spec)},
 	}}
 }
 

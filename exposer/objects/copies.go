@@ -12,12 +12,12 @@ import (
 )
 
 // CopiesOf returns the objects to copy into the mover's namespace, and the namespace of the originals.
-func CopiesOf(move MoverSpec, info VolumeInfo, settings Settings) (from string, copies Copies) {
+func CopiesOf(spec MoverSpec, info VolumeInfo, settings Settings) (from string, copies Copies) {
 	switch {
-	case move.Source.Snapshot != nil:
-		return move.Source.Snapshot.Namespace, settings.BackupClaims[info.StorageClass].Copies
-	case move.Source.Target != nil:
-		return move.Source.Target.Namespace, settings.RestoreCopies
+	case spec.Source.Snapshot != nil:
+		return spec.Source.Snapshot.Namespace, settings.BackupClaims[info.StorageClass].Copies
+	case spec.Source.Target != nil:
+		return spec.Source.Target.Namespace, settings.RestoreCopies
 	default: // a pod volume already exists
 		return "", Copies{}
 	}

@@ -59,7 +59,7 @@ func written[T any](t *testing.T, object *T) string {
 }
 
 // movement is the mover spec of a PodVolumeBackup.
-func movement() MoverSpec {
+func podVolumeBackup() MoverSpec {
 	return MoverSpec{
 		Name: "backup1-x7k2p", Namespace: "velero", UID: "6f1c", PodLabel: velerov1.PVBLabel,
 		GVK:          schema.GroupVersionKind{Group: "velero.io", Version: "v1", Kind: "PodVolumeBackup"},
@@ -178,7 +178,7 @@ func configured() []corev1.Toleration {
 
 func TestPlans(t *testing.T) {
 	type given struct {
-		move     MoverSpec
+		spec     MoverSpec
 		info     VolumeInfo
 		template Template
 		settings Settings
@@ -187,27 +187,27 @@ func TestPlans(t *testing.T) {
 		given
 		change func(*given)
 	}{
-		"plain": {given: given{movement(), onHost(), plain(), Settings{}}},
-		"everything set": {given: given{movement(), onHost(), full(), settings()}, change: func(g *given) {
-			g.move.Attempt = 2
+		"plain": {given: given{podVolumeBackup(), onHost(), plain(), Settings{}}},
+		"everything set": {given: given{podVolumeBackup(), onHost(), full(), settings()}, change: func(g *given) {
+			g.spec.Attempt = 2
 			g.info.Tolerations = []corev1.Toleration{
 				{Key: "dedicated", Operator: corev1.TolerationOpEqual, Value: "db", Effect: corev1.TaintEffectNoSchedule},
 				{Key: "CriticalAddonsOnly", Operator: corev1.TolerationOpExists},
 			}
 			g.settings.Tolerations = configured()
 		}},
-		"long names": {given: given{movement(), onHost(), plain(), Settings{}}, change: func(g *given) {
-			g.move.Name, g.move.ExposingNode = strings.Repeat("n", 253), strings.Repeat("node.", 20)+"x"
+		"long names": {given: given{podVolumeBackup(), onHost(), plain(), Settings{}}, change: func(g *given) {
+			g.spec.Name, g.spec.ExposingNode = strings.Repeat("n", 253), strings.Repeat("node.", 20)+"x"
 		}},
-		"privileged": {given: given{movement(), onHost(), plain(), Settings{Privileged: true}}},
-		"block": {given: given{movement(), onHost(), plain(), Settings{}}, change: func(g *given) {
+		"privileged": {given: given{podVolumeBackup(), onHost(), plain(), Settings{Privileged: true}}},
+		"block": {given: given{podVolumeBackup(), onHost(), plain(), Settings{}}, change: func(g *given) {
 			g.info.HostPath, g.info.Block = "/var/lib/kubelet/pods/aa/volumeDevices/kubernetes.io~csi/pvc-1", true
 		}},
-		"windows": {given: given{movement(), onHost(), plain(), Settings{Privileged: true}}, change: func(g *given) {
+		"windows": {given: given{podVolumeBackup(), onHost(), plain(), Settings{Privileged: true}}, change: func(g *given) {
 			g.info.OS, g.info.HostPath = corev1.Windows, `C:\var\lib\kubelet\pods\aa\volumes\kubernetes.io~csi\pvc-1\mount`
 		}},
-		"restore with cache": {given: given{movement(), onHost(), plain(), Settings{Cache: &Cache{StorageClass: "cache", Threshold: 1 << 30, Limit: 5000 << 20}}}, change: func(g *given) {
-			g.move.Restores = true
+		"restore with cache": {given: given{podVolumeBackup(), onHost(), plain(), Settings{Cache: &Cache{StorageClass: "cache", Threshold: 1 << 30, Limit: 5000 << 20}}}, change: func(g *given) {
+			g.spec.Restores = true
 		}},
 		"upload":       {given: given{upload(), ofSnapshot(), plain(), Settings{}}},
 		"upload block": {given: given{upload(), ofSnapshot(), plain(), Settings{}}, change: func(g *given) { g.info.Block = true }},
@@ -236,21 +236,21 @@ func TestPlans(t *testing.T) {
 				test.change(&g)
 			}
 			before := fmt.Sprintf("%#v %#v", g.template, g.settings)
-			plan := PlanOf(g.move, g.info, g.template, g.settings)
+			plan := PlanOf(g.spec, g.info, g.template, g.settings)
 			goldenPlan(t, strings.ReplaceAll(name, " ", "-"), plan)
-			require.Equal(t, plan, PlanOf(g.move, g.info, g.template, g.settings), "the second plan is another one")
+			require.Equal(t, plan, PlanOf(g.spec, g.info, g.template, g.settings), "the second plan is another one")
 			require.Equal(t, before, fmt.Sprintf("%#v %#v", g.template, g.settings))
 			for key, value := range plan.Pod.Labels {
 				require.Empty(t, validation.IsQualifiedName(key))
 				require.Empty(t, validation.IsValidLabelValue(value), "label %s", key)
 			}
-			require.True(t, OwnedBy(plan.Pod, g.move.UID))
+			require.True(t, OwnedBy(plan.Pod, g.spec.UID))
 			var names []string
 			for _, claim := range plan.Claims {
-				require.True(t, OwnedBy(claim, g.move.UID))
+				require.True(t, OwnedBy(claim, g.spec.UID))
 				names = append(names, claim.Name)
 			}
-			require.Subset(t, ClaimNames(g.move), names)
+			require.Subset(t, ClaimNames(g.spec), names)
 		})
 	}
 }

@@ -41,23 +41,23 @@ type mounted struct {
 }
 
 // moverPod builds the pod that moves the data of one volume.
-func moverPod(move MoverSpec, info VolumeInfo, template Template, settings Settings, volume mounted) *corev1.Pod {
-	name := string(move.UID)
+func moverPod(spec MoverSpec, info VolumeInfo, template Template, settings Settings, volume mounted) *corev1.Pod {
+	name := string(spec.UID)
 	group := map[string]string{}
-	if move.Group != "" {
-		group[api.LabelPodGroup] = move.Group
+	if spec.Group != "" {
+		group[api.LabelPodGroup] = spec.Group
 	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:      move.Name,
-			Namespace: move.Namespace,
-			Labels: Merged(template.Labels, settings.Labels, group, OwnerLabels(move.UID, move.ExposingNode),
-				map[string]string{move.PodLabel: LabelValue(move.Name), api.LabelExclude: "true"}),
-			Annotations:     ofAttempt(move, Merged(noEvictAnnotations(), template.Annotations, settings.Annotations)),
-			OwnerReferences: []metav1.OwnerReference{ownerReference(move)},
+			Name:      spec.Name,
+			Namespace: spec.Namespace,
+			Labels: Merged(template.Labels, settings.Labels, group, OwnerLabels(spec.UID, spec.ExposingNode),
+				map[string]string{spec.PodLabel: LabelValue(spec.Name), api.LabelExclude: "true"}),
+			Annotations:     ofAttempt(spec, Merged(noEvictAnnotations(), template.Annotations, settings.Annotations)),
+			OwnerReferences: []metav1.OwnerReference{ownerReference(spec)},
 		},
 		Spec: corev1.PodSpec{
-			Containers:                    []corev1.Container{moverContainer(move, info, template, settings, volume)},
+			Containers:                    []corev1.Container{moverContainer(spec, info, template, settings, volume)},
 			Volumes:                       append(slices.Clone(template.Volumes), corev1.Volume{Name: name, VolumeSource: volume.source}),
 			RestartPolicy:                 corev1.RestartPolicyNever,
 			TerminationGracePeriodSeconds: ptr.To[int64](terminationGrace),
@@ -70,27 +70,27 @@ func moverPod(move MoverSpec, info VolumeInfo, template Template, settings Setti
 			SecurityContext:               podSecurity(info, settings, volume),
 		},
 	}
-	applyScheduling(&pod.Spec, move, info, template, settings)
-	if cache := cacheClaim(move, info, settings); cache != nil {
+	applyScheduling(&pod.Spec, spec, info, template, settings)
+	if cache := cacheClaim(spec, info, settings); cache != nil {
 		addCache(&pod.Spec, cache.Name)
 	}
 	return pod
 }
 
-func moverContainer(move MoverSpec, info VolumeInfo, template Template, settings Settings, volume mounted) corev1.Container {
-	name := string(move.UID)
+func moverContainer(spec MoverSpec, info VolumeInfo, template Template, settings Settings, volume mounted) corev1.Container {
+	name := string(spec.UID)
 	container := corev1.Container{
 		Name:            name,
 		Image:           template.Image,
 		ImagePullPolicy: corev1.PullIfNotPresent,
 		Command:         []string{"/velero"},
-		Args:            arguments(move, info, template),
+		Args:            arguments(spec, info, template),
 		Env:             slices.Clone(template.Env),
 		EnvFrom:         slices.Clone(template.EnvFrom),
 		Resources:       *settings.Resources.DeepCopy(),
 		VolumeMounts:    slices.Clone(template.VolumeMounts),
 	}
-	if move.Source.PodVolume != nil && info.OS != corev1.Windows {
+	if spec.Source.PodVolume != nil && info.OS != corev1.Windows {
 		container.SecurityContext = &corev1.SecurityContext{Privileged: new(settings.Privileged)}
 	}
 	path := "/" + name
@@ -103,9 +103,9 @@ func moverContainer(move MoverSpec, info VolumeInfo, template Template, settings
 	return container
 }
 
-func arguments(move MoverSpec, info VolumeInfo, template Template) []string {
-	all := slices.Clone(move.Command)
-	if move.PassVolumeMode {
+func arguments(spec MoverSpec, info VolumeInfo, template Template) []string {
+	all := slices.Clone(spec.Command)
+	if spec.PassVolumeMode {
 		all = append(all, "--volume-mode="+string(*volumeMode(info.Block)))
 	}
 	return append(all, template.LogArgs...)
@@ -113,11 +113,11 @@ func arguments(move MoverSpec, info VolumeInfo, template Template) []string {
 
 // addCache mounts the cache volume and passes its path to the mover. Restore movers of Velero 1.17 do not know the
 // flag, so it is only passed with a cache volume.
-func addCache(spec *corev1.PodSpec, claim string) {
-	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: cacheVolume, VolumeSource: corev1.VolumeSource{
+func addCache(pod *corev1.PodSpec, claim string) {
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: cacheVolume, VolumeSource: corev1.VolumeSource{
 		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
 	}})
-	container := &spec.Containers[0]
+	container := &pod.Containers[0]
 	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: cacheVolume, MountPath: cachePath})
 	container.Args = append(container.Args, "--cache-volume-path="+cachePath)
 }
@@ -135,8 +135,8 @@ func podSecurity(info VolumeInfo, settings Settings, volume mounted) *corev1.Pod
 
 // hostVolume returns the hostPath volume of a pod volume. The path must exist: otherwise the kubelet would create
 // an empty directory, and its backup would appear to succeed.
-func hostVolume(move MoverSpec, info VolumeInfo) mounted {
-	if move.Source.PodVolume == nil {
+func hostVolume(spec MoverSpec, info VolumeInfo) mounted {
+	if spec.Source.PodVolume == nil {
 		return mounted{}
 	}
 	kind := corev1.HostPathDirectory
@@ -150,9 +150,9 @@ func hostVolume(move MoverSpec, info VolumeInfo) mounted {
 }
 
 // claimVolume returns the volume of a claim that was created for the mover.
-func claimVolume(move MoverSpec, claim *corev1.PersistentVolumeClaim) mounted {
+func claimVolume(spec MoverSpec, claim *corev1.PersistentVolumeClaim) mounted {
 	mode := ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
-	readOnly := move.Source.Snapshot != nil && readOnly(claim)
+	readOnly := spec.Source.Snapshot != nil && readOnly(claim)
 	return mounted{
 		source: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name, ReadOnly: readOnly},
@@ -180,33 +180,33 @@ func Labelled(owner types.UID, acceptor string) map[string]any {
 // spec.nodeName. Only pods that the scheduler places can preempt others or be queued by priority (velero-protocol
 // W32). Any other mover needs a node with an agent that can reach its volume. If the consumer of the volume has no
 // node yet, the mover also follows the configured load affinity.
-func applyScheduling(spec *corev1.PodSpec, move MoverSpec, info VolumeInfo, template Template, settings Settings) {
+func applyScheduling(pod *corev1.PodSpec, spec MoverSpec, info VolumeInfo, template Template, settings Settings) {
 	system := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{onSystem(info.OS)}}}
-	if move.Source.PodVolume != nil {
-		spec.Affinity = required(intersect(nodeTerm(corev1.NodeSelectorOpIn, info.Node), system))
-		spec.Tolerations = tolerations(info, settings.Tolerations, template.Tolerations, []corev1.Toleration{{
+	if spec.Source.PodVolume != nil {
+		pod.Affinity = required(intersect(nodeTerm(corev1.NodeSelectorOpIn, info.Node), system))
+		pod.Tolerations = tolerations(info, settings.Tolerations, template.Tolerations, []corev1.Toleration{{
 			Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule,
 		}}, info.Tolerations)
 		return
 	}
-	spec.NodeSelector = maps.Clone(template.AgentNodeSelector)
+	pod.NodeSelector = maps.Clone(template.AgentNodeSelector)
 	terms := intersect(termsOf(template.AgentAffinity), termsOf(info.Topology))
 	if info.SelectedNode != "" {
 		terms = intersect(terms, nodeTerm(corev1.NodeSelectorOpIn, info.SelectedNode))
 	} else {
-		terms = intersect(terms, affinity(settings, volumeClass(info, settings, move)))
+		terms = intersect(terms, affinity(settings, volumeClass(info, settings, spec)))
 	}
-	spec.Affinity = required(intersect(intersect(terms, nodeTerm(corev1.NodeSelectorOpNotIn, info.Excluded...)), system))
-	spec.Tolerations = tolerations(info, settings.Tolerations, template.Tolerations, template.AgentTolerations)
-	spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+	pod.Affinity = required(intersect(intersect(terms, nodeTerm(corev1.NodeSelectorOpNotIn, info.Excluded...)), system))
+	pod.Tolerations = tolerations(info, settings.Tolerations, template.Tolerations, template.AgentTolerations)
+	pod.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
-		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{api.LabelPodGroup: move.Group}},
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{api.LabelPodGroup: spec.Group}},
 	}}
 }
 
 // volumeClass returns the storage class of the volume that the mover mounts.
-func volumeClass(info VolumeInfo, settings Settings, move MoverSpec) string {
-	if wanted := settings.BackupClaims[info.StorageClass]; move.Source.Snapshot != nil && wanted.StorageClass != "" {
+func volumeClass(info VolumeInfo, settings Settings, spec MoverSpec) string {
+	if wanted := settings.BackupClaims[info.StorageClass]; spec.Source.Snapshot != nil && wanted.StorageClass != "" {
 		return wanted.StorageClass
 	}
 	return info.StorageClass

@@ -18,14 +18,14 @@ import (
 
 // podOf returns the pod of a plan.
 func podOf(template Template, settings Settings) *corev1.Pod {
-	return PlanOf(movement(), onHost(), template, settings).Pod
+	return PlanOf(podVolumeBackup(), onHost(), template, settings).Pod
 }
 
 // TestAPlanSharesNothing changes every field of a pod, and then verifies that the inputs are unchanged.
 func TestAPlanSharesNothing(t *testing.T) {
-	template, config, move, info := full(), settings(), movement(), onHost()
+	template, config, spec, info := full(), settings(), podVolumeBackup(), onHost()
 	info.Tolerations = []corev1.Toleration{{Key: "a"}}
-	pod := PlanOf(move, info, template, config).Pod
+	pod := PlanOf(spec, info, template, config).Pod
 	pod.Labels["team"], pod.Annotations["iam.amazonaws.com/role"] = "changed", "changed"
 	pod.Labels["azure.workload.identity/use"], pod.Annotations["sidecar.istio.io/inject"] = "changed", "changed"
 	pod.Spec.Volumes[0].Name, pod.Spec.ImagePullSecrets[0].Name = "changed", "changed"
@@ -41,7 +41,7 @@ func TestAPlanSharesNothing(t *testing.T) {
 	container.Resources.Requests[corev1.ResourceCPU] = resource.MustParse("9")
 	require.Equal(t, full(), template)
 	require.Equal(t, settings(), config)
-	require.Equal(t, movement(), move)
+	require.Equal(t, podVolumeBackup(), spec)
 	require.Equal(t, []corev1.Toleration{{Key: "a"}}, info.Tolerations)
 }
 
@@ -58,14 +58,14 @@ func TestSchedulingRulesDoNotAccumulate(t *testing.T) {
 }
 
 func TestPodLabelsOfTheConfigMapNeverHideAMover(t *testing.T) {
-	move := upload()
+	spec := upload()
 	hostile := Settings{
-		Labels:      map[string]string{move.PodLabel: "x", api.LabelPodGroup: "x", api.LabelMover: "false", api.LabelOwnerUID: "x", api.LabelExposer: "x", "azure.workload.identity/use": "false"},
+		Labels:      map[string]string{spec.PodLabel: "x", api.LabelPodGroup: "x", api.LabelMover: "false", api.LabelOwnerUID: "x", api.LabelExposer: "x", "azure.workload.identity/use": "false"},
 		Annotations: map[string]string{api.AnnotationAttempt: "9", "cluster-autoscaler.kubernetes.io/safe-to-evict": "true"},
 	}
-	pod := PlanOf(move, ofSnapshot(), full(), hostile).Pod
+	pod := PlanOf(spec, ofSnapshot(), full(), hostile).Pod
 	require.Equal(t, map[string]string{
-		move.PodLabel: move.Name, api.LabelMover: "true", api.LabelOwnerUID: "7a2d", api.LabelExposer: "n1", api.LabelPodGroup: "snapshot-exposer",
+		spec.PodLabel: spec.Name, api.LabelMover: "true", api.LabelOwnerUID: "7a2d", api.LabelExposer: "n1", api.LabelPodGroup: "snapshot-exposer",
 		api.LabelExclude: "true", "azure.workload.identity/use": "false",
 	}, pod.Labels, "podLabels override those of the DaemonSet")
 	require.Equal(t, 0, ReadPod(pod).Attempt)
@@ -86,7 +86,7 @@ func TestMoversOfPodVolumesTolerate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			info := onHost()
 			info.Tolerations = test.source
-			require.Equal(t, test.want, PlanOf(movement(), info, Template{Tolerations: test.template}, Settings{}).Pod.Spec.Tolerations)
+			require.Equal(t, test.want, PlanOf(podVolumeBackup(), info, Template{Tolerations: test.template}, Settings{}).Pod.Spec.Tolerations)
 		})
 	}
 }
@@ -196,7 +196,7 @@ func TestCopiesAndTheirNamespace(t *testing.T) {
 	from, copies = CopiesOf(download(), toTarget(), settings)
 	require.Equal(t, download().Source.Target.Namespace, from)
 	require.Equal(t, Copies{ConfigMapNames: []string{"restore"}}, copies)
-	_, copies = CopiesOf(movement(), onHost(), settings)
+	_, copies = CopiesOf(podVolumeBackup(), onHost(), settings)
 	require.Empty(t, copies, "the volume of a pod is there already")
 }
 

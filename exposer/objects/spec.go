@@ -108,9 +108,9 @@ type Cache struct {
 	Limit        int64 // bytes that the mover may keep in its cache
 }
 
-func ownerReference(move MoverSpec) metav1.OwnerReference {
-	version, kind := move.GVK.ToAPIVersionAndKind()
-	return metav1.OwnerReference{APIVersion: version, Kind: kind, Name: move.Name, UID: move.UID, Controller: new(true)}
+func ownerReference(spec MoverSpec) metav1.OwnerReference {
+	version, kind := spec.GVK.ToAPIVersionAndKind()
+	return metav1.OwnerReference{APIVersion: version, Kind: kind, Name: spec.Name, UID: spec.UID, Controller: new(true)}
 }
 
 // Copies are names of Secrets and ConfigMaps that a CSI driver reads in the namespace of a claim to provision its
@@ -128,23 +128,23 @@ type Plan struct {
 }
 
 // PlanOf is pure: the same spec, volume info, template and settings yield the same objects.
-func PlanOf(move MoverSpec, info VolumeInfo, template Template, settings Settings) Plan {
+func PlanOf(spec MoverSpec, info VolumeInfo, template Template, settings Settings) Plan {
 	plan := Plan{}
-	volume := hostVolume(move, info)
+	volume := hostVolume(spec, info)
 	switch {
-	case move.Source.Snapshot != nil:
-		claim := backupClaim(move, info, settings)
+	case spec.Source.Snapshot != nil:
+		claim := backupClaim(spec, info, settings)
 		plan.Claims = append(plan.Claims, claim)
-		volume = claimVolume(move, claim)
-	case move.Source.Target != nil:
-		claim := restoreClaim(move, info)
+		volume = claimVolume(spec, claim)
+	case spec.Source.Target != nil:
+		claim := restoreClaim(spec, info)
 		plan.Claims = append(plan.Claims, claim)
-		volume = claimVolume(move, claim)
+		volume = claimVolume(spec, claim)
 	}
-	if cache := cacheClaim(move, info, settings); cache != nil {
+	if cache := cacheClaim(spec, info, settings); cache != nil {
 		plan.Claims = append(plan.Claims, cache)
 	}
-	plan.Pod = moverPod(move, info, template, settings, volume)
+	plan.Pod = moverPod(spec, info, template, settings, volume)
 	return plan
 }
 
@@ -221,8 +221,8 @@ func Attempt(object metav1.Object) int {
 }
 
 // ofAttempt adds the attempt to annotations.
-func ofAttempt(move MoverSpec, annotations map[string]string) map[string]string {
-	return Merged(annotations, map[string]string{api.AnnotationAttempt: strconv.Itoa(move.Attempt)})
+func ofAttempt(spec MoverSpec, annotations map[string]string) map[string]string {
+	return Merged(annotations, map[string]string{api.AnnotationAttempt: strconv.Itoa(spec.Attempt)})
 }
 
 // Merged returns a new map in which later maps win.

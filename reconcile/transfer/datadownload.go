@@ -15,12 +15,12 @@ import (
 // DataDownload returns the kind that restores into an own volume, which is then rebound to the target claim.
 func DataDownload() Kind[*velerov2alpha1.DataDownload] {
 	return Kind[*velerov2alpha1.DataDownload]{
-		Kind:     api.DataDownload(),
-		Copy:     (*velerov2alpha1.DataDownload).DeepCopy,
-		Get:      getDataDownload,
-		Set:      setDataDownload,
-		Movement: moveDataDownload,
-		Result:   readRestore,
+		Kind:      api.DataDownload(),
+		Copy:      (*velerov2alpha1.DataDownload).DeepCopy,
+		Get:       getDataDownload,
+		Set:       setDataDownload,
+		MoverSpec: specOfDataDownload,
+		Result:    readRestore,
 	}
 }
 
@@ -57,11 +57,11 @@ func setDataDownload(dd *velerov2alpha1.DataDownload, state State) {
 	status.Progress.TotalBytes, status.Progress.BytesDone = state.Progress.Total, state.Progress.Done
 }
 
-func moveDataDownload(dd *velerov2alpha1.DataDownload, resourceTimeout time.Duration) objects.MoverSpec {
-	move := newMoverSpec(dd)
-	move.Command = command(dd, cmp.Or(dd.Spec.OperationTimeout.Duration, resourceTimeout), "data-mover", "restore", "--data-download="+dd.Name)
-	move.PassVolumeMode, move.Group, move.OS = true, groupRestores, cmp.Or(nodeOS(dd.Spec.NodeOS), corev1.Linux)
-	move.Restores, move.SnapshotSize = true, dd.Spec.SnapshotSize
-	move.Source.Target = &objects.TargetSource{Namespace: dd.Spec.TargetVolume.Namespace, Claim: dd.Spec.TargetVolume.PVC}
-	return move
+func specOfDataDownload(dd *velerov2alpha1.DataDownload, resourceTimeout time.Duration) objects.MoverSpec {
+	spec := newMoverSpec(dd)
+	spec.Command = command(dd, cmp.Or(dd.Spec.OperationTimeout.Duration, resourceTimeout), "data-mover", "restore", "--data-download="+dd.Name)
+	spec.PassVolumeMode, spec.Group, spec.OS = true, groupRestores, cmp.Or(nodeOS(dd.Spec.NodeOS), corev1.Linux)
+	spec.Restores, spec.SnapshotSize = true, dd.Spec.SnapshotSize
+	spec.Source.Target = &objects.TargetSource{Namespace: dd.Spec.TargetVolume.Namespace, Claim: dd.Spec.TargetVolume.PVC}
+	return spec
 }

@@ -15,12 +15,12 @@ import (
 // DataUpload returns the kind that reads a CSI snapshot. The scheduler chooses the node of its mover.
 func DataUpload() Kind[*velerov2alpha1.DataUpload] {
 	return Kind[*velerov2alpha1.DataUpload]{
-		Kind:     api.DataUpload(),
-		Copy:     (*velerov2alpha1.DataUpload).DeepCopy,
-		Get:      getDataUpload,
-		Set:      setDataUpload,
-		Movement: moveDataUpload,
-		Result:   readBackup("volume was empty so no data was upload"),
+		Kind:      api.DataUpload(),
+		Copy:      (*velerov2alpha1.DataUpload).DeepCopy,
+		Get:       getDataUpload,
+		Set:       setDataUpload,
+		MoverSpec: specOfDataUpload,
+		Result:    readBackup("volume was empty so no data was upload"),
 	}
 }
 
@@ -63,17 +63,17 @@ func setDataUpload(du *velerov2alpha1.DataUpload, state State) {
 	status.SnapshotID, status.Path, status.IncrementalBytes = state.Outcome.SnapshotID, state.Outcome.Path, state.Outcome.IncrementalBytes
 }
 
-func moveDataUpload(du *velerov2alpha1.DataUpload, resourceTimeout time.Duration) objects.MoverSpec {
-	move := newMoverSpec(du)
-	move.Command = command(du, cmp.Or(du.Spec.OperationTimeout.Duration, resourceTimeout), "data-mover", "backup", "--data-upload="+du.Name)
-	move.PassVolumeMode, move.Group = true, groupSnapshots
+func specOfDataUpload(du *velerov2alpha1.DataUpload, resourceTimeout time.Duration) objects.MoverSpec {
+	spec := newMoverSpec(du)
+	spec.Command = command(du, cmp.Or(du.Spec.OperationTimeout.Duration, resourceTimeout), "data-mover", "backup", "--data-upload="+du.Name)
+	spec.PassVolumeMode, spec.Group = true, groupSnapshots
 	if snapshot := du.Spec.CSISnapshot; snapshot != nil {
-		move.Source.Snapshot = &objects.SnapshotSource{
+		spec.Source.Snapshot = &objects.SnapshotSource{
 			Namespace: du.Spec.SourceNamespace, Snapshot: snapshot.VolumeSnapshot, Class: snapshot.SnapshotClass,
 			Claim: du.Spec.SourcePVC, StorageClass: snapshot.StorageClass,
 		}
 	}
-	return move
+	return spec
 }
 
 // nodeOS returns the operating system that a resource requires; empty if any is allowed.

@@ -29,9 +29,9 @@ type Kind[T Object] struct {
 	Copy func(T) T // deep copy
 	Get  func(T) State
 	Set  func(T, State)
-	// Movement returns the mover spec without GVK, PodLabel, Attempt and ExposingNode, which the caller sets.
-	Movement func(object T, resourceTimeout time.Duration) objects.MoverSpec
-	Result   func(message string) (Outcome, error)
+	// MoverSpec returns the mover spec without GVK, PodLabel, Attempt and ExposingNode, which the caller sets.
+	MoverSpec func(object T, resourceTimeout time.Duration) objects.MoverSpec
+	Result    func(message string) (Outcome, error)
 }
 
 // Pod groups that the scheduler spreads over nodes (Velero's exposer-pod-group).

@@ -152,7 +152,7 @@ func TestMoverSpecs(t *testing.T) {
 		require.Equal(t, with(func(m *objects.MoverSpec) {
 			m.Command = []string{"pod-volume", "backup", "--pod-volume-backup=x", "--volume-path=/uid", "--resource-timeout=10m0s"}
 			m.Source.PodVolume = &objects.PodVolumeSource{Pod: pod, Volume: "data"}
-		}), PodVolumeBackup().Movement(pvb, 10*time.Minute))
+		}), PodVolumeBackup().MoverSpec(pvb, 10*time.Minute))
 	})
 	t.Run("of a PodVolumeRestore", func(t *testing.T) {
 		pvr := &velerov1.PodVolumeRestore{ObjectMeta: meta, Spec: velerov1.PodVolumeRestoreSpec{Pod: pod, Volume: "data", SnapshotSize: 9}}
@@ -160,7 +160,7 @@ func TestMoverSpecs(t *testing.T) {
 			m.Command = []string{"pod-volume", "restore", "--pod-volume-restore=x", "--volume-path=/uid", "--resource-timeout=10m0s"}
 			m.Restores, m.SnapshotSize = true, 9
 			m.Source.PodVolume = &objects.PodVolumeSource{Pod: pod, Volume: "data"}
-		}), PodVolumeRestore().Movement(pvr, 10*time.Minute))
+		}), PodVolumeRestore().MoverSpec(pvr, 10*time.Minute))
 	})
 	t.Run("of a DataUpload", func(t *testing.T) {
 		du := &velerov2alpha1.DataUpload{ObjectMeta: meta, Spec: velerov2alpha1.DataUploadSpec{
@@ -171,7 +171,7 @@ func TestMoverSpecs(t *testing.T) {
 			m.Command = []string{"data-mover", "backup", "--data-upload=x", "--volume-path=/uid", "--resource-timeout=1m0s"}
 			m.PassVolumeMode, m.Group = true, "snapshot-exposer"
 			m.Source.Snapshot = &objects.SnapshotSource{Namespace: "app", Snapshot: "snap", Class: "snaps", Claim: "claim", StorageClass: "fast"}
-		}), DataUpload().Movement(du, 10*time.Minute))
+		}), DataUpload().MoverSpec(du, 10*time.Minute))
 	})
 	t.Run("of a DataDownload", func(t *testing.T) {
 		dd := &velerov2alpha1.DataDownload{ObjectMeta: meta, Spec: velerov2alpha1.DataDownloadSpec{
@@ -182,7 +182,7 @@ func TestMoverSpecs(t *testing.T) {
 			m.Command = []string{"data-mover", "restore", "--data-download=x", "--volume-path=/uid", "--resource-timeout=1m0s"}
 			m.PassVolumeMode, m.Group, m.OS, m.Restores, m.SnapshotSize = true, "generic-restore-exposer", corev1.Linux, true, 9
 			m.Source.Target = &objects.TargetSource{Namespace: "app", Claim: "claim"}
-		}), DataDownload().Movement(dd, 10*time.Minute))
+		}), DataDownload().MoverSpec(dd, 10*time.Minute))
 	})
 }
 

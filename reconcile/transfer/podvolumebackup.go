@@ -17,12 +17,12 @@ const uploaderKopia = "kopia"
 // PodVolumeBackup returns the kind that the agent of spec.node owns in every phase.
 func PodVolumeBackup() Kind[*velerov1.PodVolumeBackup] {
 	return Kind[*velerov1.PodVolumeBackup]{
-		Kind:     api.PodVolumeBackup(),
-		Copy:     (*velerov1.PodVolumeBackup).DeepCopy,
-		Get:      getPodVolumeBackup,
-		Set:      setPodVolumeBackup,
-		Movement: movePodVolumeBackup,
-		Result:   readBackup("volume was empty so no snapshot was taken"),
+		Kind:      api.PodVolumeBackup(),
+		Copy:      (*velerov1.PodVolumeBackup).DeepCopy,
+		Get:       getPodVolumeBackup,
+		Set:       setPodVolumeBackup,
+		MoverSpec: specOfPodVolumeBackup,
+		Result:    readBackup("volume was empty so no snapshot was taken"),
 	}
 }
 
@@ -48,11 +48,11 @@ func setPodVolumeBackup(pvb *velerov1.PodVolumeBackup, state State) {
 	status.SnapshotID, status.Path, status.IncrementalBytes = state.Outcome.SnapshotID, state.Outcome.Path, state.Outcome.IncrementalBytes
 }
 
-func movePodVolumeBackup(pvb *velerov1.PodVolumeBackup, resourceTimeout time.Duration) objects.MoverSpec {
-	move := newMoverSpec(pvb)
-	move.Command = command(pvb, resourceTimeout, "pod-volume", "backup", "--pod-volume-backup="+pvb.Name)
-	move.Source.PodVolume = &objects.PodVolumeSource{Pod: pvb.Spec.Pod, Volume: pvb.Spec.Volume}
-	return move
+func specOfPodVolumeBackup(pvb *velerov1.PodVolumeBackup, resourceTimeout time.Duration) objects.MoverSpec {
+	spec := newMoverSpec(pvb)
+	spec.Command = command(pvb, resourceTimeout, "pod-volume", "backup", "--pod-volume-backup="+pvb.Name)
+	spec.Source.PodVolume = &objects.PodVolumeSource{Pod: pvb.Spec.Pod, Volume: pvb.Spec.Volume}
+	return spec
 }
 
 // refuseUploader returns why transfers of the uploader are not supported; empty if they are.

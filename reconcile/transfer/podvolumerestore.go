@@ -12,12 +12,12 @@ import (
 // PodVolumeRestore returns the kind that belongs to the node of its target pod.
 func PodVolumeRestore() Kind[*velerov1.PodVolumeRestore] {
 	return Kind[*velerov1.PodVolumeRestore]{
-		Kind:     api.PodVolumeRestore(),
-		Copy:     (*velerov1.PodVolumeRestore).DeepCopy,
-		Get:      getPodVolumeRestore,
-		Set:      setPodVolumeRestore,
-		Movement: movePodVolumeRestore,
-		Result:   readRestore,
+		Kind:      api.PodVolumeRestore(),
+		Copy:      (*velerov1.PodVolumeRestore).DeepCopy,
+		Get:       getPodVolumeRestore,
+		Set:       setPodVolumeRestore,
+		MoverSpec: specOfPodVolumeRestore,
+		Result:    readRestore,
 	}
 }
 
@@ -41,10 +41,10 @@ func setPodVolumeRestore(pvr *velerov1.PodVolumeRestore, state State) {
 	status.Progress.TotalBytes, status.Progress.BytesDone = state.Progress.Total, state.Progress.Done
 }
 
-func movePodVolumeRestore(pvr *velerov1.PodVolumeRestore, resourceTimeout time.Duration) objects.MoverSpec {
-	move := newMoverSpec(pvr)
-	move.Command = command(pvr, resourceTimeout, "pod-volume", "restore", "--pod-volume-restore="+pvr.Name)
-	move.Restores, move.SnapshotSize = true, pvr.Spec.SnapshotSize
-	move.Source.PodVolume = &objects.PodVolumeSource{Pod: pvr.Spec.Pod, Volume: pvr.Spec.Volume}
-	return move
+func specOfPodVolumeRestore(pvr *velerov1.PodVolumeRestore, resourceTimeout time.Duration) objects.MoverSpec {
+	spec := newMoverSpec(pvr)
+	spec.Command = command(pvr, resourceTimeout, "pod-volume", "restore", "--pod-volume-restore="+pvr.Name)
+	spec.Restores, spec.SnapshotSize = true, pvr.Spec.SnapshotSize
+	spec.Source.PodVolume = &objects.PodVolumeSource{Pod: pvr.Spec.Pod, Volume: pvr.Spec.Volume}
+	return spec
 }

@@ -255,7 +255,7 @@ func (k *kindController[T]) index() error {
 
 // pods returns the namespace/name of the pod to whose volume a resource restores; none if it is of another kind.
 func (k *kindController[T]) pods(object T) []string {
-	source := k.transfers.Kind.Movement(object, 0).Source.PodVolume
+	source := k.transfers.Kind.MoverSpec(object, 0).Source.PodVolume
 	if source == nil || !k.transfers.Kind.Restores {
 		return nil
 	}

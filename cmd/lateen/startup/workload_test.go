@@ -389,16 +389,16 @@ func TestMoversHaveWhatTheirPlatformNeeds(t *testing.T) {
 			template, err := startup.Inherit(serverOn(test.change))
 			require.NoError(t, err)
 			startup.AddPlacement(&template, corev1.PodTemplateSpec{Spec: test.agents})
-			move := objects.MoverSpec{
+			spec := objects.MoverSpec{
 				Name: "nightly-1", Namespace: "velero", UID: "7a2d", GVK: api.PodVolumeBackup().GVK, PodLabel: api.PodVolumeBackup().PodLabel,
 				ExposingNode: "n1", Command: []string{"pod-volume", "backup"}, Source: objects.Source{PodVolume: &objects.PodVolumeSource{Volume: "data"}},
 			}
 			facts := objects.VolumeInfo{OS: corev1.Linux, HostPath: "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/data/mount", Node: "n1"}
 			if test.agents.NodeSelector != nil { // only the mover of a snapshot may run on any node of agents
-				move.GVK, move.PodLabel, move.Command = api.DataUpload().GVK, api.DataUpload().PodLabel, []string{"data-mover", "backup"}
-				move.Source, facts.Node, facts.HostPath = objects.Source{Snapshot: &objects.SnapshotSource{}}, "", ""
+				spec.GVK, spec.PodLabel, spec.Command = api.DataUpload().GVK, api.DataUpload().PodLabel, []string{"data-mover", "backup"}
+				spec.Source, facts.Node, facts.HostPath = objects.Source{Snapshot: &objects.SnapshotSource{}}, "", ""
 			}
-			got, err := yaml.Marshal(objects.PlanOf(move, facts, template, objects.Settings{Privileged: test.privileged}).Pod)
+			got, err := yaml.Marshal(objects.PlanOf(spec, facts, template, objects.Settings{Privileged: test.privileged}).Pod)
 			require.NoError(t, err)
 			golden := filepath.Join("testdata", "platforms", name+".yaml")
 			if *update {

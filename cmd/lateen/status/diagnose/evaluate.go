@@ -43,7 +43,7 @@ func (s *Snapshot) evaluator() *evaluator {
 		}
 	}
 	for _, one := range s.transfers {
-		e.restores = e.restores || one.move.Restores && one.state.Phase.IsNew() && e.eligible(one) == nil
+		e.restores = e.restores || one.spec.Restores && one.state.Phase.IsNew() && e.eligible(one) == nil
 	}
 	return e
 }

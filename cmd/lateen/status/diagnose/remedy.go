@@ -23,7 +23,7 @@ const (
 
 // remedyOfWait returns what the user can do about a wait.
 func (e *evaluator) remedyOfWait(of *subject, wait view.Wait) string {
-	source := of.move.Source
+	source := of.spec.Source
 	switch wait.Reason {
 	case view.WaitAgent:
 		return e.remedyOfAgent(of)
@@ -93,7 +93,7 @@ func (e *evaluator) remedyOfContainer(of *subject) string {
 // remedyOfAgent names the log or the object that shows why the next step is missing.
 func (e *evaluator) remedyOfAgent(of *subject) string {
 	node := cmp.Or(of.agentNode(), e.coordinator().Node)
-	if source := of.move.Source.PodVolume; of.state.Node == "" && source != nil {
+	if source := of.spec.Source.PodVolume; of.state.Node == "" && source != nil {
 		node = ""
 		if pod := e.pods[source.Pod.Namespace+"/"+source.Pod.Name]; pod != nil {
 			node = pod.Spec.NodeName
@@ -137,7 +137,7 @@ func (e *evaluator) remedyOfReason(of *subject) string {
 }
 
 func (e *evaluator) remedyOfIneligible(of *subject) string {
-	source := of.move.Source
+	source := of.spec.Source
 	switch {
 	case source.Target != nil:
 		return "Start a pod that uses the claim, or set restorePVC.ignoreDelayBinding in the node-agent ConfigMap."
@@ -165,7 +165,7 @@ func (e *evaluator) remedyOfMover(of *subject) string {
 			return known.remedy
 		}
 	}
-	if of.move.Source.Snapshot != nil && transfer.FailureOf(of.meta) != transfer.ReasonMoverFailed {
+	if of.spec.Source.Snapshot != nil && transfer.FailureOf(of.meta) != transfer.ReasonMoverFailed {
 		return "See the log of the CSI driver's snapshotter for the snapshot."
 	}
 	return ""

@@ -140,7 +140,7 @@ func (s *Snapshot) mover(of *subject) *corev1.Pod {
 // claimsOf returns the claims created for a transfer.
 func (s *Snapshot) claimsOf(of *subject) []*corev1.PersistentVolumeClaim {
 	var found []*corev1.PersistentVolumeClaim
-	for _, name := range objects.ClaimNames(of.move) {
+	for _, name := range objects.ClaimNames(of.spec) {
 		if claim := s.claims[of.meta.GetNamespace()+"/"+name]; claim != nil && objects.OwnedBy(claim, of.meta.GetUID()) {
 			found = append(found, claim)
 		}
@@ -151,7 +151,7 @@ func (s *Snapshot) claimsOf(of *subject) []*corev1.PersistentVolumeClaim {
 // handover returns the progress of a DataUpload's snapshot on its way to Velero's namespace. It is nil for other
 // kinds, and if snapshots could not be read.
 func (s *Snapshot) handover(of *subject) *handover.State {
-	source := of.move.Source.Snapshot
+	source := of.spec.Source.Snapshot
 	if source == nil || !s.sees(view.ResourceSnapshots, source.Namespace) || !s.sees(view.ResourceSnapshots, s.namespace) || !s.sees(view.ResourceContents, "") {
 		return nil
 	}
@@ -206,7 +206,7 @@ type subject struct {
 	kind  string // as in the API
 	meta  metav1.Object
 	state transfer.State
-	move  objects.MoverSpec
+	spec  objects.MoverSpec
 }
 
 func (s *subject) key() string { return s.meta.GetNamespace() + "/" + s.meta.GetName() }
@@ -227,12 +227,12 @@ func asTransfer(object runtime.Object) *subject {
 }
 
 func subjectOf[T transfer.Object](kind transfer.Kind[T], object T) *subject {
-	return &subject{kind: kind.GVK.Kind, meta: object, state: kind.Get(object), move: kind.Movement(object, 0)}
+	return &subject{kind: kind.GVK.Kind, meta: object, state: kind.Get(object), spec: kind.MoverSpec(object, 0)}
 }
 
 // volume names the volume of a transfer for people.
 func (s *subject) volume() string {
-	switch source := s.move.Source; {
+	switch source := s.spec.Source; {
 	case source.PodVolume != nil:
 		return source.PodVolume.Pod.Namespace + "/" + source.PodVolume.Pod.Name + "/" + source.PodVolume.Volume
 	case source.Snapshot != nil:
@@ -295,9 +295,9 @@ func (s *Snapshot) Dependencies() []Dependency {
 
 // dependencies returns what this transfer may wait for outside of the regular sources.
 func (s *subject) dependencies() []Dependency {
-	source := s.move.Source
+	source := s.spec.Source
 	switch {
-	case s.state.Phase.IsNew() && source.PodVolume != nil && s.move.Restores:
+	case s.state.Phase.IsNew() && source.PodVolume != nil && s.spec.Restores:
 		return []Dependency{{Resource: view.ResourcePods, Namespace: source.PodVolume.Pod.Namespace}}
 	case s.state.Phase.IsNew() && source.Target != nil:
 		return []Dependency{{Resource: view.ResourceClaims, Namespace: source.Target.Namespace}, {Resource: view.ResourceStorageClasses}}
@@ -325,7 +325,7 @@ func (s *Snapshot) About(of Reference) []Dependency {
 			about = append(about, events(s.namespace, claim.Name))
 		}
 	}
-	switch source := one.move.Source; {
+	switch source := one.spec.Source; {
 	case source.Snapshot != nil:
 		about = append(about, Dependency{Resource: view.ResourceSnapshots, Namespace: source.Snapshot.Namespace}, Dependency{Resource: view.ResourceSnapshots, Namespace: s.namespace},
 			events(source.Snapshot.Namespace, source.Snapshot.Snapshot))

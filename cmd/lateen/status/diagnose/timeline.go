@@ -78,7 +78,7 @@ func (s *Snapshot) steps(of *subject) []view.TimelineEvent {
 	for _, claim := range s.claimsOf(of) {
 		add(claim.CreationTimestamp.Time, false, "claim %s created", claim.Name)
 	}
-	if backup := s.snapshots[of.key()]; backup != nil && of.move.Source.Snapshot != nil {
+	if backup := s.snapshots[of.key()]; backup != nil && of.spec.Source.Snapshot != nil {
 		add(backup.CreationTimestamp.Time, false, "snapshot handed over to namespace %s", backup.Namespace)
 	}
 	s.moverSteps(of, add)
@@ -132,14 +132,14 @@ func (s *Snapshot) reported(of *subject) []view.TimelineEvent {
 	for _, claim := range s.claimsOf(of) {
 		about[claim.UID] = "claim " + claim.Name + ": "
 	}
-	if source := of.move.Source.Snapshot; source != nil {
+	if source := of.spec.Source.Snapshot; source != nil {
 		for _, key := range []string{of.key(), source.Namespace + "/" + source.Snapshot} {
 			if snapshot := s.snapshots[key]; snapshot != nil {
 				about[snapshot.UID] = "snapshot " + key + ": "
 			}
 		}
 	}
-	if target := of.move.Source.Target; target != nil {
+	if target := of.spec.Source.Target; target != nil {
 		if claim := s.claims[target.Namespace+"/"+target.Claim]; claim != nil {
 			about[claim.UID] = "claim " + keyOf(claim) + ": "
 		}
@@ -201,7 +201,7 @@ func (e *evaluator) deadline(of *subject, wait *view.Wait) string {
 
 // podMayStart reports whether a restore waits for an existing pod that has not ended. Such a wait has no limit.
 func (e *evaluator) podMayStart(of *subject) bool {
-	source := of.move.Source.PodVolume
+	source := of.spec.Source.PodVolume
 	if source == nil {
 		return false
 	}

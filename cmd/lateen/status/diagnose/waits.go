@@ -62,7 +62,7 @@ func (e *evaluator) observe(of *subject) transfer.Observed {
 		Now:       e.now, WaitsSince: e.now, CanceledAt: e.now, DeletingAt: e.now, ActiveAt: e.now, RebindingSince: e.now,
 		Eligible: e.eligible(of) == nil, Admitted: e.place(of) == nil, HasSlot: limit == 0 || e.inUse[of.state.Node] < limit, Started: true,
 		Exposure: objects.ReadPod(e.mover(of)), HasLeftovers: true,
-		Result: &transfer.Outcome{}, Rebinds: of.move.Source.Target != nil,
+		Result: &transfer.Outcome{}, Rebinds: of.spec.Source.Target != nil,
 	}
 	if !e.sees(view.ResourcePods, e.namespace) {
 		observed.Exposure.Attempt = of.state.Restarts
@@ -155,7 +155,7 @@ func (e *evaluator) place(of *subject) *view.Wait {
 		return e.pace(of)
 	}
 	forIt, kept := limits.PrepareQueueLength, ""
-	if e.restores && !of.move.Restores {
+	if e.restores && !of.spec.Restores {
 		forIt -= max(forIt/4, 1) // the share of capacity.Admission
 		kept = fmt.Sprintf(", %d reserved for restores", limits.PrepareQueueLength-forIt)
 	}
@@ -305,9 +305,9 @@ func (e *evaluator) pending(mover *corev1.Pod) *view.Wait {
 
 // eligible returns what a restore needs before it may be accepted; nil if it needs nothing, or if that is unknown.
 func (e *evaluator) eligible(of *subject) *view.Wait {
-	source := of.move.Source
+	source := of.spec.Source
 	switch {
-	case !of.move.Restores:
+	case !of.spec.Restores:
 		return nil
 	case source.PodVolume != nil:
 		reference := source.PodVolume.Pod

@@ -47,7 +47,7 @@ func exposed(client *fake.Clientset, settings objects.Settings) *Exposer {
 	return e
 }
 
-// mover is the mover pod of movement.
+// mover is the mover pod of podVolumeBackup.
 func mover() *corev1.Pod {
 	info := objects.VolumeInfo{OS: corev1.Linux, Node: "n1", HostPath: "/pods/x"}
 	return objects.PlanOf(podVolumeBackup(), info, objects.Template{}, objects.Settings{}).Pod

@@ -354,7 +354,7 @@ func (t *TransferReconciler[T]) reserve(s *request[T]) {
 		t.Preparing.Release(uid)
 	}
 	// An admitted restore keeps the watch until it is accepted: a retry would start a new one.
-	accepts := s.reservations.targetClaim && (s.observed.WaitingFor != "" || s.observed.Admitted)
+	accepts := s.observed.WaitingFor != "" || s.observed.Admitted
 	if target := s.spec.Source.Target; target != nil && (accepts || rebinds) {
 		t.Targets.Watch(uid, types.NamespacedName{Namespace: target.Namespace, Name: target.Claim}, enqueue)
 	} else {

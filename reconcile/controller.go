@@ -303,11 +303,11 @@ type request[T transfer.Object] struct {
 }
 
 func (t *TransferReconciler[T]) newRequest(key string, object T) *request[T] {
-	return &request[T]{key: key, object: object, state: t.Kind.Get(object), spec: t.movement(object)}
+	return &request[T]{key: key, object: object, state: t.Kind.Get(object), spec: t.moverSpec(object)}
 }
 
-// movement returns the MoverSpec of a resource, with this agent as the exposing node.
-func (t *TransferReconciler[T]) movement(object T) objects.MoverSpec {
+// moverSpec returns the MoverSpec of a resource, with this agent as the exposing node.
+func (t *TransferReconciler[T]) moverSpec(object T) objects.MoverSpec {
 	spec := t.Kind.MoverSpec(object, t.ResourceTimeout)
 	spec.GVK, spec.PodLabel = t.Kind.GVK, t.Kind.PodLabel
 	spec.Attempt, spec.ExposingNode = t.Kind.Get(object).Restarts, t.Agent.Node
@@ -316,8 +316,7 @@ func (t *TransferReconciler[T]) movement(object T) objects.MoverSpec {
 
 // reservations is what reserve acquires for a transfer, as one reconcile observes it.
 type reservations struct {
-	targetClaim bool // the target claim, until the transfer is accepted
-	targetPod   bool // to be enqueued when its target pod changes
-	slot        bool // a slot, because its mover is ready to start
-	delayed     bool // no slot yet: another restore to its pod must end first
+	targetPod bool // to be enqueued when its target pod changes
+	slot      bool // a slot, because its mover is ready to start
+	delayed   bool // no slot yet: another restore to its pod must end first
 }

@@ -367,7 +367,7 @@ func TestARebindGoesOnWithAMoverThatItsCacheShowsLate(t *testing.T) {
 	require.True(t, local.isDeleting("d1", both))
 	require.True(t, local.isDeleting("d1", exposer.Existing{Pod: pod}))
 	require.False(t, local.isDeleting("d1", exposer.Existing{}))
-	local.markDeleted("d1", exposer.Existing{}, true)
+	local.markDeleted("d1", exposer.Existing{Force: true}, true)
 	mover, claims := local.undeleted("d1", []string{"c", "other"})
 	require.False(t, mover, "its deletion is known")
 	require.Equal(t, []string{"other"}, claims)

@@ -42,7 +42,7 @@ func (t *TransferReconciler[T]) report(ctx context.Context, key string, object T
 	}
 	klog.FromContext(ctx).Info("Phase changed", "from", before.Phase, "to", after.Phase, "reason", step.Reason, "message", after.Message)
 	t.recordMetrics(key, object, before, after, step)
-	spec := t.movement(object)
+	spec := t.moverSpec(object)
 	switch after.Phase {
 	case transfer.Completed:
 		t.event(spec, corev1.EventTypeNormal, EventCompleted, fmt.Sprintf("Moved %d bytes in %s", after.Progress.Done, after.CompletedAt.Sub(after.StartedAt)))
@@ -58,7 +58,7 @@ func (t *TransferReconciler[T]) report(ctx context.Context, key string, object T
 func (t *TransferReconciler[T]) reportLost(ctx context.Context, object T, after transfer.State, lost objects.LossReason) {
 	klog.FromContext(ctx).Info("Mover lost, restarting", "reason", lost, "message", after.Message, "restart", after.Restarts)
 	t.Metrics.MoverRestarted(t.Kind.Name, string(lost))
-	t.event(t.movement(object), corev1.EventTypeWarning, EventRestarted, fmt.Sprintf("%s; restart %d of %d", after.Message, after.Restarts, t.Limits.Retries))
+	t.event(t.moverSpec(object), corev1.EventTypeWarning, EventRestarted, fmt.Sprintf("%s; restart %d of %d", after.Message, after.Restarts, t.Limits.Retries))
 }
 
 // reportRefusal sends an Event when the API server refuses to create or delete an object, for a quota for example. It

@@ -230,7 +230,6 @@ func (t *TransferReconciler[T]) eligible(ctx context.Context, s *request[T]) (er
 		return nil
 	case source.Target != nil:
 		s.observed.WaitingFor = t.consumer(ctx, s)
-		s.reservations.targetClaim = true
 	case source.PodVolume != nil && s.spec.Restores:
 		s.observed.WaitingFor, err = t.init(ctx, s)
 	}

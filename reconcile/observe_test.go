@@ -69,6 +69,7 @@ func cancels[T transfer.Object](t *testing.T, s *single[T], phase transfer.Phase
 	s.Kind.Set(s.object, state)
 	s.step(t)
 	require.Equal(t, transfer.Canceled, s.state().Phase)
+	require.Contains(t, s.sent(), "Normal Canceled Canceled. "+s.state().Message)
 }
 
 // TestACancelIsHonoredDespiteReadErrors covers the phases in which no mover was started.

@@ -58,7 +58,7 @@ func written[T any](t *testing.T, object *T) string {
 	return string(text)
 }
 
-// movement is the mover spec of a PodVolumeBackup.
+// podVolumeBackup is the mover spec of a PodVolumeBackup.
 func podVolumeBackup() MoverSpec {
 	return MoverSpec{
 		Name: "backup1-x7k2p", Namespace: "velero", UID: "6f1c", PodLabel: velerov1.PVBLabel,

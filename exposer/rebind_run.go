@@ -29,7 +29,8 @@ type Rebound struct {
 // Rebind binds the restored volume to the target claim, as far as possible now. It returns a TerminalError if the rebind
 // can never succeed. AbandonRebind must follow then, or the volume is deleted with the restore claim.
 func (e *Exposer) Rebind(ctx context.Context, spec objects.MoverSpec, found Existing) (Rebound, error) {
-	d := rebindRun{client: e, State: rebind.State{Move: spec, Pod: found.Pod, Claim: restored(spec, found)}, stray: outdated(spec, found)}
+	restored, stray := claimsOf(spec, found)
+	d := rebindRun{client: e, State: rebind.State{Spec: spec, Pod: found.Pod, Claim: restored}, stray: stray}
 	if err := d.observe(ctx); err != nil {
 		return Rebound{}, err
 	}
@@ -69,7 +70,8 @@ func (e *Exposer) Rebind(ctx context.Context, spec objects.MoverSpec, found Exis
 // with the restore claim. If the API server refuses this change, as an admission policy does, the message says so: another
 // attempt gets the same answer.
 func (e *Exposer) AbandonRebind(ctx context.Context, spec objects.MoverSpec, found Existing) (bound bool, message string, err error) {
-	d := rebindRun{client: e, State: rebind.State{Move: spec, Claim: restored(spec, found)}}
+	restored, _ := claimsOf(spec, found)
+	d := rebindRun{client: e, State: rebind.State{Spec: spec, Claim: restored}}
 	if err := d.observe(ctx); err != nil {
 		return false, "", err
 	}
@@ -102,26 +104,19 @@ func isRefused(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }
 
-// restored returns the claim into which the mover restored; nil if it does not exist, or if a stale cache has that of an
-// earlier attempt.
-func restored(spec objects.MoverSpec, found Existing) *corev1.PersistentVolumeClaim {
+// claimsOf returns the claim into which the mover restored, and one of an earlier attempt, whose volume is not the restored
+// one: a late request may have created it after its deletion. Either is nil if no cache has it.
+func claimsOf(spec objects.MoverSpec, found Existing) (restored, stray *corev1.PersistentVolumeClaim) {
 	for _, claim := range found.Claims {
-		if claim.Name == spec.Name && objects.Attempt(claim) == spec.Attempt {
-			return claim
+		switch attempt := objects.Attempt(claim); {
+		case claim.Name != spec.Name:
+		case attempt == spec.Attempt:
+			restored = claim
+		case attempt < spec.Attempt:
+			stray = claim
 		}
 	}
-	return nil
-}
-
-// outdated returns the claim of an earlier attempt, whose volume is not the restored one; nil if there is none. A late
-// request may have created it after its deletion.
-func outdated(spec objects.MoverSpec, found Existing) *corev1.PersistentVolumeClaim {
-	for _, claim := range found.Claims {
-		if claim.Name == spec.Name && objects.Attempt(claim) < spec.Attempt {
-			return claim
-		}
-	}
-	return nil
+	return restored, stray
 }
 
 // rebindRun is one run of a rebind. It continues with the responses to its own requests.
@@ -136,7 +131,7 @@ func (r *rebindRun) observe(ctx context.Context) (err error) {
 	if err = r.findVolume(ctx); err != nil {
 		return err
 	}
-	target := r.Move.Source.Target
+	target := r.Spec.Source.Target
 	r.Target, err = get(ctx, r.client.Client.CoreV1().PersistentVolumeClaims(target.Namespace), target.Claim)
 	if err != nil {
 		return fmt.Errorf("get target claim %s/%s: %w", target.Namespace, target.Claim, err)
@@ -150,11 +145,11 @@ func (r *rebindRun) findVolume(ctx context.Context) (err error) {
 	if r.Volume, err = r.volume(ctx); err != nil || r.Volume != nil {
 		return err
 	}
-	claim, err := get(ctx, r.client.Client.CoreV1().PersistentVolumeClaims(r.Move.Namespace), r.Move.Name)
+	claim, err := get(ctx, r.client.Client.CoreV1().PersistentVolumeClaims(r.Spec.Namespace), r.Spec.Name)
 	if err != nil {
-		return fmt.Errorf("get claim %s/%s: %w", r.Move.Namespace, r.Move.Name, err)
+		return fmt.Errorf("get claim %s/%s: %w", r.Spec.Namespace, r.Spec.Name, err)
 	}
-	if r.Claim = nil; claim == nil || !objects.OwnedBy(claim, r.Move.UID) {
+	if r.Claim = nil; claim == nil || !objects.OwnedBy(claim, r.Spec.UID) {
 		return nil
 	}
 	r.Claim = claim
@@ -171,11 +166,11 @@ func (r *rebindRun) volume(ctx context.Context) (*corev1.PersistentVolume, error
 		if err != nil {
 			return nil, fmt.Errorf("get PersistentVolume %s: %w", r.Claim.Spec.VolumeName, err)
 		}
-		if claimed = volume; claimed != nil && claimed.Labels[api.LabelRebind] == string(r.Move.UID) {
+		if claimed = volume; claimed != nil && claimed.Labels[api.LabelRebind] == string(r.Spec.UID) {
 			return claimed, nil
 		}
 	}
-	labelled, err := r.labelled(ctx, api.LabelRebind, string(r.Move.UID))
+	labelled, err := r.labelled(ctx, api.LabelRebind, string(r.Spec.UID))
 	switch {
 	case err != nil || labelled != nil:
 		r.markStray(labelled)
@@ -183,7 +178,7 @@ func (r *rebindRun) volume(ctx context.Context) (*corev1.PersistentVolume, error
 	case r.Claim != nil:
 		return claimed, nil
 	}
-	return r.labelled(ctx, api.LabelKept, objects.LabelValue(r.Move.Name))
+	return r.labelled(ctx, api.LabelKept, objects.LabelValue(r.Spec.Name))
 }
 
 // labelled returns a volume with that label, or nil.

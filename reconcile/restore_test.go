@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
@@ -240,12 +241,20 @@ func TestAnAgentWatchesTheClaimOfARestoreThatTheCoordinatorExposed(t *testing.T)
 	require.Equal(t, transfer.ReasonRebindFailed, transfer.FailureOf(s.object))
 }
 
-func TestARebindSendsNothingWhileTheMoverTerminates(t *testing.T) {
+func TestARebindSendsNothingWhileAnEventIsDue(t *testing.T) {
 	s := newLateDelivery(t)
 	s.pods[testKey] = moverPod()
 	s.pods[testKey].DeletionTimestamp = &metav1.Time{}
 	s.step(t)
 	require.Empty(t, s.kube.Actions())
+	delete(s.pods, testKey)
+	s.target.claim = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: "reserved"}, Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}}
+	s.local.markRebind(testKey, exposer.Existing{}, "reserved")
+	s.step(t)
+	require.Empty(t, s.kube.Actions(), "Kubernetes binds the target")
+	s.target.claim.UID = "recreated"
+	s.step(t)
+	require.NotEmpty(t, s.kube.Actions())
 }
 
 // newTwoVolumes returns a restore whose mover is ready for its second start, and one to another volume of its pod.

@@ -16,7 +16,7 @@ import (
 
 // State is the observed state of a restored volume and its rebind to the target claim.
 type State struct {
-	Move   objects.MoverSpec
+	Spec   objects.MoverSpec
 	Pod    *corev1.Pod                   // the mover; nil if it is deleted
 	Claim  *corev1.PersistentVolumeClaim // the restore claim; nil if it is deleted
 	Volume *corev1.PersistentVolume      // of the restore claim, or found by api.LabelRebind; nil if there is none
@@ -115,7 +115,7 @@ func (s State) fail() string {
 }
 
 // labelled reports whether the volume's label names this DataDownload.
-func (s State) labelled() bool { return s.Volume.Labels[api.LabelRebind] == string(s.Move.UID) }
+func (s State) labelled() bool { return s.Volume.Labels[api.LabelRebind] == string(s.Spec.UID) }
 
 // isRebound reports whether the volume was bound to the target and has its original reclaim policy. LabelRebind
 // and AnnotationReclaimPolicy are set together, and the label stays.
@@ -130,7 +130,7 @@ func (s State) namesTarget() bool {
 
 // inUse reports whether a claim other than the restore claim is bound to the volume.
 func (s State) inUse() bool {
-	restore := types.NamespacedName{Namespace: s.Move.Namespace, Name: s.Move.Name}
+	restore := types.NamespacedName{Namespace: s.Spec.Namespace, Name: s.Spec.Name}
 	return s.Volume.Status.Phase == corev1.VolumeBound && claimOf(s.Volume) != restore
 }
 
@@ -167,7 +167,7 @@ func (s State) bound() bool {
 }
 
 func (s State) target() types.NamespacedName {
-	return types.NamespacedName{Namespace: s.Move.Source.Target.Namespace, Name: s.Move.Source.Target.Claim}
+	return types.NamespacedName{Namespace: s.Spec.Source.Target.Namespace, Name: s.Spec.Source.Target.Claim}
 }
 
 func (s State) leftovers() string {
@@ -210,7 +210,7 @@ func (s State) Retain() VolumePatch {
 	return VolumePatch{
 		VolumeMetadata{
 			UID: s.Volume.UID, ResourceVersion: s.Volume.ResourceVersion,
-			Labels:      map[string]*string{api.LabelRebind: new(string(s.Move.UID))},
+			Labels:      map[string]*string{api.LabelRebind: new(string(s.Spec.UID))},
 			Annotations: map[string]*string{api.AnnotationReclaimPolicy: &was},
 		},
 		VolumeSpec{Policy: corev1.PersistentVolumeReclaimRetain},
@@ -252,8 +252,8 @@ func (s State) Release() VolumePatch {
 // sweep deletes it then. If another claim uses the volume, the reclaim policy belongs to the owner of that claim
 // and stays.
 func (s State) Keep() VolumePatch {
-	labels := map[string]*string{api.LabelKept: new(objects.LabelValue(s.Move.Name)), api.LabelRebind: nil}
-	for name := range objects.OwnerLabels(s.Move.UID, s.Move.ExposingNode) {
+	labels := map[string]*string{api.LabelKept: new(objects.LabelValue(s.Spec.Name)), api.LabelRebind: nil}
+	for name := range objects.OwnerLabels(s.Spec.UID, s.Spec.ExposingNode) {
 		labels[name] = nil
 	}
 	patch := VolumePatch{Metadata: VolumeMetadata{

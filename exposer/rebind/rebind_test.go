@@ -15,7 +15,7 @@ import (
 // retained returns the rebind of a retained volume after the mover and the restore claim were deleted.
 func retained() State {
 	return State{
-		Move: objects.MoverSpec{
+		Spec: objects.MoverSpec{
 			Namespace: "velero", Name: "dd", UID: "dd-uid", ExposingNode: "n1", Source: objects.Source{Target: &objects.TargetSource{Namespace: "app", Claim: "data"}},
 		},
 		Volume: &corev1.PersistentVolume{

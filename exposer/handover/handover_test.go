@@ -213,6 +213,12 @@ func TestStepsOfACleanUp(t *testing.T) {
 			},
 			cached: "Reobserve", want: "SetDeletePolicyOfOriginal",
 		},
+		"a half is being deleted, and the original content is left to its driver": {
+			pairs: func(p *simulatedPairs) {
+				p.original.exists, p.backup.deleting, p.backupContent.exists, p.content.retained = false, true, false, false
+			},
+			cached: "Reobserve", want: "MarkOriginalContentBeingDeleted",
+		},
 		"a half is being deleted, and the original is left": {
 			pairs: func(p *simulatedPairs) {
 				p.content.exists, p.backup.deleting, p.backupContent.exists = false, true, false

@@ -357,12 +357,9 @@ func (c *Coordinator) watch(ctx context.Context) <-chan struct{} {
 		opts.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, c.Name).String()
 		return opts
 	}
-	update := func(object any, exists bool) {
-		if lease, ok := object.(*coordinationv1.Lease); ok && exists {
-			c.view.observe(lease)
-			return
-		}
-		c.view.observe(nil)
+	observe := func(object any) {
+		lease, _ := object.(*coordinationv1.Lease)
+		c.view.observe(lease)
 	}
 	source := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
@@ -376,9 +373,9 @@ func (c *Coordinator) watch(ctx context.Context) <-chan struct{} {
 		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(source, c.Client),
 		ObjectType:    &coordinationv1.Lease{},
 		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(object any) { update(object, true) },
-			UpdateFunc: func(_, object any) { update(object, true) },
-			DeleteFunc: func(object any) { update(object, false) },
+			AddFunc:    observe,
+			UpdateFunc: func(_, object any) { observe(object) },
+			DeleteFunc: func(any) { c.view.observe(nil) },
 		},
 	})
 	done := make(chan struct{})

@@ -184,7 +184,7 @@ func requireReported(t *testing.T, events *record.FakeRecorder, registry *promet
 		require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(""), name))
 		return
 	}
-	require.Regexp(t, "^Warning PriorityClassNotInForce .*"+string(reason), <-events.Events)
+	require.Regexp(t, `^Warning PriorityClassNotInForce .*\(`+string(reason)+`\): `, <-events.Events)
 	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(
 		"# HELP "+name+" Times that a configured priority class was not used, by consumer and reason.\n# TYPE "+name+" counter\n"+
 			name+`{consumer="data-mover",reason="`+string(reason)+"\"} 1\n"), name))

@@ -94,6 +94,8 @@ func TestAnExistingPod(t *testing.T) {
 	exchanged := veleros.DeepCopy()
 	exchanged.Spec.Containers = []corev1.Container{{Image: "lateen:v1"}}
 	exchanged.Status.Phase = corev1.PodPending
+	working := exchanged.DeepCopy()
+	working.Status.Phase = corev1.PodRunning
 	tests := map[string]struct {
 		pod     *corev1.Pod
 		taken   bool
@@ -101,6 +103,7 @@ func TestAnExistingPod(t *testing.T) {
 		writes  []string
 	}{
 		"of Velero's agent with the image of its successor is deleted": {pod: exchanged, deleted: true, writes: []string{"delete pods"}},
+		"of Velero's agent with that image is labelled if it runs":     {pod: working, taken: true, writes: []string{"patch pods"}},
 		"with this owner is used unchanged":                            {pod: ours, taken: true},
 		"of Velero's agent for the same transfer is labelled":          {pod: veleros, taken: true, writes: []string{"patch pods"}},
 		"of another owner is not changed":                              {pod: foreign},
@@ -224,6 +227,7 @@ func TestEnsureSendsOneRequestForEachObject(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, test.requests, requests(client))
 			require.Equal(t, test.creates, left(t, client))
+			require.Len(t, exposed(client, test.settings).Claims(test.spec), len(test.creates)-1)
 		})
 	}
 }

@@ -117,6 +117,7 @@ func (s *single[T]) observed(t *testing.T) *request[T] {
 	require.Empty(t, s.watched)
 	require.False(t, s.moverWatched)
 	require.Zero(t, s.target.watched)
+	require.Equal(t, testNode, request.spec.ExposingNode)
 	return request
 }
 

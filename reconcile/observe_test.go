@@ -97,8 +97,12 @@ func TestACancelIsHonoredThoughThePodIsUnreadable(t *testing.T) {
 }
 
 func TestABackupOfAPodThatCannotExistFails(t *testing.T) {
-	for _, reference := range []corev1.ObjectReference{{Namespace: "app"}, {Name: "db"}, {Namespace: "app", Name: "d/b"}, {Namespace: "..", Name: "db"}} {
+	for i, reference := range []corev1.ObjectReference{{Namespace: "app"}, {Name: "db"}, {Namespace: "app", Name: "d/b"}, {Namespace: "..", Name: "db"}} {
 		s := newBackup()
+		if i > 0 {
+			s.pods[testKey] = moverPod()
+			s.pods[testKey].Status = corev1.PodStatus{Phase: corev1.PodPending}
+		}
 		s.object.Spec.Pod = reference
 		s.failing = errors.New("resource name may not be empty") // client-go's error for such names
 		s.step(t)

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -161,6 +163,7 @@ func TestARebindPastItsDeadlineIsObservedOnceMore(t *testing.T) {
 			s.MoverLog = func(_ context.Context, mover string, _ []byte) { logs = append(logs, mover) }
 			require.Equal(t, s.Limits.RebindGrace, s.step(t))
 			require.Equal(t, velerov2alpha1.DataDownloadPhaseInProgress, s.object.Status.Phase)
+			require.Zero(t, s.restored.watched, "the coordinator has a cache of all claims")
 			if test.bind {
 				require.NoError(t, s.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), bound, "app"))
 				require.NoError(t, s.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), held, ""))
@@ -170,6 +173,7 @@ func TestARebindPastItsDeadlineIsObservedOnceMore(t *testing.T) {
 			s.step(t)
 			require.Equal(t, test.phase, s.object.Status.Phase)
 			require.Equal(t, test.message, s.object.Status.Message)
+			require.True(t, test.message == "" || slices.Contains(s.sent(), "Warning Failed "+test.message))
 			volume, err := s.kube.CoreV1().PersistentVolumes().Get(t.Context(), "pv", metav1.GetOptions{})
 			require.NoError(t, err)
 			require.Equal(t, test.policy, volume.Spec.PersistentVolumeReclaimPolicy)
@@ -192,6 +196,7 @@ func TestARebindThatTheAPIServerRefusesFailsAtItsDeadline(t *testing.T) {
 		answer error
 		phase  velerov2alpha1.DataDownloadPhase
 	}{
+		"invalid":      {apierrors.NewInvalid(schema.GroupKind{Kind: "PersistentVolume"}, "pv", nil), "Failed"},
 		"refused":      {apierrors.NewForbidden(corev1.Resource("persistentvolumes"), "pv", errors.New("by policy")), "Failed"},
 		"not answered": {errors.New("connection refused"), "InProgress"},
 		"unauthorized": {apierrors.NewUnauthorized("expired token"), "InProgress"},

@@ -144,9 +144,9 @@ func phaseOf[P ~string](phase P) Phase { return Phase(cmp.Or(phase, P(New))) }
 // the label of transfers that need no further action.
 func setCommon(object metav1.Object, state State, finalizer string) {
 	switch has := slices.Contains(object.GetFinalizers(), finalizer); {
-	case has && !state.Finalizer:
+	case !state.Finalizer:
 		object.SetFinalizers(slices.DeleteFunc(object.GetFinalizers(), func(f string) bool { return f == finalizer }))
-	case !has && state.Finalizer && !state.Deleting: // the API server rejects new finalizers on a deleting object
+	case !has && !state.Deleting: // the API server rejects new finalizers on a deleting object
 		object.SetFinalizers(append(object.GetFinalizers(), finalizer))
 	}
 	if state.Exposer != "" {

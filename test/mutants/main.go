@@ -79,10 +79,9 @@ func measure(ctx context.Context, root string, packages []string, seed uint64, c
 	random := rand.New(rand.NewPCG(seed, seed)) //nolint:gosec // a seed repeats it
 	random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	fmt.Printf("%d mutants are possible\n", len(all))
-	found, unreached := map[string]int{}, 0
-	var survivors []mutant
+	ended, total, unreached := map[string]int{}, 0, 0
 	for _, one := range all {
-		if found[byUnitTests]+found[bySimulation]+len(survivors) == count {
+		if total == count {
 			break
 		}
 		if !reached[place{one.file, one.line}] {
@@ -93,27 +92,30 @@ func measure(ctx context.Context, root string, packages []string, seed uint64, c
 		if err != nil {
 			return err
 		}
-		found[how]++
-		if how == survived {
-			survivors = append(survivors, one)
+		if how == notCompiled {
+			continue
+		}
+		total++
+		if ended[how]++; how == survived {
 			fmt.Printf("survived: %s\n", one)
 		}
 	}
-	total := found[byUnitTests] + found[bySimulation]
-	fmt.Printf("%d of %d mutants were found: %d by unit tests, %d by the simulation; %d more are in lines that no unit test reaches\n",
-		total, total+len(survivors), found[byUnitTests], found[bySimulation], unreached)
+	fmt.Printf("%d of %d mutants were found: %d by unit tests, %d by the simulation, %d by conformance; %d more are in lines that no unit test reaches\n",
+		total-ended[survived], total, ended[byUnitTests], ended[bySimulation], ended[byConformance], unreached)
 	return nil
 }
 
 // How a mutant ended.
 const (
-	notCompiled  = "not compiled"
-	byUnitTests  = "unit tests"
-	bySimulation = "simulation"
-	survived     = "survived"
+	notCompiled   = "not compiled"
+	byUnitTests   = "unit tests"
+	bySimulation  = "simulation"
+	byConformance = "conformance"
+	survived      = "survived"
 )
 
-// play writes a mutant into the program, and undoes it after the tests: of its package, of all packages, and the simulation.
+// play writes a mutant into the program, and undoes it after the tests: of its package, of all packages, the simulation, and
+// the conformance cases on the embedded cluster.
 func (m mutant) play(ctx context.Context, root string, runs int) (how string, err error) {
 	path := filepath.Join(root, m.file)
 	text, err := os.ReadFile(path)
@@ -139,6 +141,18 @@ func (m mutant) play(ctx context.Context, root string, runs int) (how string, er
 	}
 	if _, err := goTest(ctx, filepath.Join(root, "test"), "-timeout=20m", "-run=TestSchedules", "./sim", "-runs", fmt.Sprint(runs)); err != nil {
 		return bySimulation, nil
+	}
+	bin := filepath.Join(root, "bin")
+	build := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(bin, "lateen"), "./cmd/lateen")
+	build.Dir = root
+	if output, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the program: %w\n%s", err, output)
+	}
+	if err := os.Setenv("LATEEN_BIN", bin); err != nil {
+		return "", err
+	}
+	if _, err := goTest(ctx, filepath.Join(root, "test"), "-timeout=20m", "-run=TestTheAgentConforms", "-parallel=16", "./embedded"); err != nil {
+		return byConformance, nil
 	}
 	return survived, nil
 }

@@ -328,14 +328,14 @@ func backoff(failures int, policy Policy) time.Duration {
 	return min(pause, policy.MaxBackoff)
 }
 
-// lastFailure returns when the last run, which failed, finished, as far as jobs and history still show it.
+// lastFailure returns when the newest run finished, which failed: failures are counted. A run without a job has only its start.
 func (r Repository) lastFailure(jobs []objects.JobStatus) time.Time {
 	var last time.Time
 	if n := len(jobs); n > 0 {
 		last = jobs[n-1].Finished
 	}
 	if runs := r.failures(); len(runs) > 0 && runs[len(runs)-1].Started.After(last) {
-		last = runs[len(runs)-1].Started // it had no job, or its job is deleted
+		last = runs[len(runs)-1].Started
 	}
 	return last
 }

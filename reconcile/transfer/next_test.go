@@ -379,7 +379,8 @@ func activity() dimension {
 		return func(m *situation) { m.Observed.ActiveAt, m.Limits.StallTimeout = now().Add(-ago), timeout }
 	}
 	timeout := DefaultLimits().StallTimeout
-	return dimension{at(timeout-tick, timeout), at(timeout, timeout), at(timeout, 0)}
+	noRetry := func(m *situation) { m.Limits.Retries = 0; at(timeout, timeout)(m) }
+	return dimension{at(timeout-tick, timeout), at(timeout, timeout), at(timeout, 0), noRetry}
 }
 
 func finalizer() dimension { return either(func(m *situation, is bool) { m.State.Finalizer = is }) }

@@ -332,7 +332,7 @@ func (s *situation) discards() bool {
 
 // replacesStalled reports whether a stalled mover gets a successor.
 func (s *situation) replacesStalled() bool {
-	return s.stalled() && s.sourceWaits() && s.State.Restarts == 0
+	return s.stalled() && s.sourceWaits() && s.State.Restarts == 0 && s.Limits.Retries > 0
 }
 
 // lacks reports whether a mover is still to be created, replaced or started.
@@ -382,7 +382,7 @@ func restartRules() []rule {
 	}, {
 		"after the last restart a lost mover fails the transfer, with the reason",
 		func(m *situation) bool {
-			return m.Step.State.Restarts <= m.Limits.Retries &&
+			return m.Step.State.Restarts <= max(m.Limits.Retries, m.State.Restarts) &&
 				implies(m.loses() && m.State.Restarts >= m.Limits.Retries, m.fails(ReasonMoverLost, m.lostBy()))
 		},
 	}, {
@@ -391,7 +391,7 @@ func restartRules() []rule {
 			if !m.stalled() {
 				return m.Step.Reason != ReasonMoverStalled && implies(m.Observed.Loss == Loss{}, m.Step.Loss.Reason != objects.LostStalled)
 			}
-			if m.State.Restarts > 0 {
+			if m.State.Restarts > 0 || m.Limits.Retries == 0 {
 				return m.fails(ReasonMoverStalled, "no byte moved and no Event sent within 2h0m0s; given up after ")
 			}
 			return implies(m.sourceWaits(), m.discards() && m.Step.Loss.Reason == objects.LostStalled)

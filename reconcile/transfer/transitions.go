@@ -87,7 +87,7 @@ func restart(s State, observed Observed, lim Limits) Step {
 		return failed(s, observed, ReasonMoverLost, loss.Message)
 	case s.Restarts >= lim.Retries:
 		return failed(s, observed, ReasonMoverLost, fmt.Sprintf("%s; given up after %d restarts", loss.Message, s.Restarts))
-	case observed.Exposure.Condition == objects.Absent, s.Phase.NeedsMover() && nodeLost, s.Phase.HasMover() && unconfirmed(observed, lim):
+	case observed.Exposure.Condition == objects.Absent, s.Phase.NeedsMover() && nodeLost, s.Phase.HasMover() && exceedsTerminationGrace(observed, lim):
 		return countRestart(s, observed, loss)
 	}
 	left := remainingUntilLost(observed, lim)
@@ -117,7 +117,7 @@ func countRestart(s State, observed Observed, loss Loss) Step {
 // earlier restarts.
 func stalled(s State, observed Observed, lim Limits) Step {
 	why := fmt.Sprintf("mover stalled: no byte moved and no Event sent within %s", lim.StallTimeout)
-	if s.Restarts > 0 {
+	if s.Restarts > 0 || lim.Retries == 0 {
 		return failed(s, observed, ReasonMoverStalled, fmt.Sprintf("%s; given up after %d restarts", why, s.Restarts))
 	}
 	observed.Exposure.Message, observed.Exposure.Reason = why, objects.LostStalled
@@ -178,15 +178,17 @@ func effectiveExposure(s State, observed Observed, lim Limits) objects.Exposure 
 	case observed.NodeLost:
 		mover.Condition, mover.Reason = objects.Lost, objects.LostNode
 		mover.Message = fmt.Sprintf("mover counts as lost: node %s is not Ready or does not exist", mover.Node)
-	case s.Phase.HasMover() && unconfirmed(observed, lim):
+	case s.Phase.HasMover() && exceedsTerminationGrace(observed, lim):
 		mover.Condition, mover.Reason = objects.Lost, objects.LostDeleted
 		mover.Message = fmt.Sprintf("mover pod is being deleted, but node %s has not confirmed its end within %s", mover.Node, lim.TerminationGrace)
 	}
 	return mover
 }
 
-// unconfirmed reports whether a mover pod has been deleting for longer than the grace period.
-func unconfirmed(observed Observed, lim Limits) bool { return remainingUntilLost(observed, lim) <= 0 }
+// exceedsTerminationGrace reports whether a mover pod has been deleting for longer than the grace period.
+func exceedsTerminationGrace(observed Observed, lim Limits) bool {
+	return remainingUntilLost(observed, lim) <= 0
+}
 
 // remainingUntilLost returns the time until a mover whose pod is deleting, or is being deleted now, counts as lost.
 func remainingUntilLost(observed Observed, lim Limits) time.Duration {

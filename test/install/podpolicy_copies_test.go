@@ -224,6 +224,7 @@ func fieldAttempts() map[string]func(*corev1.Pod) {
 		"PodSpec.hostNetwork":      func(p *corev1.Pod) { p.Spec.HostNetwork = true },
 		"PodSpec.hostPID":          func(p *corev1.Pod) { p.Spec.HostPID = true },
 		"PodSpec.hostIPC":          func(p *corev1.Pod) { p.Spec.HostIPC = true },
+		"PodSpec.hostUsers":        func(p *corev1.Pod) { p.Spec.HostUsers = new(true) },
 		"PodSpec.runtimeClassName": func(p *corev1.Pod) { p.Spec.RuntimeClassName = new(runtimeClass) },
 		"PodSpec.initContainers": func(p *corev1.Pod) {
 			p.Spec.InitContainers = []corev1.Container{{Name: "b", Image: "velero/velero:v1"}}
@@ -234,6 +235,14 @@ func fieldAttempts() map[string]func(*corev1.Pod) {
 		},
 		"PodSecurityContext.sysctls": security(corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "kernel.shm_rmid_forced", Value: "0"}}}),
 		"SELinuxOptions.user":        seLinux(corev1.SELinuxOptions{User: "system_u"}),
+		"SELinuxOptions.role":        seLinux(corev1.SELinuxOptions{Role: "system_r"}),
+		"Container.ports":            container(func(c *corev1.Container) { c.Ports = []corev1.ContainerPort{{ContainerPort: 1, HostPort: 1}} }),
+		"SecurityContext.procMount": func(p *corev1.Pod) {
+			p.Spec.HostUsers = new(false) // Kubernetes requires it
+			container(func(c *corev1.Container) {
+				c.SecurityContext = &corev1.SecurityContext{ProcMount: new(corev1.UnmaskedProcMount)}
+			})(p)
+		},
 		"WindowsSecurityContextOptions.gmsaCredentialSpecName": security(corev1.PodSecurityContext{
 			WindowsOptions: &corev1.WindowsSecurityContextOptions{GMSACredentialSpecName: new("admin")},
 		}),

@@ -27,7 +27,7 @@ var given = flag.Uint64("seed", 0, "run random tests with this seed only; 0: wit
 // fails is recorded in File.
 const Source = "SEEDS_FROM"
 
-// Each runs a test once for each recorded seed, and then with count others, also where the test is parallel. The flag -seed
+// Each runs a test once for each recorded seed, and then with count others, even if the test calls t.Parallel. The flag -seed
 // runs only that one. A failure logs its seed.
 func Each(t *testing.T, count int, test func(t *testing.T, random *rand.Rand)) {
 	t.Helper()
@@ -78,10 +78,10 @@ func record(path, test string, seed uint64, from string) error {
 	return nil
 }
 
-// choose returns the given seed if there is one, else the recorded ones and count others.
+// choose returns the recorded seeds and count others, or only the given seed if there is one.
 func choose(given uint64, kept []uint64, count int, random func() uint64) (recorded, others []uint64) {
 	if given != 0 {
-		return []uint64{given}, nil
+		return nil, []uint64{given}
 	}
 	for range count {
 		others = append(others, 1+random()>>1)

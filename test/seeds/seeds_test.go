@@ -18,8 +18,8 @@ func TestRecordedSeedsAndOthers(t *testing.T) {
 	require.Len(t, others, 2)
 	require.NotEqual(t, others[0], others[1])
 	require.NotZero(t, others[0])
-	given, others := choose(5, kept, 2, source("", "TestA"))
-	require.Equal(t, []uint64{5}, append(given, others...), "the one that is given is the only one")
+	recorded, others = choose(5, kept, 2, source("", "TestA"))
+	require.Equal(t, []uint64{5}, append(recorded, others...), "the one that is given is the only one")
 }
 
 func TestSeedsAreTheSameForTheSameSource(t *testing.T) {

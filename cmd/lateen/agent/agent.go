@@ -304,7 +304,7 @@ func (a *assembly) ownPod() *corev1.Pod {
 }
 
 // ownPods returns the pods of the node that may be the agent's own. It is exactly one if POD_UID is set, as lateen install
-// and adopt do, or HOSTNAME is its name. Neither holds for Velero's DaemonSet with hostNetwork: then it is any agent of
+// and adopt do, or HOSTNAME is its name. Neither holds for Velero's DaemonSet with hostNetwork: then they are all agents of
 // the node, and with maxSurge there may be two.
 func ownPods(local []*corev1.Pod, flags startup.Options) []*corev1.Pod {
 	var agents []*corev1.Pod
@@ -325,7 +325,7 @@ func ownPods(local []*corev1.Pod, flags startup.Options) []*corev1.Pod {
 
 // labelOwnPod labels the agent's pod if it was started with the arguments of Velero's agent. Without the label, the
 // coordinator would take it for Velero's, and leave the transfers to it that Velero's agent of its node had accepted.
-// Velero's agent must not get the label. So if the own pod is unknown, the agent does not start.
+// Velero's agent must not get the label. So if several pods may be its own, the agent does not start.
 func (a *assembly) labelOwnPod(ctx context.Context, pods []*corev1.Pod) error {
 	labelled := !slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return pod.Labels[api.LabelAgent] != "true" })
 	if !a.Flags.AsVelero || labelled {

@@ -187,11 +187,14 @@ func (r *removal) remove(ctx context.Context, object *unstructured.Unstructured)
 	if errors.Is(err, context.DeadlineExceeded) {
 		asking, cancel := diagnosing(ctx)
 		defer cancel()
-		left, unread := client.Get(asking, name, metav1.GetOptions{})
-		if unread != nil {
-			return fmt.Errorf("remove %s %s: %w: read what blocks it: %w", kind, name, err, unread)
+		switch left, unread := client.Get(asking, name, metav1.GetOptions{}); {
+		case unread == nil:
+			err = fmt.Errorf("%w: %s", err, blockers(left))
+		case apierrors.IsNotFound(unread):
+			err = nil
+		default:
+			err = fmt.Errorf("%w: read what blocks it: %w", err, unread)
 		}
-		return fmt.Errorf("remove %s %s: %w: %s", kind, name, err, blockers(left))
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("remove %s %s: %w", kind, name, err)
@@ -273,8 +276,11 @@ func (r *removal) removeFinalized(ctx context.Context) error {
 		if err := untilDeleted(ctx, client, metav1.ListOptions{}); err != nil {
 			asking, cancel := diagnosing(ctx)
 			defer cancel()
-			if left, unread := r.withFinalizers(asking, each); unread == nil && len(left) > 0 {
+			if left, unread := r.withFinalizers(asking, each); unread == nil {
 				held = left
+			}
+			if len(held) == 0 && errors.Is(err, context.DeadlineExceeded) {
+				continue
 			}
 			return r.blocked(each, held, "their finalizers were not removed", err)
 		}

@@ -118,14 +118,14 @@ func (e *evaluator) remedyOfFailure(of *subject) string {
 
 // remedyOfReason returns the remedy of the reason that the agent recorded; empty if there is none.
 func (e *evaluator) remedyOfReason(of *subject) string {
-	lost := "" // with restarts left, the mover of a pod volume was lost with its node: it is never replaced
+	lost := "" // with restarts left, the node of a pod volume was lost: its mover is never replaced
 	if of.state.Restarts >= e.flags.MoverRetries {
-		lost = "priorityClassName in the node-agent ConfigMap protects movers from preemption, podResources from eviction; a higher --mover-retries allows more restarts."
+		lost = "priorityClassName in the node-agent ConfigMap protects movers from preemption, podResources from eviction; a higher --mover-retries allows more restarts, but none if the node of a pod volume is lost."
 	}
 	return map[transfer.Reason]string{
 		transfer.ReasonUnsupported:    "Velero's agents support it: restore them with lateen adopt --undo for this transfer.",
 		transfer.ReasonMoverLost:      lost,
-		transfer.ReasonMoverStalled:   "The bucket or the volume may not respond: see the log of the next mover while it runs. If movers are silent for longer, raise --stall-timeout.",
+		transfer.ReasonMoverStalled:   "The bucket or the volume may not respond: see the log of the next mover while it runs. If movers may be silent for longer than --stall-timeout, raise it.",
 		transfer.ReasonUnconfirmed:    "Check the data of the named volume: if it is complete, nothing is left to do; if not, delete the pod first.",
 		transfer.ReasonRebindFailed:   "The restored data is kept: bind the named PersistentVolume to a claim, or delete it.",
 		transfer.ReasonSourceGone:     "The pod was deleted before or during the transfer, so its volume cannot be accessed any more.",

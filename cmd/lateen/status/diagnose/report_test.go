@@ -332,7 +332,7 @@ func TestRemediesOfMoversThatWereGivenUp(t *testing.T) {
 		"all restarts used":      {transfer.ReasonMoverLost, "3", "", "a higher --mover-retries"},
 		"no restart allowed":     {transfer.ReasonMoverLost, "0", "--mover-retries=0", "a higher --mover-retries"},
 		"lost with its node":     {transfer.ReasonMoverLost, "1", "", ""},
-		"stalled after restarts": {transfer.ReasonMoverStalled, "1", "", "raise --stall-timeout"},
+		"stalled after restarts": {transfer.ReasonMoverStalled, "1", "", "than --stall-timeout, raise it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := failing(test.reason, "")

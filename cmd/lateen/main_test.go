@@ -128,11 +128,6 @@ func TestTheVersionOfTheClientIsPrintedWithoutACluster(t *testing.T) {
 	}
 }
 
-func TestASimilarCommandIsSuggested(t *testing.T) {
-	_, err := run(t, "", "chek")
-	require.EqualError(t, err, "unknown command \"chek\" for \"lateen\"\n\nDid you mean this?\n\tcheck\n")
-}
-
 func TestEveryCommandHasTwoExamplesWithItsFlags(t *testing.T) {
 	for _, command := range newRoot().Commands() {
 		examples := strings.Split(strings.ReplaceAll(command.Example, "\\\n", ""), "\n")

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"os"
 	"sync"
 	"testing"
 
@@ -78,22 +77,4 @@ func TestAuditHasRefusalsAndIsCompleteUpToWhatWasSeen(t *testing.T) {
 			require.Equal(t, 201, record.Code, "%+v", record)
 		}
 	}
-}
-
-func TestStartSaysWhichComponentEndsByItselfAndLeavesNothing(t *testing.T) {
-	t.Setenv("TMPDIR", t.TempDir())
-	_, err := Start(t.Context(), Options{APIServerArgs: []string{"--no-such-flag"}})
-	require.ErrorContains(t, err, "kube-apiserver ended by itself")
-	require.ErrorContains(t, err, "unknown flag: --no-such-flag")
-	left, err := os.ReadDir(os.Getenv("TMPDIR"))
-	require.NoError(t, err)
-	require.Empty(t, left)
-}
-
-func TestStopSaysWhichComponentHasEndedBefore(t *testing.T) {
-	c, err := Start(t.Context(), Options{})
-	require.NoError(t, err)
-	scheduler := c.components[len(c.components)-1]
-	require.NoError(t, scheduler.Kill())
-	require.ErrorContains(t, c.Stop(), scheduler.name+" ended by itself (signal: killed)")
 }

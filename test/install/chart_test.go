@@ -207,14 +207,6 @@ moverServiceAccount: {create: true, annotations: {eks.amazonaws.com/role-arn: of
 	}
 }
 
-// A server of another name is the template of movers, and the agents may read it.
-func TestTheChartNamesTheServer(t *testing.T) {
-	out, complaints, err := template(t, "velero", "{image: {repository: example.test/lateen}, veleroDeployment: backup-velero}")
-	require.NoError(t, err, complaints)
-	require.Contains(t, out, "--mover-template=deployment/backup-velero\n")
-	require.Contains(t, out, "  resourceNames:\n  - backup-velero\n  resources:\n  - deployments\n")
-}
-
 func TestTheChartHasTheFilesForMonitoring(t *testing.T) {
 	all := rendered(t, "velero", `
 image: {repository: example.test/lateen}

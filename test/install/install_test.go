@@ -53,7 +53,6 @@ func TestWhatIsInstalledBacksUp(t *testing.T) {
 	ended, err := w.Transfers(testenv.PodVolumeBackup).Wait(soon(t), transfer, testenv.Settled)
 	require.NoError(t, err)
 	require.Equal(t, testenv.Completed, ended.Status.Phase, ended.Status.Message)
-	s.uninstallsInTime()
 }
 
 // node adds a simulated node until the end of the test.

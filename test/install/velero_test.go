@@ -273,32 +273,6 @@ func TestUninstallNamesTheFinalizerItsControllerAndTheRemedy(t *testing.T) {
 	require.True(t, apierrors.IsNotFound(err))
 }
 
-// uninstallsInTime is for an environment whose server has a pod that is ready and lets nothing go: it is waited for, but not for
-// ever.
-func (e *env) uninstallsInTime() {
-	release := e.holds("restores", "Restore", "restores.velero.io/external-resources-finalizer")
-	out, reported := e.fails("", "uninstall", "--force", "--timeout=2s")
-	require.Contains(e, out, "1 restores wait for deployments velero to remove their finalizers\n")
-	require.Contains(e, reported, "their finalizers were not removed: held (restores.velero.io/external-resources-finalizer)")
-	release()
-}
-
-func TestANamespaceThatSomethingElseKeepsIsNotWaitedForForEver(t *testing.T) {
-	s := newEnv(t)
-	s.install()
-	maps := s.kube.CoreV1().ConfigMaps(s.namespace)
-	_, err := maps.Create(soon(t), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{"example.com/kept"}}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	reported := ""
-	for timeout := 4 * time.Second; !strings.Contains(reported, "example.com/kept in 1 resource instances"); timeout *= 2 {
-		require.Less(t, timeout, testenv.Patience, "with half of it: %s", reported) // what comes before the namespace takes longer on a slow machine
-		_, reported = s.fails("", "uninstall", "--force", "--timeout="+timeout.String())
-	}
-	require.Contains(t, reported, "remove Namespace "+s.namespace)
-	_, err = maps.Patch(soon(t), "held", types.MergePatchType, []byte(letGo), metav1.PatchOptions{})
-	require.NoError(t, err)
-}
-
 func TestWhatStaysWithItsNamespaceIsReported(t *testing.T) {
 	s := newEnv(t)
 	s.createNamespace(s.namespace)

@@ -76,7 +76,7 @@ func (r *Reconciler) recordRuns(ctx context.Context, key string, object *velerov
 	if job.UID != "" {
 		recorded, err := r.JobClient.Record(ctx, object.Namespace, job, record)
 		switch {
-		case apierrors.IsForbidden(err): // this process still remembers it
+		case apierrors.IsForbidden(err): // this process still remembers it; the next coordinator counts it again
 			klog.FromContext(ctx).Error(err, "Failed to record result of maintenance job", "repository", key, "job", job.Name)
 		case err != nil:
 			return err

@@ -90,12 +90,16 @@ func (s *Simulation) stray() (all []choice) {
 	return all
 }
 
-// evicting plays the taint manager: it deletes the pods of a node that is not Ready.
+// evicting plays the taint manager: it deletes the pods of a node that is not Ready. In half of the schedules, movers
+// tolerate that node for ever.
 func (s *Simulation) evicting() (all []choice) {
 	for _, object := range s.API.List("pods") {
 		pod := apiserver.As[corev1.Pod](object)
-		mover := metav1.GetControllerOfNoCopy(pod) != nil
-		if mover && s.faults.silent[pod.Spec.NodeName] && pod.DeletionTimestamp == nil && !controllers.Terminal(pod) {
+		owner := metav1.GetControllerOfNoCopy(pod)
+		if owner == nil || owner.Kind != "Job" && s.plan.Seed%2 == 1 {
+			continue
+		}
+		if s.faults.silent[pod.Spec.NodeName] && pod.DeletionTimestamp == nil && !controllers.Terminal(pod) {
 			all = append(all, choice{"taint manager: evicts pod " + object.Key(), 1, func() { s.Delete("pods", object) }})
 		}
 	}
@@ -159,8 +163,8 @@ func (s *Simulation) silence(node string) {
 // checkLost checks that no transfer stays on a node that has been silent for long, if nothing else went wrong since
 // and an agent can act. One that is Accepted has no mover there, and waits for the prepare timeout.
 func (s *Simulation) checkLost() error {
-	const long = 10 * time.Minute
-	if time.Since(s.faults.since) < long || !s.calm() || len(s.faults.silent) == 0 {
+	const long = 2 * time.Minute
+	if time.Since(s.faults.since) < long || !s.calm() || len(s.faults.silent) == 0 || s.faults.refused.stopsTransfers() {
 		return nil
 	}
 	for _, transfer := range s.transfers() {

@@ -276,7 +276,7 @@ type refusal struct {
 
 // refuse puts a policy in force: in half of the schedules for minutes, else for longer than any deadline of a transfer.
 func (s *Simulation) refuse(pick int) bool {
-	const minutes, beyond = 7, 90
+	const minutes, beyond = 7, 180
 	all := refusable()
 	rest := pick / len(all)
 	lasts := time.Duration(rest%minutes) * time.Minute

@@ -113,6 +113,8 @@ func kindOf(url string) (kind, version string) {
 	switch path.Base(url) {
 	case "persistentvolumeclaims":
 		return "PersistentVolumeClaim", "v1"
+	case "events":
+		return "Event", "v1"
 	default:
 		return "Pod", "v1"
 	}
@@ -127,13 +129,18 @@ func TestCachesListOnlyWhatAnAgentNeeds(t *testing.T) {
 	require.NoError(t, err)
 	caches, err := NewCaches(kube, velero, Selectors{Namespace: "velero", Node: "n1", OwnedLabels: api.LabelMover + "=true", CreatedLabels: api.LabelExposer + "=n1"})
 	require.NoError(t, err)
+	reports, err := NewReports(kube, "velero")
+	require.NoError(t, err)
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
-		caches.Run(ctx)
+		var both sync.WaitGroup
+		both.Go(func() { caches.Run(ctx) })
+		both.Go(func() { reports.Run(ctx) })
+		both.Wait()
 	}()
-	for _, synced := range caches.Synced() {
+	for _, synced := range append(caches.Synced(), reports.Synced()...) {
 		done(t, synced)
 	}
 	stop()
@@ -144,6 +151,7 @@ func TestCachesListOnlyWhatAnAgentNeeds(t *testing.T) {
 		"GET /api/v1/namespaces/velero/persistentvolumeclaims " + api.LabelExposer + "=n1",
 		"GET /api/v1/pods spec.nodeName=n1",
 		"GET /api/v1/namespaces/velero/pods " + api.LabelExposer + "=n1",
+		"GET /api/v1/namespaces/velero/events reason=Data-Path-Progress", // of a coordinator
 	}
 	for _, kind := range api.Kinds() {
 		expected = append(expected, "GET /apis/"+kind.GVK.GroupVersion().String()+"/namespaces/velero/"+kind.Resource+" !lateen.dev/done")

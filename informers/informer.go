@@ -29,6 +29,7 @@ const (
 	BySnapshot = "snapshot" // DataUploads, by namespace/name of the VolumeSnapshot that they read
 	ByNode     = "node"     // transfers, by the nodes whose agents may own them
 	ByPod      = "pod"      // unsettled PodVolumeRestores, by namespace/name of the pod that they restore to
+	byAbout    = "about"    // Events, by UID of the object that they are about
 )
 
 // Object is any API object that an informer can cache.

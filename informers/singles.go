@@ -202,6 +202,31 @@ func (n *Nodes) Watch(name string, enqueue func()) {
 // Node returns the Node of that name, or nil if it does not exist; known is false until the watch has synced.
 func (n *Nodes) Node(name string) (node *corev1.Node, known bool) { return n.get(name) }
 
+// Reports holds the Events in which movers report progress, in Velero's namespace. Only a coordinator watches them. The API
+// server has no watch cache for Events: each further watch would have it read all of them from etcd.
+type Reports struct {
+	group
+	Events *Informer[*corev1.Event]
+}
+
+// progressReason is the reason of these Events (velero-protocol 3.3).
+const progressReason = "Data-Path-Progress"
+
+// NewReports returns the informer of one term; Run starts it.
+func NewReports(kube kubernetes.Interface, namespace string) (*Reports, error) {
+	b := group{}
+	reports := &Reports{Events: add(&b, "Events of movers", kube.CoreV1().Events(namespace), &corev1.Event{},
+		Scope{Fields: fields.OneTermEqualSelector("reason", progressReason).String()}, noTrim[*corev1.Event])}
+	if b.err != nil {
+		return nil, b.err
+	}
+	reports.group = b
+	return reports, reports.Events.Index(byAbout, func(event *corev1.Event) []string { return []string{string(event.InvolvedObject.UID)} })
+}
+
+// About returns the Events about the object of that UID.
+func (r *Reports) About(uid types.UID) []*corev1.Event { return r.Events.ByIndex(byAbout, string(uid)) }
+
 // RepositoryCaches holds the informers of an agent that coordinates, for the maintenance of repositories:
 //
 //	Repositories   Velero's namespace

@@ -46,9 +46,6 @@ func (t *TransferReconciler[T]) write(ctx context.Context, s *request[T], step t
 	if starts && !t.NodeSlots.TryAcquire(s.state.Node, uid, s.state.CreatedAt, func() { t.Enqueue(s.key) }) {
 		return nil // another worker took the slot; the queue enqueues this one
 	}
-	if starts {
-		t.Movers.WatchNext(ctx, uid, func() { t.Enqueue(s.key) }) // reserve closes it if the write fails
-	}
 	changed := t.Kind.Copy(s.object)
 	t.Kind.Set(changed, step.State)
 	if step.State.Phase.HasFailed() && !s.state.Phase.HasFailed() {
@@ -305,7 +302,6 @@ func (t *TransferReconciler[T]) forget(key string) {
 	if uid == "" {
 		return
 	}
-	t.Movers.Forget(uid)
 	t.Targets.Forget(uid)
 	t.Restored.Forget(uid)
 	t.TargetPods.Forget(uid)
@@ -324,11 +320,6 @@ func (t *TransferReconciler[T]) reserve(s *request[T]) {
 		t.NodeSlots.Release(uid)
 	case s.reservations.slot:
 		s.observed.HasSlot = t.NodeSlots.Queue(s.state.Node, uid, s.state.CreatedAt, enqueue)
-	}
-	if takes && s.observed.OwnsMover {
-		t.Movers.Watch(uid, enqueue)
-	} else {
-		t.Movers.Forget(uid)
 	}
 	rebinds := s.observed.OwnsMover && s.state.Phase.HasStarted() && !s.state.MoverSucceededAt.IsZero()
 	if rebinds && s.spec.Source.Target != nil && !t.Agent.IsCoordinator() {

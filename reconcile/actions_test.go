@@ -115,7 +115,6 @@ func (s *single[T]) observed(t *testing.T) *request[T] {
 	require.Empty(t, s.events.Events)
 	require.Zero(t, s.NodeSlots.Own().InUse())
 	require.Empty(t, s.watched)
-	require.False(t, s.moverWatched)
 	require.Zero(t, s.target.watched)
 	require.Equal(t, testNode, request.spec.ExposingNode)
 	return request
@@ -126,11 +125,9 @@ func TestObservingReservesNothing(t *testing.T) {
 		s := newWorking()
 		s.reserve(s.observed(t))
 		require.Equal(t, 1, s.NodeSlots.Own().InUse())
-		require.True(t, s.moverWatched)
 		s.object.Status.Phase = velerov1.PodVolumeBackupPhaseFailed
 		s.step(t)
 		require.Zero(t, s.NodeSlots.Own().InUse())
-		require.False(t, s.moverWatched)
 	})
 	t.Run("a slot of a mover that is ready", func(t *testing.T) {
 		s := newWorking()

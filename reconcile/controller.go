@@ -182,11 +182,11 @@ type Dependencies struct {
 	TargetPods TargetPods
 	Restored   Targets // the claims into which movers on this node restored, if another agent created them
 	LivePod    func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
+	LiveEvents func(ctx context.Context, about types.UID) ([]*corev1.Event, error)
 	Exposer    *exposer.Exposer
 	NodeSlots  *capacity.NodeSlots
 	Admission  *capacity.Admission
 	Preparing  *capacity.Preparation
-	Movers     Movers
 	Recorder   record.EventRecorder
 	Metrics    *metrics.Metrics
 	Clock      clock.PassiveClock
@@ -221,15 +221,6 @@ type TargetPods interface {
 	Watch(uid types.UID, pod types.NamespacedName, enqueue func())
 	Forget(uid types.UID)
 	Pod(uid types.UID) (pod *corev1.Pod, known bool)
-}
-
-// Movers reads the Events of mover pods. Watch starts to watch those of one resource, WatchNext only those of a mover
-// that is about to start, which is cheaper; Forget stops.
-type Movers interface {
-	Watch(uid types.UID, enqueue func())
-	WatchNext(ctx context.Context, uid types.UID, enqueue func())
-	Forget(uid types.UID)
-	Last(uid types.UID, reason string, mover *corev1.Pod) (message string, at time.Time, ok bool)
 }
 
 // ConflictRequeue is the delay after a write was refused, or after the caches missed leftovers. An event usually

@@ -236,15 +236,6 @@ func TestAnErrorIsNotTheEndOfAPod(t *testing.T) {
 	}
 }
 
-// A mover that has not started may never see a cancel, so it is deleted at once (T6).
-func TestAReportOfAnEarlierMoverDoesNotCountForTheCurrentOne(t *testing.T) {
-	for after, started := range map[time.Duration]bool{0: true, -time.Second: false} {
-		s := newWorking()
-		s.reports[eventStarted] = report{at: s.object.Status.StartTimestamp.Add(after)}
-		require.Equal(t, started, s.observed(t).observed.Started)
-	}
-}
-
 // fixture is a PodVolumeBackup on the agent of its node, with an API server that can fail. Its kubelet acts when nothing
 // else does. The pod caches always match the API server.
 type fixture struct {

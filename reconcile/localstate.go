@@ -25,6 +25,7 @@ type entry struct {
 	canceled   time.Time     // when a cancel was first observed
 	waits      time.Time     // since when it is observed as not eligible; zero if it was eligible last
 	activity   activity      // last observed activity of the mover
+	begun      types.UID     // the mover of which an Event says that its data path has started
 	activeAt   time.Time     // when it changed, by the clock of this agent
 	blocker    string        // why the last attempt to expose or rebind did not finish
 	created    int           // number of the last created mover: its restarts plus one
@@ -234,11 +235,10 @@ func (l *localState) markLocalPod(key string, here bool) bool {
 	return true
 }
 
-// activity is what a running mover has reported. Its times are those of the node's clock: they are only compared,
-// never subtracted from this agent's clock.
+// activity is what a running mover has reported, as far as it is observed: the progress in the resource, and the last Event
+// that was listed. Its times are those of the node's clock: they are only compared, never subtracted from this agent's clock.
 type activity struct {
 	startedAt  time.Time
-	started    bool
 	progress   transfer.Progress
-	progressAt time.Time
+	reportedAt time.Time
 }

@@ -248,29 +248,6 @@ func TestAMoverThatReportsNothingForTooLongIsReplaced(t *testing.T) {
 	require.Equal(t, timeout, s.step(t), "the time of the first one does not count")
 }
 
-func TestAMoverThatReportsAnythingIsNotStalled(t *testing.T) {
-	s := newWorking()
-	timeout := s.Limits.StallTimeout
-	s.step(t)
-	long := s.clock.Now().Add(-24 * time.Hour) // by the wrong clock of its node
-	for i, sent := range []struct{ reason, message string }{
-		{eventStarted, "Data path for b1 started"},
-		{eventProgress, `{"totalBytes":10,"doneBytes":1}`},
-		{eventProgress, `{"totalBytes":10,"doneBytes":2}`},
-		{eventProgress, `{"totalBytes":10,"doneBytes":2}`}, // an Event of its own: the mover is alive
-	} {
-		s.clock.Step(timeout - time.Second)
-		if sent.reason == eventStarted {
-			s.reports[sent.reason] = report{sent.message, s.clock.Now()}
-		} else {
-			s.reports[sent.reason] = report{sent.message, long.Add(time.Duration(i) * time.Second)}
-		}
-		require.Equal(t, timeout, s.step(t))
-		require.Equal(t, transfer.InProgress, s.state().Phase)
-		require.Zero(t, s.inactivity())
-	}
-}
-
 func TestATerminatingMoverOnAReadyNodeIsReportedOnce(t *testing.T) {
 	s := newFixture(t, fault{})
 	s.standsIn(t, velerov1.PodVolumeBackupPhaseFailed)

@@ -17,12 +17,6 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// Reasons of the Events that movers send (velero-protocol 3.3).
-const (
-	eventStarted  = "Data-Path-Started"
-	eventProgress = "Data-Path-Progress"
-)
-
 // observe fills in what the decision needs, and what reserve is to acquire for it. It only reads: it changes nothing but
 // the local state, which records since when something is observed. It reads caches. It asks the API server only where a
 // missing pod, or a late cache, has consequences: see confirmMover, confirmSource, verifyCleanup, source and standInBlocker.
@@ -60,8 +54,8 @@ func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) erro
 		s.reservations.slot = !s.reservations.delayed && s.observed.Exposure.Condition == objects.Running
 		return t.tolerate(s, t.confirmSource(ctx, s))
 	case transfer.InProgress, transfer.Canceling:
-		t.watchMover(s)
 		t.readResult(s)
+		return t.observeReports(ctx, s)
 	case transfer.Completed, transfer.Failed, transfer.Canceled:
 	}
 	return nil
@@ -165,19 +159,6 @@ func (t *TransferReconciler[T]) confirmMover(ctx context.Context, s *request[T])
 		s.pod = pod
 	}
 	return nil
-}
-
-func (t *TransferReconciler[T]) watchMover(s *request[T]) {
-	if _, at, ok := t.Movers.Last(s.object.GetUID(), eventStarted, s.pod); ok {
-		s.observed.Started = !at.Before(s.state.StartedAt)
-	}
-	if message, at, ok := t.Movers.Last(s.object.GetUID(), eventProgress, s.pod); ok {
-		if progress, err := transfer.ReadProgress(message); err == nil {
-			s.observed.Progress, s.observed.ProgressAt = progress, at
-		}
-	}
-	last := activity{s.state.StartedAt, s.observed.Started, s.observed.Progress, s.observed.ProgressAt}
-	s.observed.ActiveAt = t.local.active(s.key, last, s.observed.Now)
 }
 
 func (t *TransferReconciler[T]) readResult(s *request[T]) {

@@ -420,11 +420,9 @@ func TestADeletedResourceHoldsNothing(t *testing.T) {
 			s := newWorking()
 			s.step(t)
 			require.Equal(t, 1, s.NodeSlots.Own().InUse())
-			require.True(t, s.moverWatched)
 			end(s)
 			s.step(t)
 			require.Zero(t, s.NodeSlots.Own().InUse())
-			require.False(t, s.moverWatched)
 			require.Zero(t, s.inactivity())
 		})
 	}

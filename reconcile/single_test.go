@@ -38,34 +38,30 @@ const (
 // adds.
 type single[T transfer.Object] struct {
 	*TransferReconciler[T]
-	object       T
-	kube         *fake.Clientset
-	clock        *testingclock.FakeClock
-	events       *record.FakeRecorder
-	pods         map[string]*corev1.Pod // cached, by key: movers and pods of this node
-	live         map[string]*corev1.Pod // on the API server
-	failing      error                  // the error of each GET of a pod; nil for none
-	target       watchedClaim
-	restored     watchedClaim // into which the mover restored
-	moverWatched bool
-	watched      types.NamespacedName                     // the target pod
-	oldPods      bool                                     // its watch began with a list older than the pod
-	opened       bool                                     // that watch, since the last step
-	claims       map[string]*corev1.PersistentVolumeClaim // created for movers, by key
-	classes      map[string]*storagev1.StorageClass
-	reports      map[string]report // by a mover, by reason
-	siblings     []T
-}
-
-type report struct {
-	message string
-	at      time.Time
+	object   T
+	kube     *fake.Clientset
+	clock    *testingclock.FakeClock
+	events   *record.FakeRecorder
+	pods     map[string]*corev1.Pod // cached, by key: movers and pods of this node
+	live     map[string]*corev1.Pod // on the API server
+	failing  error                  // the error of each GET of a pod; nil for none
+	target   watchedClaim
+	restored watchedClaim                             // into which the mover restored
+	watched  types.NamespacedName                     // the target pod
+	oldPods  bool                                     // its watch began with a list older than the pod
+	opened   bool                                     // that watch, since the last step
+	claims   map[string]*corev1.PersistentVolumeClaim // created for movers, by key
+	classes  map[string]*storagev1.StorageClass
+	reports  []*corev1.Event // about the resource
+	lists    int             // of these
+	unlisted error           // the answer to each
+	siblings []T
 }
 
 func newSingle[T transfer.Object](kind transfer.Kind[T], object T) *single[T] {
 	s := &single[T]{
 		object: object, kube: fake.NewClientset(), events: record.NewFakeRecorder(100), clock: testingclock.NewFakeClock(time.Unix(1_800_000_000, 0)),
-		pods: map[string]*corev1.Pod{}, live: map[string]*corev1.Pod{}, classes: map[string]*storagev1.StorageClass{}, reports: map[string]report{},
+		pods: map[string]*corev1.Pod{}, live: map[string]*corev1.Pod{}, classes: map[string]*storagev1.StorageClass{},
 	}
 	object.SetNamespace("velero")
 	object.SetName("b1")
@@ -77,7 +73,7 @@ func newSingle[T transfer.Object](kind transfer.Kind[T], object T) *single[T] {
 		Dependencies: Dependencies{
 			Agent:  transfer.Agent{Node: testNode, Fleet: coordinatorFleet{}},
 			Limits: transfer.DefaultLimits(), ResourceTimeout: time.Minute,
-			Pods: s, Claims: s, Targets: &s.target, TargetPods: singlePod[T]{s}, Restored: &s.restored, Movers: singleMover[T]{s}, LivePod: s.livePod,
+			Pods: s, Claims: s, Targets: &s.target, TargetPods: singlePod[T]{s}, Restored: &s.restored, LivePod: s.livePod, LiveEvents: s.liveEvents,
 			StorageClass: func(name string) *storagev1.StorageClass { return s.classes[name] },
 			Exposer: &exposer.Exposer{
 				Client: s.kube, Templates: map[corev1.OSName]objects.Template{corev1.Linux: {}},
@@ -105,6 +101,22 @@ func (s *single[T]) livePod(_ context.Context, namespace, name string) (*corev1.
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
 	}
 	return pod.DeepCopy(), nil
+}
+
+func (s *single[T]) liveEvents(_ context.Context, about types.UID) ([]*corev1.Event, error) {
+	s.lists++
+	if s.unlisted != nil || about != s.object.GetUID() {
+		return nil, s.unlisted
+	}
+	return s.reports, nil
+}
+
+// says adds an Event of the mover.
+func (s *single[T]) says(reason, message string, at time.Time) {
+	s.reports = append(s.reports, &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(at)},
+		Reason:     reason, Message: message, LastTimestamp: metav1.NewTime(at),
+	})
 }
 
 func (s *single[T]) Mover(key string) *corev1.Pod                   { return s.pods[key] }
@@ -140,18 +152,6 @@ func (s singlePod[T]) Pod(types.UID) (pod *corev1.Pod, known bool) {
 		return nil, true
 	}
 	return s.of.live[s.of.watched.String()], s.of.watched.Name != ""
-}
-
-// singleMover returns the Events of a single resource's mover.
-type singleMover[T transfer.Object] struct{ of *single[T] }
-
-func (s singleMover[T]) Watch(types.UID, func())                    { s.of.moverWatched = true }
-func (s singleMover[T]) Forget(types.UID)                           { s.of.moverWatched = false }
-func (singleMover[T]) WatchNext(context.Context, types.UID, func()) {}
-
-func (s singleMover[T]) Last(_ types.UID, reason string, _ *corev1.Pod) (message string, at time.Time, ok bool) {
-	last, ok := s.of.reports[reason]
-	return last.message, last.at, ok
 }
 
 // Patch applies a JSON merge patch as the API server does. It refuses one of another resourceVersion.

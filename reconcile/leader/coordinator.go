@@ -101,13 +101,13 @@ func (c *Coordinator) Run(ctx context.Context, term func(ctx context.Context)) e
 
 // awaitLease waits until the Lease is free and returns it; ok is false if the context ends first. All candidates
 // observe a free Lease at the same moment. So each pauses for its own jitter and checks the Lease a second time
-// before it sends a request.
+// before it sends a request. A Lease of a predecessor in its pod is free for this candidate alone.
 func (c *Coordinator) awaitLease(ctx context.Context) (lease resourcelock.LeaderElectionRecord, ok bool) {
 	paused := false
 	for ctx.Err() == nil {
 		free, lease, until := c.view.free()
 		switch {
-		case free && paused:
+		case free && (paused || c.view.hasEnded(lease.HolderIdentity)):
 			return lease, true
 		case free:
 			paused = true

@@ -46,7 +46,7 @@ func TestARestartedContainerReacquiresItsLeaseAtOnce(t *testing.T) {
 		within time.Duration
 		leads  bool
 	}{
-		"in the same pod":                 {former: "n1_pod-uid_", within: 2 * time.Second, leads: true},
+		"in the same pod":                 {former: "n1_pod-uid_", within: time.Millisecond, leads: true},
 		"in another pod":                  {former: "n1_another_", within: 25 * time.Second},
 		"in a pod that it does not know":  {within: 25 * time.Second},
 		"in another pod, after the lease": {former: "n1_another_", within: 40 * time.Second, leads: true},

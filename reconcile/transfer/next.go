@@ -207,21 +207,28 @@ func inProgress(s State, observed Observed, lim Limits) Step {
 	return running(s, observed, lim)
 }
 
-// running returns the step for a working mover: its progress is written, or it has stalled.
+// running returns the step for a working mover, which may have stalled.
 func running(s State, observed Observed, lim Limits) Step {
-	var left time.Duration // until it counts as stalled
-	if lim.StallTimeout > 0 && observed.Exposure.Condition == objects.Running {
-		if left = remaining(observed.ActiveAt.Add(lim.StallTimeout), observed); left <= 0 {
-			return stalled(s, observed, lim)
-		}
+	if lim.StallTimeout <= 0 || observed.Exposure.Condition != objects.Running {
+		return wait(WaitNothing, 0)
 	}
-	if currentProgress(s, observed) == s.Progress {
-		return wait(WaitNothing, left)
+	left := remaining(observed.ActiveAt.Add(lim.StallTimeout), observed)
+	if left <= 0 {
+		return stalled(s, observed, lim)
 	}
-	if early := remaining(s.StartedAt.Add(lim.FirstProgress), observed); early > 0 {
+	return wait(WaitNothing, left)
+}
+
+// NextProgress returns the step of the coordinator after a mover's report: it writes the progress. An earlier report
+// belongs to the previous mover.
+func NextProgress(s State, report Report, now time.Time, lim Limits) Step {
+	if s.Foreign || !s.Phase.IsMoving() || s.Cancel || s.Deleting || !s.MoverSucceededAt.IsZero() || report.At.Before(s.StartedAt) || report.Progress == s.Progress {
+		return wait(WaitNothing, 0)
+	}
+	if early := s.StartedAt.Add(lim.FirstProgress).Sub(now); early > 0 {
 		return wait(WaitNothing, early)
 	}
-	s.Progress = currentProgress(s, observed)
+	s.Progress = report.Progress
 	return write(s, ReasonProgress)
 }
 

@@ -177,7 +177,7 @@ func walk(visit func(*situation)) {
 func phaseDimensions(phase Phase) []dimension {
 	begun := oneOf(func(m *situation, ago time.Duration) {
 		m.State.AcceptedAt, m.State.StartedAt, m.State.Node = now().Add(-2*ago), now().Add(-ago), here
-	}, DefaultLimits().FirstProgress)
+	}, time.Second)
 	switch phase {
 	case New:
 		return []dimension{eligible(), admitted(), unsupported(), nodeBound(), ownsSnapshot(), isForeign(), ages(func(m *situation, at time.Time) { m.Observed.WaitsSince = at })}
@@ -186,7 +186,7 @@ func phaseDimensions(phase Phase) []dimension {
 	case Prepared:
 		return []dimension{onNode(), progress(), noSource(), ages(func(m *situation, at time.Time) { m.State.AcceptedAt = at }), slot(), nodeBound()}
 	case InProgress:
-		return []dimension{begun, alternatives(append(progress(), earlyProgress), delivery()), alternatives(activity(), noSource()), nodeBound()}
+		return []dimension{begun, alternatives(progress(), delivery()), alternatives(activity(), noSource()), nodeBound()}
 	case Canceling:
 		return []dimension{begun, alternatives(progress(), delivery()), started(), noSource()}
 	case Completed, Failed, Canceled:
@@ -357,7 +357,7 @@ func pauseBefore(restarts int, limits Limits) time.Duration {
 func progress() dimension {
 	reported := func(m *situation, p Progress, at time.Time) {
 		m.State.Progress = Progress{Total: 100, Done: 40}
-		m.Observed.Progress, m.Observed.ProgressAt = p, at
+		m.Observed.Report = Report{p, at}
 	}
 	return dimension{
 		func(m *situation) { reported(m, Progress{}, time.Time{}) },
@@ -367,10 +367,38 @@ func progress() dimension {
 	}
 }
 
-// earlyProgress is a new report of a mover that has just started: it is not written on its own yet.
-func earlyProgress(m *situation) {
-	m.State.StartedAt = now().Add(tick - DefaultLimits().FirstProgress)
-	m.Observed.Progress, m.Observed.ProgressAt = Progress{Total: 100, Done: 60}, now()
+func TestProgressIsWrittenWhileTheMoverWorks(t *testing.T) {
+	limits := DefaultLimits()
+	begun := now().Add(-limits.FirstProgress)
+	for sentence, test := range map[string]struct {
+		change func(s *State, report *Report)
+		waits  time.Duration
+	}{
+		"of another data mover":             {change: func(s *State, _ *Report) { s.Foreign = true }},
+		"before its start":                  {change: func(s *State, _ *Report) { s.Phase = Prepared }},
+		"after a cancel":                    {change: func(s *State, _ *Report) { s.Cancel = true }},
+		"while the mover stops":             {change: func(s *State, _ *Report) { s.Phase = Canceling }},
+		"of a resource that is deleted":     {change: func(s *State, _ *Report) { s.Deleting = true }},
+		"after the mover's success":         {change: func(s *State, _ *Report) { s.MoverSucceededAt = now() }},
+		"after its end":                     {change: func(s *State, _ *Report) { s.Phase = Completed }},
+		"of an earlier mover":               {change: func(_ *State, report *Report) { report.At = begun.Add(-time.Second) }},
+		"that is written":                   {change: func(s *State, report *Report) { s.Progress = report.Progress }},
+		"of a mover that has just started":  {change: func(s *State, report *Report) { s.StartedAt, report.At = begun.Add(tick), now() }, waits: tick},
+		"of the second in which it started": {change: func(*State, *Report) {}},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			s := State{Phase: InProgress, StartedAt: begun, Progress: Progress{Total: 100, Done: 40}}
+			report := Report{Progress{Total: 100, Done: 60}, begun}
+			test.change(&s, &report)
+			written := s
+			written.Progress = report.Progress
+			if sentence == "of the second in which it started" {
+				require.Equal(t, Step{Action: Write, State: written, Reason: ReasonProgress}, NextProgress(s, report, now(), limits))
+			} else {
+				require.Equal(t, Step{After: test.waits}, NextProgress(s, report, now(), limits))
+			}
+		})
+	}
 }
 
 // activity is whether the mover reported anything recently, and whether a stall timeout is set.

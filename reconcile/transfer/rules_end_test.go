@@ -74,30 +74,13 @@ func outcomeRules() []rule {
 		func(m *situation) bool {
 			return implies(m.ends() && m.writes(Failed, Canceled), m.Step.State.Progress == m.known())
 		},
-	}, {
-		"progress is written if it is new and the mover has worked for a while; that of an earlier mover is ignored",
-		func(m *situation) bool {
-			idle := m.in(InProgress) && m.works() && m.acts() && !m.stopRequested() && m.alive() && !m.stalled()
-			if !idle {
-				return m.Step.Reason != ReasonProgress
-			}
-			early := m.State.StartedAt.Add(m.Limits.FirstProgress).Sub(m.Observed.Now)
-			switch {
-			case m.known() == m.State.Progress:
-				left, _ := m.stallsIn()
-				return m.waits(left)
-			case early > 0:
-				return m.waits(early)
-			}
-			return m.changes(func(s *State) { s.Progress = m.known() })
-		},
 	}}
 }
 
 // known is the progress of the current mover: its last report, or what was written before.
 func (s *situation) known() Progress {
-	if s.in(InProgress, Canceling) && !s.moved() && !s.Observed.ProgressAt.Before(s.State.StartedAt) {
-		return s.Observed.Progress
+	if s.in(InProgress, Canceling) && !s.moved() && !s.Observed.Report.At.Before(s.State.StartedAt) {
+		return s.Observed.Report.Progress
 	}
 	return s.State.Progress
 }
@@ -188,7 +171,7 @@ func keepsTheRest(m *situation) bool {
 		(w.Node == s.Node || begins || restarts || m.writes(Prepared)) &&
 		(w.Restarts == s.Restarts || restarts) &&
 		(w.Message == s.Message || restarts || ends || m.Step.Reason == ReasonMoved) &&
-		(w.Progress == s.Progress || restarts || ends || m.in(InProgress, Canceling) && m.writes(m.State.Phase)) &&
+		(w.Progress == s.Progress || restarts || ends || m.Step.Reason == ReasonMoved) &&
 		(w.Outcome == s.Outcome || m.writes(Completed) && ends || m.Step.Reason == ReasonMoved)
 }
 

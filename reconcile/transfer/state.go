@@ -64,6 +64,12 @@ func (p Phase) HasMover() bool { return p == Prepared || p == InProgress || p ==
 // NeedsSource reports whether a mover may still be created or replaced in this phase.
 func (p Phase) NeedsSource() bool { return p == Accepted || p == Prepared || p == InProgress }
 
+// Report is what a mover reports of its progress.
+type Report struct {
+	Progress
+	At time.Time // by the clock of the mover's node, to the second
+}
+
 // Progress is the reported progress of a mover, in bytes.
 type Progress struct {
 	Total, Done int64
@@ -144,9 +150,8 @@ type Observed struct {
 	DeletingAt   time.Time // when the mover pod was first observed deleting, or this agent gave it up; zero if neither
 	HasLeftovers bool      // exposed objects exist besides the mover
 	Diagnosis    string    // what blocks the mover, in addition to Exposure.Message
-	Started      bool      // the mover has reported the start of its data path
-	Progress     Progress  // last reported progress of the mover
-	ProgressAt   time.Time // time of that report
+	Started      bool      // the mover has reported the start of its data path; observed after a cancel only
+	Report       Report    // the last progress that the mover reported; observed when it has failed, or is canceled
 	ActiveAt     time.Time // when this agent last observed new bytes or a new Event of the mover
 	Result       *Outcome  // of a mover that succeeded; nil if unreadable
 	ResultError  string    // why Result is nil

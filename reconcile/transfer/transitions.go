@@ -49,13 +49,13 @@ func canceled(s State, observed Observed) Step {
 	return finish(s, observed, Canceled, ReasonCanceled)
 }
 
-// currentProgress returns the last progress that the mover reported since its start. Without one it returns the
-// progress in the state. An earlier report belongs to the previous mover.
+// currentProgress returns the last progress that the mover reported since its start, else that of the state. An earlier
+// report belongs to the previous mover.
 func currentProgress(s State, observed Observed) Progress {
-	if !s.TakesSlot() || observed.ProgressAt.Before(s.StartedAt) {
+	if !s.TakesSlot() || observed.Report.At.Before(s.StartedAt) {
 		return s.Progress
 	}
-	return observed.Progress
+	return observed.Report.Progress
 }
 
 // finish writes a terminal phase. A transfer that never started gets its completion time as start time, as with

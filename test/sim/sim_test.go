@@ -251,7 +251,7 @@ func everyStep(t *testing.T, faults func(choice string) []Fault) {
 	for kind, plan := range onePerKind() {
 		undisturbed, broken := play(t, plan)
 		require.NoError(t, broken, "%s", undisturbed)
-		early := Fault{Step: len(undisturbed.lines) / 3, What: cancel}
+		early := Fault{Step: begins(t, undisturbed) + 1, What: cancel}
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			count.Add(atEachStep(t, plan, undisturbed, faults))
@@ -265,6 +265,16 @@ func everyStep(t *testing.T, faults func(choice string) []Fault) {
 			count.Add(atEachStep(t, plan, canceled, faults))
 		})
 	}
+}
+
+// begins returns the step at which the mover begins.
+func begins(t *testing.T, of played) (step int) {
+	t.Helper()
+	at := slices.IndexFunc(of.lines, func(choice string) bool { return strings.HasSuffix(choice, ": begins") })
+	require.NotEqual(t, -1, at)
+	_, err := fmt.Sscan(of.lines[at], &step)
+	require.NoError(t, err)
+	return step
 }
 
 // atEachStep returns the number of schedules that it played.
@@ -292,7 +302,7 @@ func atEachStep(t *testing.T, plan Plan, without played, faults func(choice stri
 // is undisturbed and one that is canceled.
 func TestAnAdmissionPolicyMayRefuseEachWrite(t *testing.T) {
 	for kind, plan := range onePerKind() {
-		for _, faults := range [][]Fault{nil, {{Step: 120, What: cancel}}} {
+		for _, faults := range [][]Fault{nil, {{Step: 85, What: cancel}}} {
 			for i, grant := range refusable() {
 				plan := plan // that of a parallel test
 				plan.Adopted = grant.Resource == "pods" && grant.Verb == "patch"
@@ -311,7 +321,7 @@ func TestAnAdmissionPolicyMayRefuseEachWrite(t *testing.T) {
 func TestANodeMayBeSilentForEver(t *testing.T) {
 	var count atomic.Int64
 	t.Cleanup(func() { t.Logf("%d schedules", count.Load()) })
-	for name, faults := range map[string][]Fault{"undisturbed": nil, "canceled": {{Step: 120, What: cancel}}} {
+	for name, faults := range map[string][]Fault{"undisturbed": nil, "canceled": {{Step: 85, What: cancel}}} {
 		plan := Plan{Nodes: 2, Slots: 1, Hurry: true, Work: []Work{{Kind: Download}}, Faults: faults}
 		without, broken := play(t, plan)
 		require.NoError(t, broken, "%s", without)

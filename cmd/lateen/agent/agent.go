@@ -13,6 +13,7 @@ import (
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/typed/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -71,13 +72,11 @@ func (a *assembly) run(ctx context.Context) error {
 		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
-	movers := informers.NewMoverEvents(ctx, a.clients.kube, a.Flags.Namespace, a.Clock)
 	a.targets, a.targetPods, a.restored = informers.NewTargets(ctx, a.clients.kube), informers.NewTargetPods(ctx, a.clients.kube), informers.NewTargets(ctx, a.clients.kube)
 	var started sync.WaitGroup
 	defer func() {
 		stop()
 		started.Wait()
-		movers.Wait()
 		a.targets.Wait()
 		a.targetPods.Wait()
 		a.restored.Wait()
@@ -86,7 +85,7 @@ func (a *assembly) run(ctx context.Context) error {
 	a.snapshots = informers.NewSnapshots(a.clients.snapshots, a.clients.kube.Discovery(), func(namespace, name string) { a.enqueueUploads(kinds.uploads, namespace+"/"+name) })
 	a.class = &moverClass{assembly: a}
 	a.exposing, a.preparing = a.exposer(), a.preparation()
-	shared := a.shared(movers)
+	shared := a.shared()
 	kinds = a.kinds(shared)
 	handled, err := a.addHandlers(kinds)
 	if err != nil {
@@ -177,7 +176,7 @@ func (a *assembly) enqueueUploads(uploads kind, snapshot string) {
 }
 
 // shared returns the dependencies that all kinds share.
-func (a *assembly) shared(movers *informers.MoverEvents) reconcile.Dependencies {
+func (a *assembly) shared() reconcile.Dependencies {
 	live, effective := a.clients.kube.CoreV1(), a.startup.Config
 	return reconcile.Dependencies{
 		Agent:           transfer.Agent{Node: a.Flags.NodeName, Fleet: a.leadership},
@@ -193,11 +192,21 @@ func (a *assembly) shared(movers *informers.MoverEvents) reconcile.Dependencies 
 		LivePod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 			return live.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 		},
+		LiveEvents: func(ctx context.Context, about types.UID) (all []*corev1.Event, err error) {
+			of := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(about)).String()}
+			events, err := live.Events(a.Flags.Namespace).List(ctx, of)
+			if err != nil {
+				return nil, err //nolint:wrapcheck // the reconciler names the request
+			}
+			for i := range events.Items {
+				all = append(all, &events.Items[i])
+			}
+			return all, nil
+		},
 		Exposer:   a.exposing,
 		NodeSlots: capacity.NewNodeSlots(a.Flags.NodeName, effective.Concurrency, effective.GlobalConcurrency),
 		Preparing: a.preparing,
 		Admission: capacity.NewAdmission(effective.PrepareQueueLength, effective.MaxConcurrency, admitTimeout, a.Clock),
-		Movers:    movers,
 		Recorder:  a.recorder,
 		Metrics:   a.Metrics,
 		Clock:     a.Clock,

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 
@@ -127,7 +128,8 @@ func (l *leadership) Lost(node string) bool {
 
 // kind is one kind of custom resource with its queue. It hides the Go type of the resources.
 type kind interface {
-	name() string
+	name() string // in metrics and logs
+	kind() string // in the API
 	enqueue(key string)
 	enqueueUnsettled()
 	enqueueNode(node string)
@@ -141,6 +143,7 @@ type kind interface {
 	owner(uid types.UID) (exists, done bool)
 	settled() (keys []string)
 	labelDone(ctx context.Context, key string) error
+	writeProgress(ctx context.Context, key string, reports reconcile.Reports, limiter flowcontrol.RateLimiter) (time.Duration, error)
 }
 
 // kindController implements kind.
@@ -197,6 +200,7 @@ func (a *assembly) kinds(shared reconcile.Dependencies) kindSet {
 }
 
 func (k *kindController[T]) name() string { return k.transfers.Kind.Name }
+func (k *kindController[T]) kind() string { return k.transfers.Kind.GVK.Kind }
 
 func (k *kindController[T]) enqueue(key string) { k.controller.Enqueue(key) }
 
@@ -293,6 +297,10 @@ func (k *kindController[T]) settled() []string { return k.transfers.Settled(k.re
 
 func (k *kindController[T]) labelDone(ctx context.Context, key string) error {
 	return k.transfers.LabelDone(ctx, key)
+}
+
+func (k *kindController[T]) writeProgress(ctx context.Context, key string, reports reconcile.Reports, limiter flowcontrol.RateLimiter) (time.Duration, error) {
+	return k.transfers.WriteProgress(ctx, key, reports, limiter)
 }
 
 func keys[T metav1.Object](objects []T) []string {

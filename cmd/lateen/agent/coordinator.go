@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
@@ -124,9 +126,47 @@ func (a *assembly) lead(ctx context.Context, end func(), kinds []kind, term *inf
 	var finishing sync.WaitGroup
 	finishing.Go(func() { a.labelDone(ctx, kinds) })
 	finishing.Go(func() { a.deleteFinished(ctx) })
+	finishing.Go(func() { a.writeProgress(ctx, kinds) })
 	defer finishing.Wait()
 	a.sweeper(ctx, kinds).Run(ctx)
 	return <-maintained
+}
+
+// progressRate limits the writes of progress in the whole cluster, per second. A mover reports every ten seconds: up to 50
+// movers at work, each report is written, and beyond that the last one of each in turn.
+const progressRate = 5
+
+// writeProgress writes what all movers report, until the term ends.
+func (a *assembly) writeProgress(ctx context.Context, kinds []kind) {
+	reports, err := informers.NewReports(a.clients.kube, a.Flags.Namespace)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to watch progress of movers")
+		return
+	}
+	limiter := flowcontrol.NewTokenBucketRateLimiter(progressRate, progressRate)
+	const name = "progress"
+	controller := reconcile.NewController(reconcile.Options{
+		Name: name, Workers: 1, Grace: stepGrace, Clock: a.Clock, Metrics: a.Metrics.Workqueues(), Queue: a.queue(name),
+	}, func(ctx context.Context, key string) (time.Duration, error) {
+		of, key, _ := strings.Cut(key, "/")
+		for _, k := range kinds {
+			if k.kind() == of {
+				return k.writeProgress(ctx, key, reports.About, limiter)
+			}
+		}
+		return 0, nil
+	})
+	if _, err := reports.Events.AddHandler(func(event *corev1.Event) {
+		about := event.InvolvedObject
+		controller.Enqueue(about.Kind + "/" + about.Namespace + "/" + about.Name)
+	}); err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to watch progress of movers")
+		return
+	}
+	var watching sync.WaitGroup
+	watching.Go(func() { reports.Run(ctx) })
+	controller.Run(ctx, nil)
+	watching.Wait()
 }
 
 // agentTracker enqueues what depends on the agent of a node when its state changes.

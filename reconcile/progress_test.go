@@ -1,0 +1,170 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/flowcontrol"
+
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+func TestAMoverThatReportsAnythingIsNotStalled(t *testing.T) {
+	s := newWorking()
+	timeout, begun := s.Limits.StallTimeout, s.clock.Now()
+	require.Equal(t, timeout, s.step(t))
+	for i, change := range []func(){
+		func() { s.says(eventStarted, "Data path for b1 started", begun) },
+		func() { s.object.Status.Progress.BytesDone = 1 },                                           // written by the coordinator
+		func() { s.says(eventProgress, `{"totalBytes":10,"doneBytes":1}`, begun.Add(time.Second)) }, // no byte more, but it is alive
+	} {
+		s.clock.Step(timeout) // the clock of the mover's node does not go on
+		change()
+		require.Equal(t, timeout, s.step(t), "after change %d", i)
+		require.Equal(t, transfer.InProgress, s.state().Phase)
+		require.Zero(t, s.inactivity())
+	}
+	require.Equal(t, 2, s.lists, "none while the progress changes")
+	s.clock.Step(timeout)
+	s.step(t)
+	require.True(t, s.kube.Actions()[0].Matches("delete", "pods"))
+}
+
+func TestAnEventThatIsNoReportOfTheMoverDoesNotCount(t *testing.T) {
+	for sentence, change := range map[string]func(event *corev1.Event){
+		"of an agent":              func(event *corev1.Event) { event.Reason = EventRestarted },
+		"of an earlier mover":      func(event *corev1.Event) { event.CreationTimestamp.Time = event.CreationTimestamp.Add(-time.Second) },
+		"of a mover elsewhere":     func(event *corev1.Event) { event.Source.Host = "n2" },
+		"of before its start":      func(event *corev1.Event) { event.LastTimestamp.Time = event.LastTimestamp.Add(-time.Second) },
+		"a mover that has started": func(*corev1.Event) {},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			s := newWorking()
+			counts := sentence == "a mover that has started"
+			s.pods[testKey].CreationTimestamp = metav1.NewTime(s.clock.Now())
+			s.says(eventStarted, "", s.clock.Now())
+			change(s.reports[0])
+			s.object.Status.Phase, s.object.Spec.Cancel = velerov1.PodVolumeBackupPhaseCanceling, true
+			require.Equal(t, counts, s.observed(t).observed.Started)
+			s.step(t)
+			require.Equal(t, !counts, len(s.kube.Actions()) > 0, "one that has not started may never see the cancel, and is deleted at once")
+		})
+	}
+}
+
+func TestACancelListsTheEventsOfItsMoverOnce(t *testing.T) {
+	s := newWorking()
+	s.object.Status.Phase, s.object.Spec.Cancel = velerov1.PodVolumeBackupPhaseCanceling, true
+	s.unlisted = errors.New("no answer")
+	_, err := s.Reconcile(t.Context(), testKey)
+	require.ErrorIs(t, err, s.unlisted)
+	require.Empty(t, s.kube.Actions(), "it may have started")
+	s.unlisted = nil
+	s.says(eventStarted, "", s.clock.Now())
+	for range 2 {
+		require.Equal(t, s.Limits.CancelGrace, s.step(t))
+	}
+	require.Equal(t, 2, s.lists)
+}
+
+func TestAFailedMoverKeepsItsLastProgress(t *testing.T) {
+	for sentence, test := range map[string]struct {
+		unlisted error
+		done     int64
+	}{"reported": {nil, 3}, "unreadable": {errors.New("no answer"), 0}} {
+		t.Run(sentence, func(t *testing.T) {
+			s := newWorking()
+			s.unlisted = test.unlisted
+			s.says(eventProgress, `{"totalBytes":10,"doneBytes":3}`, s.clock.Now())
+			s.pods[testKey].Status.Phase = corev1.PodFailed
+			s.pods[testKey].Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "b1-uid", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}}}
+			s.step(t)
+			require.Equal(t, transfer.Failed, s.state().Phase)
+			require.Equal(t, test.done, s.state().Progress.Done)
+		})
+	}
+}
+
+func TestACancelDoesNotWaitForEverForEvents(t *testing.T) {
+	s := newWorking()
+	s.object.Status.Phase, s.object.Spec.Cancel = velerov1.PodVolumeBackupPhaseCanceling, true
+	s.unlisted = errors.New("no answer")
+	_, err := s.Reconcile(t.Context(), testKey)
+	require.ErrorIs(t, err, s.unlisted)
+	s.clock.Step(s.Limits.CancelGrace)
+	s.step(t)
+	require.True(t, s.kube.Actions()[0].Matches("delete", "pods"))
+}
+
+// writeProgress writes the progress that the mover reported, with the rate limiter of a coordinator.
+func (s *single[T]) writeProgress(t *testing.T, limiter flowcontrol.RateLimiter) (time.Duration, error) {
+	t.Helper()
+	return s.WriteProgress(t.Context(), testKey, func(about types.UID) []*corev1.Event {
+		require.Equal(t, s.object.GetUID(), about)
+		return s.reports
+	}, limiter)
+}
+
+func TestTheLastProgressOfTheMoverIsWritten(t *testing.T) {
+	s := newWorking()
+	s.pods[testKey].CreationTimestamp = metav1.NewTime(s.clock.Now())
+	s.says(eventProgress, `{"totalBytes":10,"doneBytes":3}`, s.clock.Now().Add(2*time.Second))
+	s.says(eventProgress, `{"totalBytes":10,"doneBytes":2}`, s.clock.Now().Add(time.Second)) // the list has no order
+	s.says(eventProgress, "no JSON", s.clock.Now().Add(time.Minute))
+	s.says(eventProgress, `{"totalBytes":10,"doneBytes":9}`, s.clock.Now().Add(time.Minute))
+	s.reports[3].Source.Host = "n2" // of a mover on a lost node
+	left, err := s.writeProgress(t, flowcontrol.NewFakeNeverRateLimiter())
+	require.NoError(t, err)
+	require.Equal(t, s.Limits.FirstProgress, left)
+	s.clock.Step(left)
+	_, err = s.writeProgress(t, flowcontrol.NewFakeNeverRateLimiter())
+	require.Error(t, err, "the limit of the cluster holds")
+	s.Agent.Fleet = coordinatorFleet{veleros: testNode}
+	_, err = s.writeProgress(t, flowcontrol.NewFakeAlwaysRateLimiter())
+	require.NoError(t, err)
+	require.Equal(t, "1", s.object.ResourceVersion, "an agent of Velero writes it")
+	s.Agent.Fleet = coordinatorFleet{}
+	for range 2 {
+		left, err = s.writeProgress(t, flowcontrol.NewFakeAlwaysRateLimiter())
+		require.NoError(t, err)
+		require.Zero(t, left)
+	}
+	require.Equal(t, transfer.Progress{Total: 10, Done: 3}, s.state().Progress)
+	require.Equal(t, "2", s.object.ResourceVersion, "written once")
+}
+
+func TestProgressOfAResourceThatChangedIsWrittenLater(t *testing.T) {
+	s := newWorking()
+	s.says(eventProgress, `{"totalBytes":10,"doneBytes":3}`, s.clock.Now())
+	s.clock.Step(s.Limits.FirstProgress)
+	cached := s.object.DeepCopy()
+	s.Cached = func(string) (*velerov1.PodVolumeBackup, bool) { return cached.DeepCopy(), true }
+	s.object.ResourceVersion = "2"
+	left, err := s.writeProgress(t, flowcontrol.NewFakeAlwaysRateLimiter())
+	require.NoError(t, err)
+	require.Equal(t, ConflictRequeue, left)
+	s.Cached = func(string) (*velerov1.PodVolumeBackup, bool) { return nil, false }
+	left, err = s.writeProgress(t, flowcontrol.NewFakeAlwaysRateLimiter())
+	require.NoError(t, err)
+	require.Zero(t, left, "it is deleted")
+	s.Cached = func(string) (*velerov1.PodVolumeBackup, bool) { return s.object, true }
+	s.Client = refusing{}
+	_, err = s.writeProgress(t, flowcontrol.NewFakeAlwaysRateLimiter())
+	require.ErrorIs(t, err, errRefused)
+}
+
+var errRefused = errors.New("refused")
+
+// refusing refuses each patch.
+type refusing struct{}
+
+func (refusing) Patch(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (*velerov1.PodVolumeBackup, error) {
+	return nil, errRefused
+}

@@ -37,6 +37,22 @@ func TestAMoverThatReportsAnythingIsNotStalled(t *testing.T) {
 	require.True(t, s.kube.Actions()[0].Matches("delete", "pods"))
 }
 
+// The clock of the first mover's node may be ahead of that of the next.
+func TestTheTimesOfAnEarlierMoverDoNotHideTheReportsOfTheNext(t *testing.T) {
+	s := newWorking()
+	s.says(eventStarted, "", s.clock.Now().Add(24*time.Hour))
+	s.step(t)
+	s.clock.Step(s.Limits.StallTimeout)
+	s.step(t)
+	s.object.Status.StartTimestamp = &metav1.Time{Time: s.clock.Now()} // of the next
+	s.reports = nil
+	s.says(eventStarted, "", s.clock.Now())
+	s.step(t)
+	s.clock.Step(s.Limits.StallTimeout)
+	require.Equal(t, s.Limits.StallTimeout, s.step(t))
+	require.Empty(t, s.kube.Actions())
+}
+
 func TestAnEventThatIsNoReportOfTheMoverDoesNotCount(t *testing.T) {
 	for sentence, change := range map[string]func(event *corev1.Event){
 		"of an agent":              func(event *corev1.Event) { event.Reason = EventRestarted },
@@ -59,13 +75,20 @@ func TestAnEventThatIsNoReportOfTheMoverDoesNotCount(t *testing.T) {
 	}
 }
 
-func TestACancelListsTheEventsOfItsMoverOnce(t *testing.T) {
+// newCanceledUnlisted returns a backup whose mover is canceled, after the first list of its Events got no answer.
+func newCanceledUnlisted(t *testing.T) *single[*velerov1.PodVolumeBackup] {
+	t.Helper()
 	s := newWorking()
 	s.object.Status.Phase, s.object.Spec.Cancel = velerov1.PodVolumeBackupPhaseCanceling, true
 	s.unlisted = errors.New("no answer")
 	_, err := s.Reconcile(t.Context(), testKey)
 	require.ErrorIs(t, err, s.unlisted)
 	require.Empty(t, s.kube.Actions(), "it may have started")
+	return s
+}
+
+func TestACancelListsTheEventsOfItsMoverOnce(t *testing.T) {
+	s := newCanceledUnlisted(t)
 	s.unlisted = nil
 	s.says(eventStarted, "", s.clock.Now())
 	for range 2 {
@@ -93,11 +116,7 @@ func TestAFailedMoverKeepsItsLastProgress(t *testing.T) {
 }
 
 func TestACancelDoesNotWaitForEverForEvents(t *testing.T) {
-	s := newWorking()
-	s.object.Status.Phase, s.object.Spec.Cancel = velerov1.PodVolumeBackupPhaseCanceling, true
-	s.unlisted = errors.New("no answer")
-	_, err := s.Reconcile(t.Context(), testKey)
-	require.ErrorIs(t, err, s.unlisted)
+	s := newCanceledUnlisted(t)
 	s.clock.Step(s.Limits.CancelGrace)
 	s.step(t)
 	require.True(t, s.kube.Actions()[0].Matches("delete", "pods"))

@@ -262,7 +262,7 @@ func TestEveryValueOfVelerosChartIsHonouredOrRefused(t *testing.T) {
 		"dnsPolicy": `"Default"`, "hostAliases": `[{"ip":"127.0.0.1","hostnames":["a.test"]}]`, "podSecurityContext": `{"fsGroup":1337}`,
 		"containerSecurityContext": `{"seccompProfile":{"type":"RuntimeDefault"}}`, "lifecycle": `{"preStop":{"sleep":{"seconds":1}}}`,
 		"nodeSelector": `{"disk":"ssd"}`, "affinity": `{"nodeAffinity":{}}`, "dnsConfig": `{"nameservers":["10.0.0.10"]}`,
-		"updateStrategy": `{"rollingUpdate":{"maxUnavailable":"10%"}}`,
+		"updateStrategy": `{"rollingUpdate":{"maxUnavailable":"20%"}}`,
 	}
 	refused := []string{"pluginVolumePath", "securityContext", "useScratchEmptyDir"}
 	text, err := os.ReadFile("../../deploy/chart/values.schema.json")

@@ -239,7 +239,7 @@ func (t *TransferReconciler[T]) Resume(owned []T) {
 	}
 }
 
-// TrackCapacity passes a resource of any node to admission, and counts the prepared ones. It also counts the slots in use on
+// TrackCapacity passes a resource of any node to admission, and counts those that have a place. It also counts the slots in use on
 // other nodes. A coordinator that stands in for the agent of such a node needs that count from its start.
 func (t *TransferReconciler[T]) TrackCapacity(object T) {
 	state := t.Kind.Get(object)
@@ -250,7 +250,7 @@ func (t *TransferReconciler[T]) TrackCapacity(object T) {
 	default:
 		t.NodeSlots.Release(uid)
 	}
-	t.countPrepared(object, state)
+	t.trackPlace(object, state)
 	entry := capacity.Entry{
 		UID: object.GetUID(), Key: t.Kind.Name + "/" + cache.MetaObjectToName(object).String(), Version: object.GetResourceVersion(),
 		Created: state.CreatedAt, Restore: t.Kind.Restores, Phase: capacity.Uncounted,
@@ -268,24 +268,30 @@ func (t *TransferReconciler[T]) TrackCapacity(object T) {
 	t.Admission.Observe(entry)
 }
 
-// countPrepared counts a transfer that Lateen prepares. A new one keeps its place: it is about to be accepted, or it is
-// queued for that. An accepted one gives its place to the next after a while, as something of its own may keep its mover
-// from running; countPrepared returns how long that is from now, or 0.
-func (t *TransferReconciler[T]) countPrepared(object T, state transfer.State) (left time.Duration) {
-	uid, ours := object.GetUID(), !state.Foreign && state.Exposer != ""
+// trackPlace counts a transfer that Lateen accepted among those that have a place. A new one keeps its place: it is about to
+// be accepted, or it is queued for that. An accepted one gives its place to the next after a while, as something of its own
+// may keep its mover from running; trackPlace returns how long that is from now, or 0.
+func (t *TransferReconciler[T]) trackPlace(object T, state transfer.State) (left time.Duration) {
+	if state.Phase.IsNew() || state.NodeBound && state.Node != t.Agent.Node {
+		return 0
+	}
 	if state.Phase.NeedsMover() {
 		left = max(state.AcceptedAt.Add(t.Limits.PlaceTimeout).Sub(t.Clock.Now()), 0)
 	}
+	stage := capacity.Ended
 	switch {
-	case state.Phase.IsNew():
-	case state.NodeBound && state.Node != t.Agent.Node:
-	case ours && left > 0:
-		t.Preparing.Count(state.NodeBound, uid)
-	case ours && state.Phase.NeedsSlot():
-		t.Preparing.CountReady(state.NodeBound, state.Node, uid, state.CreatedAt, func() { t.Enqueue(cache.MetaObjectToName(object).String()) })
-	default:
-		t.Preparing.Release(uid)
+	case state.Foreign || state.Exposer == "":
+	case left > 0:
+		stage = capacity.Starting
+	case state.Phase.NeedsMover():
+		stage = capacity.Late
+	case state.Phase.NeedsSlot():
+		stage = capacity.Ready
+	case state.TakesSlot():
+		stage = capacity.Working
 	}
+	enqueue := func() { t.Enqueue(cache.MetaObjectToName(object).String()) }
+	t.Preparing.Track(object.GetUID(), stage, state.NodeBound, state.Node, state.CreatedAt, enqueue)
 	return left
 }
 
@@ -336,7 +342,7 @@ func (t *TransferReconciler[T]) reserve(s *request[T]) {
 	s.observed.Admitted = s.observed.Eligible && t.Admission.TryAdmit(uid, enqueue)
 	switch {
 	case !s.state.Phase.IsNew():
-		if left := t.countPrepared(s.object, s.state); s.observed.Exposes {
+		if left := t.trackPlace(s.object, s.state); s.observed.Exposes {
 			s.requeueWithin = left
 		}
 	case s.observed.Admitted && s.observed.Exposes:

@@ -202,7 +202,7 @@ func newPaced() *single[*velerov1.PodVolumeBackup] {
 	s := newBackup()
 	s.live["app/db"], s.pods["app/db"] = sourcePod(), sourcePod()
 	s.Preparing = capacity.FixedPreparation(1)
-	s.Preparing.Count(true, "another")
+	s.Preparing.Track("another", capacity.Starting, true, testNode, time.Time{}, nil)
 	return s
 }
 
@@ -248,14 +248,14 @@ func TestARejectedAcceptanceGivesThePlaceBack(t *testing.T) {
 	require.True(t, free(f.Preparing))
 }
 
-func TestWhatIsPreparedHoldsAPlaceOfItsNodeUntilItStarts(t *testing.T) {
+func TestATransferHoldsAPlaceOfItsNodeUntilItsMoverEnds(t *testing.T) {
 	for _, test := range []struct {
 		phase transfer.Phase
 		node  string
 		held  bool
 	}{
 		{transfer.New, testNode, false}, {transfer.Accepted, testNode, true}, {transfer.Prepared, testNode, true},
-		{transfer.InProgress, testNode, false}, {transfer.Failed, testNode, false}, {transfer.Accepted, "n2", false},
+		{transfer.InProgress, testNode, true}, {transfer.Failed, testNode, false}, {transfer.Accepted, "n2", false},
 	} {
 		t.Run(string(test.phase)+" on "+test.node, func(t *testing.T) {
 			s := newPaced()

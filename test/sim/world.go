@@ -144,11 +144,11 @@ func (p Plan) reclaim() corev1.PersistentVolumeReclaimPolicy {
 	return corev1.PersistentVolumeReclaimDelete
 }
 
-// prepared is how many transfers an agent prepares at once; 0 is as many as an agent does on its own. Most plans have too
-// little work for that, so every third of them without a queue allows one.
+// prepared is how many movers an agent starts or runs at once; 0 is as many as an agent does on its own. Most plans have too
+// little work for that, so every third of them without a queue allows two.
 func (p Plan) prepared() int {
 	if p.Queue == 0 && p.Seed%3 == 0 {
-		return 1
+		return 2
 	}
 	return 0
 }

@@ -222,7 +222,7 @@ func (a *assembly) preparation() *capacity.Preparation {
 	case limits.PrepareQueueLength > 0:
 		return capacity.Unpaced()
 	default:
-		return capacity.NewPreparation(limits.Concurrency, limits.MaxConcurrency)
+		return capacity.NewPreparation(limits.Concurrency, limits.MaxConcurrency, a.Clock)
 	}
 }
 

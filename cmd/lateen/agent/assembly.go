@@ -58,7 +58,7 @@ type Options struct {
 	// For a simulation, which must be repeatable.
 	Process  string                                             // distinguishes the processes of one node; empty: random
 	Queue    func(name string) workqueue.TypedInterface[string] // makes the queue of a controller; nil: client-go's
-	Prepared int                                                // transfers that an agent prepares at once; 0: as package capacity says
+	Prepared int                                                // transfers whose movers an agent starts or runs at once; 0: as package capacity says
 }
 
 // queue returns the queue of a controller; nil is client-go's.

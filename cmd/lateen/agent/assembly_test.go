@@ -36,7 +36,7 @@ import (
 
 func TestOnlyAPrepareQueueReplacesThePaceOfPreparation(t *testing.T) {
 	const slots, many = 2, 100
-	for queue, want := range map[int]int{0: capacity.Ahead(slots), 1: many} {
+	for queue, want := range map[int]int{0: slots + 2*slots + 2, 1: many} {
 		p := &assembly{startup: &startup.Startup{Config: config.Config{
 			Limits: config.Limits{Concurrency: slots, MaxConcurrency: slots, PrepareQueueLength: queue},
 		}}}

@@ -21,24 +21,24 @@ type evaluator struct {
 	agents   map[string]view.Node // by node name
 	inUse    map[string]int       // used slots, by node
 	prepared map[string]int       // accepted and prepared transfers, by node; "" counts all of them
-	unbound  int                  // accepted and prepared transfers of snapshots and claims
+	places   map[string]int       // movers that start, wait or work for volumes of pods, by node; "" counts those of snapshots and claims
 	restores bool                 // a restore waits in the admission queue
 }
 
 func (s *Snapshot) evaluator() *evaluator {
-	e := &evaluator{Snapshot: s, flags: s.options(), settings: s.readSettings(), agents: s.readAgents(), inUse: map[string]int{}, prepared: map[string]int{}}
+	e := &evaluator{Snapshot: s, flags: s.options(), settings: s.readSettings(), agents: s.readAgents(), inUse: map[string]int{}, prepared: map[string]int{}, places: map[string]int{}}
 	for _, one := range s.transfers {
+		if preparing := one.state.Phase.IsPreparing() && !one.state.Foreign; preparing || one.state.TakesSlot() {
+			e.places[one.placedOn()]++
+		}
 		switch {
 		case one.state.TakesSlot():
 			e.inUse[one.state.Node]++
 		case one.state.Foreign:
 		case one.state.Phase.IsPreparing():
 			e.prepared[""]++
-			switch {
-			case !one.state.NodeBound:
-				e.unbound++
-			case one.state.Node != "":
-				e.prepared[one.state.Node]++
+			if node := one.placedOn(); node != "" {
+				e.prepared[node]++
 			}
 		}
 	}

@@ -20,7 +20,6 @@ import (
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/handover"
 	"github.com/lateen-project/lateen/exposer/objects"
-	"github.com/lateen-project/lateen/reconcile/capacity"
 )
 
 // starting returns movers that do not run yet, one for each cause.
@@ -187,12 +186,10 @@ func unmaintained() *fixture {
 	return s
 }
 
-// paced returns as many prepared transfers as a node without a prepare queue has, and one more.
+// paced returns as many movers as a node without a prepare queue may have, and one more transfer.
 func paced() *fixture {
 	s := cluster(1, `{"loadConcurrency": {"globalConfig": 1}}`)
-	for i := range capacity.Ahead(1) {
-		s.mover(s.backup(fmt.Sprintf("prepared-%d", i), "node-1", 5*time.Minute, inPhase(velerov1.PodVolumeBackupPhasePrepared, time.Minute)), "node-1")
-	}
+	s.mover(s.backup("prepared", "node-1", 5*time.Minute, inPhase(velerov1.PodVolumeBackupPhasePrepared, time.Minute)), "node-1")
 	s.backup("new", "node-1", time.Minute)
 	return s
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/lateen-project/lateen/exposer/handover"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile"
-	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -169,19 +168,20 @@ func (e *evaluator) place(of *subject) *view.Wait {
 	return nil
 }
 
-// pace returns a wait if as many transfers are prepared as capacity.Preparation allows.
+// pace returns a wait if a transfer may wait for a place of capacity.Preparation. The agents do not tell how many movers they
+// let wait, so it counts the movers.
 func (e *evaluator) pace(of *subject) *view.Wait {
 	node, slots := of.state.Node, e.settings.slots(e.nodes[of.state.Node])
 	switch {
 	case !e.settings.known:
 		return nil
 	case of.state.NodeBound:
-		if ahead := capacity.Ahead(slots); node != "" && slots > 0 && e.prepared[node] >= ahead {
-			return waitFor(view.WaitQueue, "queue of %s %d/%d", node, e.prepared[node], ahead)
+		if movers := e.places[node]; node != "" && slots > 0 && movers >= slots {
+			return waitFor(view.WaitQueue, "queue of %s: movers %d, slots %d", node, movers, slots)
 		}
 	default:
-		if ahead := capacity.FleetAhead(len(e.agents), e.settings.movers.MaxConcurrency); e.unbound >= ahead {
-			return waitFor(view.WaitQueue, "queue %d/%d", e.unbound, ahead)
+		if nodes, movers := len(e.agents), e.places[""]; movers >= max(nodes, 1)*e.settings.movers.MaxConcurrency {
+			return waitFor(view.WaitQueue, "queue: movers %d, nodes %d", movers, nodes)
 		}
 	}
 	return nil
@@ -199,6 +199,14 @@ func (e *evaluator) missingActor(of *subject) *view.Wait {
 		return waitFor(view.WaitCoordinator, "no coordinator: no agent holds Lease %s", deploy.CoordinatorLease)
 	}
 	return nil
+}
+
+// placedOn returns the node of whose places the transfer needs one; empty if it needs one of the cluster's.
+func (s *subject) placedOn() string {
+	if s.state.NodeBound {
+		return s.state.Node
+	}
+	return ""
 }
 
 // agentNode returns the node whose agent takes the next step; empty if the coordinator does, or if the node is unknown.

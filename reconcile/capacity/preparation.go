@@ -1,0 +1,201 @@
+package capacity
+
+import (
+	"math"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+)
+
+// Preparation paces transfers before they are accepted, if prepareQueueLength is not set: only as many mover pods exist
+// as work, or work soon. A place is taken in memory before the transfer is accepted, and held until its mover ends.
+//
+// No agent needs to know what another one counts: the agent of a node alone accepts for the volumes of its pods, and the
+// coordinator alone accepts snapshots and claims, whose node the scheduler chooses.
+type Preparation struct {
+	clock clock.PassiveClock
+	node  *Slots     // for volumes of pods of this node
+	fleet *Slots     // for all other transfers of the cluster
+	share *NodeSlots // of the fleet's places, those for movers that run on one node: more of them hold no place
+
+	lock           sync.Mutex
+	slots          int // movers at once on this node; 0: the places are fixed
+	slotsElsewhere int // movers at once on another node
+	nodes          int // that have an agent
+	nodePace       pace
+	fleetPace      pace
+	tracked        map[types.UID]tracked
+}
+
+// Stage is what a transfer that Lateen accepted does, as far as it matters for places.
+type Stage int
+
+// Stages, in their order. A mover that is lost and replaced goes back to Starting.
+const (
+	Ended    Stage = iota // needs no place
+	Starting              // accepted
+	Late                  // accepted too long ago: something of its own may keep its mover from running, so it holds no place
+	Ready                 // its mover waits for a slot
+	Working               // its mover moves data
+)
+
+type tracked struct {
+	stage Stage
+	since time.Time // when it began to start or to work; zero if that was not seen
+}
+
+// pace is how long transfers take until their mover may work, and how long it works: moving averages of the last ones.
+type pace struct{ start, work time.Duration }
+
+// ahead returns how many movers wait for the slots of a node. A mover that waits reads its resource from the API server
+// twice a second (Velero, pkg/podvolume/backup_micro_service.go), so they are twice as many as end on average while the
+// next one starts: movers do not end evenly. None waits if a slot without a mover is idle for less than a fiftieth of the
+// time. Before anything is known, they are as many as short movers need.
+func (p pace) ahead(slots int) int {
+	most := 2*slots + 2
+	switch {
+	case p.work == 0:
+		return most
+	case 50*p.start < p.work:
+		return 0
+	}
+	return min(int(math.Ceil(2*float64(slots)*float64(p.start)/float64(p.work))), most)
+}
+
+// average adds a duration to a moving average, which is zero before the first one.
+func average(of *time.Duration, took time.Duration) {
+	if *of == 0 {
+		*of = took
+	}
+	*of += (took - *of) / 4
+}
+
+// NewPreparation paces the transfers of this node with that many slots; slotsElsewhere is the number on other nodes.
+func NewPreparation(slots, slotsElsewhere int, clk clock.PassiveClock) *Preparation {
+	p := FixedPreparation(0)
+	p.clock, p.nodes, p.slots = clk, 1, slots
+	p.SetSlots(slots, slotsElsewhere)
+	return p
+}
+
+// FixedPreparation allows that many transfers of this node, and as many of all others, at any pace and whatever SetNodes
+// says.
+func FixedPreparation(places int) *Preparation {
+	return &Preparation{
+		clock: clock.RealClock{}, node: NewSlots(places), fleet: NewSlots(places), share: NewNodeSlots("", places, places), tracked: map[types.UID]tracked{},
+	}
+}
+
+// Unpaced returns a Preparation without limits.
+func Unpaced() *Preparation { return FixedPreparation(math.MaxInt) }
+
+// SetNodes sets the number of nodes that have an agent.
+func (p *Preparation) SetNodes(nodes int) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	p.nodes = nodes
+	p.setLimits()
+}
+
+// SetSlots sets the number of slots of this node and of other nodes. Transfers that have a place keep it.
+func (p *Preparation) SetSlots(slots, slotsElsewhere int) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	if p.slots > 0 {
+		p.slots, p.slotsElsewhere = slots, slotsElsewhere
+	}
+	p.setLimits()
+}
+
+func (p *Preparation) setLimits() {
+	if p.slots == 0 {
+		return
+	}
+	share := p.slotsElsewhere + p.fleetPace.ahead(p.slotsElsewhere)
+	p.node.SetLimit(p.slots + p.nodePace.ahead(p.slots))
+	p.fleet.SetLimit(max(p.nodes, 1) * share)
+	p.share.SetLimits(share, share)
+}
+
+// TryAcquire takes a place for a transfer, or queues it and calls enqueue when a place becomes free.
+func (p *Preparation) TryAcquire(nodeBound bool, uid types.UID, created time.Time, enqueue func()) bool {
+	return p.of(nodeBound).TryAcquire(uid, created, enqueue)
+}
+
+// Track counts a transfer that has been accepted, even above the limit, while its stage needs a place. Transfers without a
+// node of their own that wait for a slot hold no more places than the share of one node: a busy node must not hold up all
+// others. enqueue is called when such a transfer is to be tracked again.
+func (p *Preparation) Track(uid types.UID, stage Stage, nodeBound bool, node string, created time.Time, enqueue func()) {
+	p.learn(uid, stage, nodeBound)
+	switch {
+	case stage == Ended || stage == Late:
+		p.free(uid)
+		return
+	case nodeBound:
+		p.node.ForceAcquire(uid)
+		return
+	case stage == Starting:
+		p.share.Release(uid)
+	case stage == Working:
+		p.share.ForceAcquire(node, uid)
+	case !p.share.TryAcquire(node, uid, created, enqueue):
+		p.fleet.Release(uid)
+		return
+	}
+	p.fleet.ForceAcquire(uid)
+}
+
+// Release frees the place of a transfer, or its queue position, and enqueues the next ones.
+func (p *Preparation) Release(uid types.UID) {
+	p.lock.Lock()
+	delete(p.tracked, uid)
+	p.lock.Unlock()
+	p.free(uid)
+}
+
+func (p *Preparation) free(uid types.UID) {
+	p.share.Release(uid)
+	p.node.Release(uid)
+	p.fleet.Release(uid)
+}
+
+// learn measures how long a transfer took to start, or to work, and adapts the limits.
+func (p *Preparation) learn(uid types.UID, stage Stage, nodeBound bool) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	before, known := p.tracked[uid]
+	now, pace := p.clock.Now(), &p.fleetPace
+	if nodeBound {
+		pace = &p.nodePace
+	}
+	took := time.Duration(0)
+	if !before.since.IsZero() {
+		took = now.Sub(before.since)
+	}
+	switch {
+	case before.stage == stage || stage == Late && before.stage == Starting:
+		return // a late one goes on to start
+	case took > 0 && stage == Ready && before.stage <= Late:
+		average(&pace.start, took)
+		p.setLimits()
+	case took > 0 && stage == Ended && before.stage == Working:
+		average(&pace.work, took)
+		p.setLimits()
+	}
+	p.tracked[uid] = tracked{stage: stage}
+	if known || stage == Starting {
+		p.tracked[uid] = tracked{stage, now}
+	}
+	if stage == Ended {
+		delete(p.tracked, uid)
+	}
+}
+
+func (p *Preparation) of(nodeBound bool) *Slots {
+	if nodeBound {
+		return p.node
+	}
+	return p.fleet
+}

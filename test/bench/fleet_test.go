@@ -225,7 +225,6 @@ type counters struct {
 	deliveries map[string]float64 // events sent to watchers
 	bytes      map[string]float64 // of these
 	watches    map[string]float64 // open now
-	requests   map[string]float64 // by verb and resource, without watches
 	terminated float64            // watchers that did not keep up
 	refused    float64            // requests answered with 429
 	cpu        time.Duration
@@ -250,12 +249,6 @@ func scrape(ctx context.Context, client kubernetes.Interface) (*counters, error)
 				return ""
 			}
 			return resource(labels)
-		}),
-		requests: sums(families["apiserver_request_total"], func(labels map[string]string) string {
-			if labels["verb"] == "WATCH" || labels["resource"] == "" {
-				return ""
-			}
-			return labels["verb"] + " " + resource(labels)
 		}),
 	}
 	c.terminated = total(sums(families["apiserver_terminated_watchers_total"], anything))
@@ -305,7 +298,7 @@ func total(values map[string]float64) (sum float64) {
 func (c *counters) since(earlier *counters) *counters {
 	return &counters{
 		deliveries: minus(c.deliveries, earlier.deliveries), bytes: minus(c.bytes, earlier.bytes),
-		requests: minus(c.requests, earlier.requests), watches: c.watches,
+		watches:    c.watches,
 		terminated: c.terminated - earlier.terminated, refused: c.refused - earlier.refused, cpu: c.cpu - earlier.cpu,
 	}
 }

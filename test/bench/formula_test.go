@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/fixture"
@@ -63,6 +64,7 @@ type sample struct {
 	agents, backups int
 	took            time.Duration
 	did             *counters
+	requests        map[string]float64 // of all agents, by verb and resource, without watches
 }
 
 func (s *sample) String() string {
@@ -85,7 +87,20 @@ func (f *fleet) measure(ctx context.Context, backups int) (*sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &sample{agents: len(f.whole) + f.hollow, backups: backups, took: took, did: after.since(before)}, nil
+	sent, err := f.requests(ctx, begun)
+	return &sample{agents: len(f.whole) + f.hollow, backups: backups, took: took, did: after.since(before), requests: sent}, err
+}
+
+// requests counts what the agents have sent since a time.
+func (f *fleet) requests(ctx context.Context, since time.Time) (map[string]float64, error) {
+	sent, err := f.Plane.Audit(ctx, cluster.Query{User: "system:serviceaccount:" + f.Namespace + ":" + deploy.ServiceAccountName, Since: since})
+	counted := map[string]float64{}
+	for _, one := range sent {
+		if one.Verb != "watch" {
+			counted[one.Verb+" "+one.Resource]++
+		}
+	}
+	return counted, err
 }
 
 // calmFor is how long nothing must be delivered until everything counts as delivered.
@@ -133,20 +148,20 @@ func (p perAgent) String() string {
 }
 
 // compare returns the difference of two samples per agent. Leases, Nodes and repeated Events are left out: they come with
-// time. The controller of volumes repeats an Event while a claim waits.
+// time.
 func compare(few, many *sample) perAgent {
 	agents := float64(many.agents - few.agents)
 	perBackup := func(a, b map[string]float64) map[string]float64 {
 		all := map[string]float64{}
 		for name, value := range b {
-			if !strings.Contains(name, "leases") && name != "nodes" && name != "PATCH events" {
+			if !strings.Contains(name, "leases") && name != "nodes" && name != "patch events" {
 				all[name] = value/float64(many.backups) - a[name]/float64(few.backups)
 			}
 		}
 		return all
 	}
 	cost := perAgent{
-		watches: map[string]float64{}, requests: perBackup(few.did.requests, many.did.requests),
+		watches: map[string]float64{}, requests: perBackup(few.requests, many.requests),
 		noise: max(bookmarksPerMinute*many.took.Minutes()/float64(many.backups), leastNoise),
 	}
 	for name, open := range minus(many.did.watches, few.did.watches) {
@@ -200,6 +215,8 @@ var (
 	agents  = flag.String("agents", "10,50", "numbers of whole agents to measure with, ascending")
 	hollow  = flag.String("hollow", "", "numbers of hollow agents beside them, ascending")
 	backups = flag.Int("backups", 20, "PodVolumeBackups for each measurement")
+
+	watchers = flag.String("watchers", "100", "numbers of bare watchers to measure with")
 )
 
 var plane *cluster.Cluster
@@ -243,11 +260,11 @@ func TestAnIdleAgentCostsWhatTheFormulaSays(t *testing.T) {
 }
 
 // numbers reads a list of numbers, which may be empty.
-func numbers(t *testing.T, text string) (all []int) {
-	t.Helper()
+func numbers(tb testing.TB, text string) (all []int) {
+	tb.Helper()
 	for field := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' }) {
 		number, err := strconv.Atoi(field)
-		require.NoError(t, err)
+		require.NoError(tb, err)
 		all = append(all, number)
 	}
 	return all

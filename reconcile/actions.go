@@ -253,7 +253,7 @@ func (t *TransferReconciler[T]) TrackCapacity(object T) {
 	t.trackPlace(object, state)
 	entry := capacity.Entry{
 		UID: object.GetUID(), Key: t.Kind.Name + "/" + cache.MetaObjectToName(object).String(), Version: object.GetResourceVersion(),
-		Created: state.CreatedAt, Restore: t.Kind.Restores, Phase: capacity.Uncounted,
+		Created: state.CreatedAt, Restore: t.Kind.Restores, Node: state.Home(), Phase: capacity.Uncounted,
 	}
 	switch {
 	case state.Foreign:
@@ -262,9 +262,6 @@ func (t *TransferReconciler[T]) TrackCapacity(object T) {
 	case state.Phase.IsNew() && !state.Cancel && !state.Deleting && state.UnsupportedReason == "":
 		entry.Phase = capacity.Waiting
 	}
-	if state.NodeBound {
-		entry.Node = state.Node
-	}
 	t.Admission.Observe(entry)
 }
 
@@ -272,7 +269,7 @@ func (t *TransferReconciler[T]) TrackCapacity(object T) {
 // be accepted, or it is queued for that. An accepted one gives its place to the next after a while, as something of its own
 // may keep its mover from running; trackPlace returns how long that is from now, or 0.
 func (t *TransferReconciler[T]) trackPlace(object T, state transfer.State) (left time.Duration) {
-	if state.Phase.IsNew() || state.NodeBound && state.Node != t.Agent.Node {
+	if state.Phase.IsNew() {
 		return 0
 	}
 	if state.Phase.NeedsMover() {
@@ -291,7 +288,7 @@ func (t *TransferReconciler[T]) trackPlace(object T, state transfer.State) (left
 		stage = capacity.Working
 	}
 	enqueue := func() { t.Enqueue(cache.MetaObjectToName(object).String()) }
-	t.Preparing.Track(object.GetUID(), stage, state.NodeBound, state.Node, state.CreatedAt, enqueue)
+	t.Preparing.Track(object.GetUID(), stage, state.Home(), state.Node, state.CreatedAt, enqueue)
 	return left
 }
 
@@ -346,7 +343,7 @@ func (t *TransferReconciler[T]) reserve(s *request[T]) {
 			s.requeueWithin = left
 		}
 	case s.observed.Admitted && s.observed.Exposes:
-		s.observed.Admitted = t.Preparing.TryAcquire(s.state.NodeBound, uid, s.state.CreatedAt, enqueue)
+		s.observed.Admitted = t.Preparing.TryAcquire(uid, t.owningNode(s), s.state.CreatedAt, enqueue)
 	default:
 		t.Preparing.Release(uid)
 	}

@@ -113,7 +113,7 @@ func (s *single[T]) observed(t *testing.T) *request[T] {
 	request := s.newRequest(testKey, s.object)
 	require.NoError(t, s.observe(t.Context(), request))
 	require.Empty(t, s.events.Events)
-	require.Zero(t, s.NodeSlots.Own().InUse())
+	require.Zero(t, s.NodeSlots.On(testNode).InUse())
 	require.Empty(t, s.watched)
 	require.Zero(t, s.target.watched)
 	require.Equal(t, testNode, request.spec.ExposingNode)
@@ -124,10 +124,10 @@ func TestObservingReservesNothing(t *testing.T) {
 	t.Run("a slot of a mover that works", func(t *testing.T) {
 		s := newWorking()
 		s.reserve(s.observed(t))
-		require.Equal(t, 1, s.NodeSlots.Own().InUse())
+		require.Equal(t, 1, s.NodeSlots.On(testNode).InUse())
 		s.object.Status.Phase = velerov1.PodVolumeBackupPhaseFailed
 		s.step(t)
-		require.Zero(t, s.NodeSlots.Own().InUse())
+		require.Zero(t, s.NodeSlots.On(testNode).InUse())
 	})
 	t.Run("a slot of a mover that is ready", func(t *testing.T) {
 		s := newWorking()
@@ -168,7 +168,7 @@ func TestAFailedObservationKeepsTheSlotOnlyWhileTheMoverMayWork(t *testing.T) {
 		t.Run(phase, func(t *testing.T) {
 			s := newWorking()
 			s.step(t)
-			require.Equal(t, 1, s.NodeSlots.Own().InUse())
+			require.Equal(t, 1, s.NodeSlots.On(testNode).InUse())
 			s.object.Status.Phase, s.failing = velerov1.PodVolumeBackupPhase(phase), errors.New("no answer")
 			delete(s.pods, testKey)
 			delete(s.pods, "app/db")
@@ -176,7 +176,7 @@ func TestAFailedObservationKeepsTheSlotOnlyWhileTheMoverMayWork(t *testing.T) {
 			s.kube.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, s.failing })
 			_, err := s.Reconcile(t.Context(), testKey)
 			require.Error(t, err)
-			require.Equal(t, slots, s.NodeSlots.Own().InUse())
+			require.Equal(t, slots, s.NodeSlots.On(testNode).InUse())
 		})
 	}
 }
@@ -202,7 +202,7 @@ func newPaced() *single[*velerov1.PodVolumeBackup] {
 	s := newBackup()
 	s.live["app/db"], s.pods["app/db"] = sourcePod(), sourcePod()
 	s.Preparing = capacity.FixedPreparation(1)
-	s.Preparing.Track("another", capacity.Starting, true, testNode, time.Time{}, nil)
+	s.Preparing.Track("another", capacity.Starting, testNode, "", time.Time{}, nil)
 	return s
 }
 
@@ -210,7 +210,7 @@ func newPaced() *single[*velerov1.PodVolumeBackup] {
 func free(p *capacity.Preparation) bool {
 	const probe = types.UID("probe")
 	defer p.Release(probe)
-	return p.TryAcquire(true, probe, metav1.Now().Time, func() {})
+	return p.TryAcquire(probe, testNode, metav1.Now().Time, func() {})
 }
 
 func TestABackupIsAcceptedWhenAPlaceIsFree(t *testing.T) {
@@ -228,15 +228,41 @@ func TestABackupIsAcceptedWhenAPlaceIsFree(t *testing.T) {
 	require.False(t, free(s.Preparing))
 }
 
+func TestTheCoordinatorAcceptsABackupForTheAgentOfItsNode(t *testing.T) {
+	s := newBackup()
+	s.live["app/db"], s.pods["app/db"] = sourcePod(), sourcePod()
+	s.object.Spec.Node = "n2"
+	var asked []string
+	s.LearnSlots = func(_ context.Context, node string) error {
+		if asked = append(asked, node); len(asked) == 1 {
+			return errors.New("no answer")
+		}
+		return nil
+	}
+	_, err := s.Reconcile(t.Context(), testKey)
+	require.ErrorContains(t, err, "no answer")
+	require.Equal(t, transfer.New, s.state().Phase)
+	s.step(t)
+	require.Equal(t, []string{"n2", "n2"}, asked)
+	require.Equal(t, transfer.Accepted, s.state().Phase)
+	require.Equal(t, "n2", s.state().Exposer, "the agent that creates the mover")
+	s.step(t)
+	require.Nil(t, s.pods[testKey], "the coordinator creates none")
+	s.Agent = transfer.Agent{Node: "n2", Fleet: followerFleet{}}
+	s.step(t)
+	_, err = s.kube.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
+	require.NoError(t, err)
+}
+
 func TestATransferThatIsNotEligibleAnyMoreLeavesTheQueueForAPlace(t *testing.T) {
 	s := newPaced()
 	s.step(t)
 	younger := s.state().CreatedAt.Add(1)
 	s.Preparing.Release("another")
-	require.False(t, s.Preparing.TryAcquire(true, "younger", younger, func() {}), "the older one is next")
+	require.False(t, s.Preparing.TryAcquire("younger", testNode, younger, func() {}), "the older one is next")
 	s.object.Spec.Cancel = true
 	s.reserve(s.observed(t))
-	require.True(t, s.Preparing.TryAcquire(true, "younger", younger, func() {}))
+	require.True(t, s.Preparing.TryAcquire("younger", testNode, younger, func() {}))
 }
 
 func TestARejectedAcceptanceGivesThePlaceBack(t *testing.T) {
@@ -278,7 +304,7 @@ func TestAMoverThatDoesNotRunGivesItsPlaceToTheNext(t *testing.T) {
 	s.step(t)
 	require.Equal(t, transfer.Accepted, s.state().Phase)
 	next := 0
-	require.False(t, s.Preparing.TryAcquire(true, "next", s.clock.Now(), func() { next++ }))
+	require.False(t, s.Preparing.TryAcquire("next", testNode, s.clock.Now(), func() { next++ }))
 	s.step(t)
 	created, err := s.kube.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
 	require.NoError(t, err)
@@ -291,7 +317,7 @@ func TestAMoverThatDoesNotRunGivesItsPlaceToTheNext(t *testing.T) {
 	s.step(t)
 	require.Equal(t, 1, next)
 	s.TrackCapacity(s.object)
-	require.True(t, s.Preparing.TryAcquire(true, "next", s.clock.Now(), func() {}), "an event of it changes nothing")
+	require.True(t, s.Preparing.TryAcquire("next", testNode, s.clock.Now(), func() {}), "an event of it changes nothing")
 	require.Equal(t, transfer.Accepted, s.state().Phase, "it can still start")
 }
 
@@ -319,10 +345,10 @@ func TestAnUnconfirmedStartKeepsItsSlotUntilTheCacheShowsIt(t *testing.T) {
 	_, err = s.Reconcile(t.Context(), testKey)
 	require.NoError(t, err, "it is a conflict with itself")
 	require.Equal(t, 4, s.calls["patch podvolumebackups"])
-	require.Equal(t, 1, s.NodeSlots.Own().InUse(), "another one could start beside it")
+	require.Equal(t, 1, s.NodeSlots.On(testNode).InUse(), "another one could start beside it")
 	s.Cached = func(string) (*velerov1.PodVolumeBackup, bool) { return s.object.DeepCopy(), true }
 	s.run(t)
-	require.Zero(t, s.NodeSlots.Own().InUse())
+	require.Zero(t, s.NodeSlots.On(testNode).InUse())
 }
 
 func TestARejectionIsReportedOncePerReason(t *testing.T) {

@@ -183,6 +183,7 @@ type Dependencies struct {
 	Restored   Targets // the claims into which movers on this node restored, if another agent created them
 	LivePod    func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 	LiveEvents func(ctx context.Context, about types.UID) ([]*corev1.Event, error)
+	LearnSlots func(ctx context.Context, node string) error // before a transfer of that node is accepted
 	Exposer    *exposer.Exposer
 	NodeSlots  *capacity.NodeSlots
 	Admission  *capacity.Admission

@@ -209,7 +209,7 @@ func TestASlotIsReleasedOnlyIfNothingWasWritten(t *testing.T) {
 					require.Equal(t, s.calls["patch podvolumebackups"] == starts, err != nil, "%v", err)
 					s.kubelet(t)
 				}
-				require.Equal(t, test.kept, s.NodeSlots.Own().InUse())
+				require.Equal(t, test.kept, s.NodeSlots.On(testNode).InUse())
 			})
 		}
 	}
@@ -257,7 +257,7 @@ func newFixture(t *testing.T, of fault) *fixture {
 	f := &fixture{single: newBackup(), fault: of, calls: map[string]int{}}
 	require.NoError(t, f.kube.Tracker().Add(sourcePod()))
 	f.kube.PrependReactor("*", "*", f.react)
-	f.Agent.Fleet, f.Pods, f.Client, f.Exposer.Source = followerFleet{}, f, f, f.Pod
+	f.Pods, f.Client, f.Exposer.Source = f, f, f.Pod
 	f.LivePod = func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 		return f.kube.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	}

@@ -36,7 +36,7 @@ func (f *fixture) standsIn(t *testing.T, phase velerov1.PodVolumeBackupPhase) *[
 	}
 	f.kubelet(t)
 	f.object.Status.Phase = phase
-	f.Agent.Node, f.NodeSlots = "n2", capacity.NewNodeSlots("n2", 1, 1)
+	f.Agent.Node, f.NodeSlots = "n2", capacity.NewNodeSlots(capacity.Same(1))
 	var graces []int64
 	f.kube.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		options := action.(clienttesting.DeleteActionImpl).DeleteOptions
@@ -88,7 +88,7 @@ func TestACoordinatorCountsTheMoversOfANodeBeforeItStandsIn(t *testing.T) {
 	works := s.object.DeepCopy()
 	works.Name, works.UID, works.Status.Phase = "works", "works-uid", velerov1.PodVolumeBackupPhaseInProgress
 	s.TrackCapacity(works)
-	require.Zero(t, s.NodeSlots.Own().InUse())
+	require.Zero(t, s.NodeSlots.On(s.Agent.Node).InUse())
 	s.Agent.Fleet = coordinatorFleet{absent: testNode}
 	s.steps(t, 3)
 	require.Equal(t, velerov1.PodVolumeBackupPhasePrepared, s.object.Status.Phase, "two movers where one may work")
@@ -146,7 +146,7 @@ func TestAFailedMoverIsDeletedBeforeItsTransferReturnsToAccepted(t *testing.T) {
 			require.Equal(t, 1, s.state().Restarts)
 			require.Equal(t, "mover was evicted: low on memory", s.state().Message)
 			require.Equal(t, []string{string(phase) + " to Accepted"}, phases, "reported once")
-			require.Zero(t, s.NodeSlots.Own().InUse())
+			require.Zero(t, s.NodeSlots.On(testNode).InUse())
 			require.Empty(t, s.live[testKey])
 			restarts, err := testutil.GatherAndCount(registry, "lateen_mover_restarts_total")
 			require.NoError(t, err)
@@ -169,7 +169,7 @@ func TestALostMoverThatCannotBeDeletedIsCountedAfterTheGracePeriod(t *testing.T)
 	s.step(t)
 	require.Equal(t, transfer.Accepted, s.state().Phase)
 	require.Equal(t, "mover was evicted: low on memory", s.state().Message)
-	require.Zero(t, s.NodeSlots.Own().InUse())
+	require.Zero(t, s.NodeSlots.On(testNode).InUse())
 }
 
 func TestAMoverThatFailsBeforeItIsReadyIsDeletedBeforeTheNextWrite(t *testing.T) {
@@ -251,7 +251,7 @@ func TestAMoverThatReportsNothingForTooLongIsReplaced(t *testing.T) {
 func TestATerminatingMoverOnAReadyNodeIsReportedOnce(t *testing.T) {
 	s := newFixture(t, fault{})
 	s.standsIn(t, velerov1.PodVolumeBackupPhaseFailed)
-	s.Agent.Node, s.NodeSlots = testNode, capacity.NewNodeSlots(testNode, 1, 1)
+	s.Agent.Node, s.NodeSlots = testNode, capacity.NewNodeSlots(capacity.Same(1))
 	s.sent()
 	s.terminate(t)
 	s.clock.Step(time.Hour) // the clock of the API server is behind
@@ -307,7 +307,7 @@ func TestARefusedDeletionIsReportedOnce(t *testing.T) {
 		t.Run(string(phase), func(t *testing.T) {
 			s := newFixture(t, fault{})
 			s.standsIn(t, phase)
-			s.Agent.Node, s.NodeSlots = testNode, capacity.NewNodeSlots(testNode, 1, 1)
+			s.Agent.Node, s.NodeSlots = testNode, capacity.NewNodeSlots(capacity.Same(1))
 			s.sent()
 			s.kube.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return true, nil, apierrors.NewForbidden(corev1.Resource("pods"), "b1", errors.New("by policy"))

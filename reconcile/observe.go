@@ -213,6 +213,8 @@ func (t *TransferReconciler[T]) eligible(ctx context.Context, s *request[T]) (er
 		s.observed.WaitingFor = t.consumer(ctx, s)
 	case source.PodVolume != nil && s.spec.Restores:
 		s.observed.WaitingFor, err = t.init(ctx, s)
+	case source.PodVolume != nil:
+		err = t.LearnSlots(ctx, s.state.Home())
 	}
 	s.observed.Eligible = err == nil && s.observed.WaitingFor == ""
 	if s.observed.Eligible {

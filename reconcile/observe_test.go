@@ -179,7 +179,7 @@ func TestAReturningAgentRestartsTheTimeouts(t *testing.T) {
 	s.Agent.Fleet = coordinatorFleet{absent: "n2"}
 	s.object.Spec.Node = "n2"
 	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
-	s.Agent.Fleet = coordinatorFleet{}
+	s.Agent.Fleet = coordinatorFleet{veleros: "n2"}
 	s.clock.Step(s.Limits.PrepareTimeout)
 	require.Zero(t, s.step(t))
 	s.Agent.Fleet = coordinatorFleet{absent: "n2"}
@@ -419,10 +419,10 @@ func TestADeletedResourceHoldsNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newWorking()
 			s.step(t)
-			require.Equal(t, 1, s.NodeSlots.Own().InUse())
+			require.Equal(t, 1, s.NodeSlots.On(testNode).InUse())
 			end(s)
 			s.step(t)
-			require.Zero(t, s.NodeSlots.Own().InUse())
+			require.Zero(t, s.NodeSlots.On(testNode).InUse())
 			require.Zero(t, s.inactivity())
 		})
 	}

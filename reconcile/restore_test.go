@@ -285,7 +285,7 @@ func TestASecondMoverDoesNotStartWhileAnotherVolumeOfItsPodIsRestored(t *testing
 		require.Zero(t, s.step(t), "an event of the other one brings it on")
 		require.Equal(t, transfer.Prepared, s.state().Phase)
 	}
-	require.Zero(t, s.NodeSlots.Own().InUse())
+	require.Zero(t, s.NodeSlots.On(testNode).InUse())
 	for version, phase := range []velerov1.PodVolumeRestorePhase{"Completed", "InProgress", "Completed"} {
 		other.Status.Phase, other.ResourceVersion = phase, strconv.Itoa(2+version)
 		if phase == velerov1.PodVolumeRestorePhaseCompleted {
@@ -308,7 +308,7 @@ func TestASecondMoverDoesNotStartUnderAPodThatALateCacheShowsAsWaiting(t *testin
 	s.step(t)
 	require.Equal(t, transfer.Failed, s.state().Phase)
 	require.Contains(t, s.state().Message, "no mover may overwrite it")
-	require.Zero(t, s.NodeSlots.Own().InUse())
+	require.Zero(t, s.NodeSlots.On(testNode).InUse())
 }
 
 func TestAFirstMoverDoesNotStartWhileASecondOneOfItsPodWorks(t *testing.T) {

@@ -79,7 +79,7 @@ func newSingle[T transfer.Object](kind transfer.Kind[T], object T) *single[T] {
 				Client: s.kube, Templates: map[corev1.OSName]objects.Template{corev1.Linux: {}},
 				Paths: exposer.HostPaths{Client: s.kube, PodsDir: "/pods"}, Source: s.Pod,
 			},
-			NodeSlots: capacity.NewNodeSlots(testNode, 1, 1), Admission: capacity.NewAdmission(0, 1, time.Minute, s.clock), Preparing: capacity.Unpaced(), Recorder: s.events, Clock: s.clock,
+			NodeSlots: capacity.NewNodeSlots(capacity.Same(1)), Admission: capacity.NewAdmission(0, 1, time.Minute, s.clock), Preparing: capacity.Unpaced(), LearnSlots: func(context.Context, string) error { return nil }, Recorder: s.events, Clock: s.clock,
 			MoverLog: func(context.Context, string, []byte) {}, Metrics: metrics.New(prometheus.NewRegistry(), "test", testNode),
 		},
 		Cached:   func(string) (T, bool) { return kind.Copy(s.object), true },
@@ -207,6 +207,7 @@ func (s *single[T]) state() transfer.State { return s.Kind.Get(s.object) }
 type followerFleet struct{}
 
 func (followerFleet) IsCoordinator() bool     { return false }
+func (followerFleet) Ready(string) bool       { return false }
 func (followerFleet) Unavailable(string) bool { return false }
 func (followerFleet) RunsVelero(string) bool  { return false }
 func (followerFleet) Lost(string) bool        { return false }
@@ -215,6 +216,7 @@ func (followerFleet) Lost(string) bool        { return false }
 type coordinatorFleet struct{ absent, veleros, lost string }
 
 func (coordinatorFleet) IsCoordinator() bool            { return true }
+func (c coordinatorFleet) Ready(node string) bool       { return !c.Unavailable(node) && !c.RunsVelero(node) }
 func (c coordinatorFleet) Unavailable(node string) bool { return node == c.absent || node == c.lost }
 func (c coordinatorFleet) RunsVelero(node string) bool  { return node == c.veleros }
 func (c coordinatorFleet) Lost(node string) bool        { return node == c.lost }

@@ -1,6 +1,8 @@
 package capacity
 
 import (
+	"cmp"
+	"maps"
 	"math"
 	"sync"
 	"time"
@@ -12,21 +14,21 @@ import (
 // Preparation paces transfers before they are accepted, if prepareQueueLength is not set: only as many mover pods exist
 // as work, or work soon. A place is taken in memory before the transfer is accepted, and held until its mover ends.
 //
-// No agent needs to know what another one counts: the agent of a node alone accepts for the volumes of its pods, and the
-// coordinator alone accepts snapshots and claims, whose node the scheduler chooses.
+// Volumes of pods have places on their node. Snapshots and claims, whose node the scheduler chooses, have places in the fleet.
 type Preparation struct {
 	clock clock.PassiveClock
-	node  *Slots     // for volumes of pods of this node
-	fleet *Slots     // for all other transfers of the cluster
+	homes *NodeSlots // for volumes of pods, on their nodes
+	fleet *Slots     // for transfers without a node
 	share *NodeSlots // of the fleet's places, those for movers that run on one node: more of them hold no place
 
-	lock           sync.Mutex
-	slots          int // movers at once on this node; 0: the places are fixed
-	slotsElsewhere int // movers at once on another node
-	nodes          int // that have an agent
-	nodePace       pace
-	fleetPace      pace
-	tracked        map[types.UID]tracked
+	lock      sync.Mutex
+	fixed     bool
+	slots     map[string]int // movers at once on a node, as far as they are known
+	most      int            // the largest number of them
+	nodes     int            // that have an agent
+	nodePace  pace
+	fleetPace pace
+	tracked   map[types.UID]tracked
 }
 
 // Stage is what a transfer that Lateen accepted does, as far as it matters for places.
@@ -72,19 +74,19 @@ func average(of *time.Duration, took time.Duration) {
 	*of += (took - *of) / 4
 }
 
-// NewPreparation paces the transfers of this node with that many slots; slotsElsewhere is the number on other nodes.
-func NewPreparation(slots, slotsElsewhere int, clk clock.PassiveClock) *Preparation {
+// NewPreparation paces transfers on nodes of which each has at most that many slots.
+func NewPreparation(slots int, clk clock.PassiveClock) *Preparation {
 	p := FixedPreparation(0)
-	p.clock, p.nodes, p.slots = clk, 1, slots
-	p.SetSlots(slots, slotsElsewhere)
+	p.clock, p.fixed, p.nodes = clk, false, 1
+	p.SetSlots(slots)
 	return p
 }
 
-// FixedPreparation allows that many transfers of this node, and as many of all others, at any pace and whatever SetNodes
-// says.
+// FixedPreparation allows that many transfers on each node, and as many without a node, at any pace.
 func FixedPreparation(places int) *Preparation {
 	return &Preparation{
-		clock: clock.RealClock{}, node: NewSlots(places), fleet: NewSlots(places), share: NewNodeSlots("", places, places), tracked: map[types.UID]tracked{},
+		clock: clock.RealClock{}, fixed: true, homes: NewNodeSlots(Same(places)), fleet: NewSlots(places), share: NewNodeSlots(Same(places)),
+		slots: map[string]int{}, tracked: map[types.UID]tracked{},
 	}
 }
 
@@ -99,42 +101,66 @@ func (p *Preparation) SetNodes(nodes int) {
 	p.setLimits()
 }
 
-// SetSlots sets the number of slots of this node and of other nodes. Transfers that have a place keep it.
-func (p *Preparation) SetSlots(slots, slotsElsewhere int) {
+// SetSlots sets the largest number of slots of a node, and forgets the nodes that have fewer. Transfers that have a place keep
+// it.
+func (p *Preparation) SetSlots(most int) {
 	p.lock.Lock()
 	defer p.lock.Unlock()
-	if p.slots > 0 {
-		p.slots, p.slotsElsewhere = slots, slotsElsewhere
-	}
+	p.most = most
+	clear(p.slots)
 	p.setLimits()
 }
 
-func (p *Preparation) setLimits() {
-	if p.slots == 0 {
-		return
-	}
-	share := p.slotsElsewhere + p.fleetPace.ahead(p.slotsElsewhere)
-	p.node.SetLimit(p.slots + p.nodePace.ahead(p.slots))
-	p.fleet.SetLimit(max(p.nodes, 1) * share)
-	p.share.SetLimits(share, share)
+// SetSlotsOf sets the number of slots of one node.
+func (p *Preparation) SetSlotsOf(node string, slots int) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	p.slots[node] = slots
+	p.setLimits()
 }
 
-// TryAcquire takes a place for a transfer, or queues it and calls enqueue when a place becomes free.
-func (p *Preparation) TryAcquire(nodeBound bool, uid types.UID, created time.Time, enqueue func()) bool {
-	return p.of(nodeBound).TryAcquire(uid, created, enqueue)
+// KnowsSlotsOf reports whether SetSlotsOf was called for a node since SetSlots.
+func (p *Preparation) KnowsSlotsOf(node string) bool {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	return p.slots[node] > 0
+}
+
+// setLimits follows the slots and the pace.
+func (p *Preparation) setLimits() {
+	if p.fixed {
+		return
+	}
+	share := p.most + p.fleetPace.ahead(p.most)
+	p.fleet.SetLimit(max(p.nodes, 1) * share)
+	p.share.SetLimits(Same(share))
+	known, most, pace := maps.Clone(p.slots), p.most, p.nodePace
+	p.homes.SetLimits(func(node string) int {
+		slots := cmp.Or(known[node], most)
+		return slots + pace.ahead(slots)
+	})
+}
+
+// TryAcquire takes a place for a transfer, or queues it and calls enqueue when a place becomes free. home is the node of
+// its volume; empty if the scheduler chooses the node.
+func (p *Preparation) TryAcquire(uid types.UID, home string, created time.Time, enqueue func()) bool {
+	if home != "" {
+		return p.homes.TryAcquire(home, uid, created, enqueue)
+	}
+	return p.fleet.TryAcquire(uid, created, enqueue)
 }
 
 // Track counts a transfer that has been accepted, even above the limit, while its stage needs a place. Transfers without a
 // node of their own that wait for a slot hold no more places than the share of one node: a busy node must not hold up all
-// others. enqueue is called when such a transfer is to be tracked again.
-func (p *Preparation) Track(uid types.UID, stage Stage, nodeBound bool, node string, created time.Time, enqueue func()) {
-	p.learn(uid, stage, nodeBound)
+// others. enqueue is called when such a transfer is to be tracked again. home is as in TryAcquire, node is that of the mover.
+func (p *Preparation) Track(uid types.UID, stage Stage, home, node string, created time.Time, enqueue func()) {
+	p.learn(uid, stage, home)
 	switch {
 	case stage == Ended || stage == Late:
 		p.free(uid)
 		return
-	case nodeBound:
-		p.node.ForceAcquire(uid)
+	case home != "":
+		p.homes.ForceAcquire(home, uid)
 		return
 	case stage == Starting:
 		p.share.Release(uid)
@@ -156,18 +182,18 @@ func (p *Preparation) Release(uid types.UID) {
 }
 
 func (p *Preparation) free(uid types.UID) {
+	p.homes.Release(uid)
 	p.share.Release(uid)
-	p.node.Release(uid)
 	p.fleet.Release(uid)
 }
 
 // learn measures how long a transfer took to start, or to work, and adapts the limits.
-func (p *Preparation) learn(uid types.UID, stage Stage, nodeBound bool) {
+func (p *Preparation) learn(uid types.UID, stage Stage, home string) {
 	p.lock.Lock()
 	defer p.lock.Unlock()
 	before, known := p.tracked[uid]
 	now, pace := p.clock.Now(), &p.fleetPace
-	if nodeBound {
+	if home != "" {
 		pace = &p.nodePace
 	}
 	took := time.Duration(0)
@@ -191,11 +217,4 @@ func (p *Preparation) learn(uid types.UID, stage Stage, nodeBound bool) {
 	if stage == Ended {
 		delete(p.tracked, uid)
 	}
-}
-
-func (p *Preparation) of(nodeBound bool) *Slots {
-	if nodeBound {
-		return p.node
-	}
-	return p.fleet
 }

@@ -19,52 +19,54 @@ type recordedPreparation struct {
 	now *testingclock.FakePassiveClock
 }
 
-func newPreparation(slots, slotsElsewhere int) *recordedPreparation {
+func newPreparation(slots int) *recordedPreparation {
 	now := testingclock.NewFakePassiveClock(created(0))
-	return &recordedPreparation{Preparation: NewPreparation(slots, slotsElsewhere, now), now: now}
+	return &recordedPreparation{Preparation: NewPreparation(slots, now), now: now}
 }
 
-func (r *recordedPreparation) tryAcquire(nodeBound bool, uid types.UID, age int) bool {
-	return r.TryAcquire(nodeBound, uid, created(age), r.enqueue(uid))
+const home = "busy"
+
+func (r *recordedPreparation) tryAcquire(home string, uid types.UID, age int) bool {
+	return r.TryAcquire(uid, home, created(age), r.enqueue(uid))
 }
 
 // given acquires places for many transfers, and returns for how many there is one.
-func (r *recordedPreparation) given(nodeBound bool) (count int) {
+func (r *recordedPreparation) given(home string) (count int) {
 	for age, uid := range numbered(200) {
-		if r.tryAcquire(nodeBound, uid, age) {
+		if r.tryAcquire(home, uid, age) {
 			count++
 		}
 	}
 	return count
 }
 
-func (r *recordedPreparation) track(uid types.UID, stage Stage, nodeBound bool) {
-	r.Track(uid, stage, nodeBound, "busy", created(0), r.enqueue(uid))
+func (r *recordedPreparation) track(uid types.UID, stage Stage, home string) {
+	r.Track(uid, stage, home, "busy", created(0), r.enqueue(uid))
 }
 
 // run has a transfer start for one time and work for another.
-func (r *recordedPreparation) run(uid types.UID, nodeBound bool, start, work time.Duration) {
-	r.track(uid, Starting, nodeBound)
+func (r *recordedPreparation) run(uid types.UID, home string, start, work time.Duration) {
+	r.track(uid, Starting, home)
 	r.now.SetTime(r.now.Now().Add(start))
-	r.track(uid, Ready, nodeBound)
-	r.track(uid, Working, nodeBound)
+	r.track(uid, Ready, home)
+	r.track(uid, Working, home)
 	r.now.SetTime(r.now.Now().Add(work))
-	r.track(uid, Ended, nodeBound)
+	r.track(uid, Ended, home)
 }
 
 func TestTransfersWithoutANodeHavePlacesOfTheirOwn(t *testing.T) {
 	p := &recordedPreparation{Preparation: FixedPreparation(1)}
-	require.True(t, p.tryAcquire(true, "backup", 1))
-	require.True(t, p.tryAcquire(false, "upload", 2))
-	require.False(t, p.tryAcquire(true, "another backup", 3))
-	require.False(t, p.tryAcquire(false, "another upload", 4))
+	require.True(t, p.tryAcquire(home, "backup", 1))
+	require.True(t, p.tryAcquire("", "upload", 2))
+	require.False(t, p.tryAcquire(home, "another backup", 3))
+	require.False(t, p.tryAcquire("", "another upload", 4))
 	p.Release("upload")
 	require.Equal(t, []types.UID{"another upload"}, p.enqueued)
 }
 
 func TestBeforeAnythingIsKnownTwoRoundsOfMoversWait(t *testing.T) {
 	for slots, want := range map[int]int{1: 1 + 4, 4: 4 + 10, 16: 16 + 34} {
-		require.Equal(t, want, newPreparation(slots, 1).given(true))
+		require.Equal(t, want, newPreparation(slots).given(home))
 	}
 }
 
@@ -86,30 +88,30 @@ func TestTwiceAsManyMoversWaitAsSlotsBecomeFreeWhileOneStarts(t *testing.T) {
 		{4, time.Minute, time.Second, 10},
 	} {
 		t.Run(fmt.Sprintf("%d slots, %s to start, %s to work", test.slots, test.start, test.work), func(t *testing.T) {
-			p := newPreparation(test.slots, test.slots)
+			p := newPreparation(test.slots)
 			p.SetNodes(30)
-			p.run("node", true, test.start, test.work)
-			p.run("fleet", false, test.start, test.work)
-			require.Equal(t, test.slots+test.wait, p.given(true))
+			p.run("node", home, test.start, test.work)
+			p.run("fleet", "", test.start, test.work)
+			require.Equal(t, test.slots+test.wait, p.given(home))
 			require.Equal(t, 30*(test.slots+test.wait), p.fleet.Limit())
 		})
 	}
 }
 
 func TestThePaceFollowsTheLastTransfers(t *testing.T) {
-	p := newPreparation(1, 1)
-	p.run("short", true, time.Second, time.Second)
-	require.Equal(t, 1+2, p.node.Limit())
+	p := newPreparation(1)
+	p.run("short", home, time.Second, time.Second)
+	require.Equal(t, 1+2, p.homes.On(home).Limit())
 	for i := range 20 {
-		p.run(types.UID(fmt.Sprint("long", i)), true, time.Second, time.Minute)
+		p.run(types.UID(fmt.Sprint("long", i)), home, time.Second, time.Minute)
 	}
-	require.Equal(t, 1+0, p.node.Limit())
-	p.given(true)
+	require.Equal(t, 1+0, p.homes.On(home).Limit())
+	p.given(home)
 	p.enqueued = nil
 	for i := range 20 {
-		p.run(types.UID(fmt.Sprint("slow", i)), true, time.Minute, time.Minute)
+		p.run(types.UID(fmt.Sprint("slow", i)), home, time.Minute, time.Minute)
 	}
-	require.Equal(t, 1+2, p.node.Limit())
+	require.Equal(t, 1+2, p.homes.On(home).Limit())
 	require.Contains(t, p.enqueued, types.UID("b0002"), "there is a place for it now")
 }
 
@@ -125,9 +127,9 @@ func TestOnlyWhatWasSeenWholeIsMeasured(t *testing.T) {
 		"deleted":                           {[]Stage{Starting, Ended}, pace{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPreparation(1, 1)
+			p := newPreparation(1)
 			for _, stage := range test.stages {
-				p.track("one", stage, true)
+				p.track("one", stage, home)
 				p.now.SetTime(p.now.Now().Add(time.Hour))
 			}
 			require.Equal(t, test.want, p.nodePace)
@@ -138,25 +140,25 @@ func TestOnlyWhatWasSeenWholeIsMeasured(t *testing.T) {
 }
 
 func TestALateMoverHoldsNoPlaceAndItsStartIsMeasured(t *testing.T) {
-	p := newPreparation(1, 1)
-	p.track("one", Starting, true)
+	p := newPreparation(1)
+	p.track("one", Starting, home)
 	p.now.SetTime(p.now.Now().Add(time.Minute))
-	p.track("one", Late, true)
-	require.Zero(t, p.node.InUse())
+	p.track("one", Late, home)
+	require.Zero(t, p.homes.On(home).InUse())
 	p.now.SetTime(p.now.Now().Add(time.Minute))
-	p.track("one", Ready, true)
-	require.Equal(t, 1, p.node.InUse())
+	p.track("one", Ready, home)
+	require.Equal(t, 1, p.homes.On(home).InUse())
 	require.Equal(t, 2*time.Minute, p.nodePace.start)
 }
 
 func TestPlacesWithoutANodeGrowWithTheCluster(t *testing.T) {
-	p := newPreparation(1, 4)
-	require.Equal(t, 14, p.given(false), "of this node")
+	p := newPreparation(4)
+	require.Equal(t, 14, p.given(""), "of this node")
 	p.SetNodes(0)
 	require.Equal(t, 14, p.fleet.Limit(), "no agent is known yet")
 	p.SetNodes(10)
 	require.Len(t, p.enqueued, 126, "those that have a place now")
-	require.Equal(t, 140, p.given(false))
+	require.Equal(t, 140, p.given(""))
 	p.SetNodes(3)
 	p.enqueued = nil
 	p.Release("b0000")
@@ -164,51 +166,51 @@ func TestPlacesWithoutANodeGrowWithTheCluster(t *testing.T) {
 }
 
 func TestABusyNodeHoldsNoPlacesOfOtherNodes(t *testing.T) {
-	p := newPreparation(1, 4) // on a node, 4 work and 10 wait
+	p := newPreparation(4) // on a node, 4 work and 10 wait
 	p.SetNodes(2)
 	waiting := numbered(30)
 	for _, uid := range waiting {
-		p.track(uid, Starting, false)
-		p.track(uid, Ready, false)
+		p.track(uid, Starting, "")
+		p.track(uid, Ready, "")
 	}
 	require.Equal(t, 14, p.fleet.InUse())
-	require.True(t, p.tryAcquire(false, "for another node", 40))
+	require.True(t, p.tryAcquire("", "for another node", 40))
 	p.Release("for another node")
 	for _, uid := range waiting[:4] {
-		p.track(uid, Working, false)
+		p.track(uid, Working, "")
 	}
 	require.Equal(t, 14, p.fleet.InUse())
 	p.enqueued = nil
 	for _, uid := range waiting[:4] {
-		p.track(uid, Ended, false)
+		p.track(uid, Ended, "")
 	}
 	require.Subset(t, p.enqueued, waiting[14:18], "they are counted now")
 	for _, uid := range waiting[4:] {
-		p.track(uid, Ready, false)
+		p.track(uid, Ready, "")
 	}
 	require.Equal(t, 14, p.fleet.InUse())
 	for _, uid := range waiting[4:] {
-		p.track(uid, Starting, false) // its mover was lost, and the next one may run elsewhere
+		p.track(uid, Starting, "") // its mover was lost, and the next one may run elsewhere
 	}
 	require.Equal(t, 26, p.fleet.InUse())
 	for _, uid := range waiting {
-		p.track(uid, Ended, false)
+		p.track(uid, Ended, "")
 	}
 	require.Zero(t, p.fleet.InUse()+p.share.On("busy").InUse())
 }
 
 func TestNoMoreMoversWaitThanTheNodesHavePlaces(t *testing.T) {
-	p := newPreparation(1, 4)
+	p := newPreparation(4)
 	p.SetNodes(2)
 	for i, uid := range numbered(100) {
-		if !p.tryAcquire(false, uid, i) {
+		if !p.tryAcquire("", uid, i) {
 			require.Equal(t, 2*14, i)
 			return
 		}
 		node := fmt.Sprint("n", i%2)
 		for stage := Starting; stage <= Working && (stage != Working || i < 8); stage++ {
 			if stage != Late {
-				p.Track(uid, stage, false, node, created(i), func() {})
+				p.Track(uid, stage, "", node, created(i), func() {})
 			}
 		}
 	}
@@ -219,20 +221,33 @@ func TestPrepareQueueLengthReplacesThePace(t *testing.T) {
 	p := &recordedPreparation{Preparation: Unpaced()}
 	p.SetNodes(1)
 	for age, uid := range numbered(1000) {
-		require.True(t, p.tryAcquire(age%2 == 0, uid, age))
+		require.True(t, p.tryAcquire([]string{"", home}[age%2], uid, age))
 	}
 }
 
 func TestPlacesFollowChangedSlots(t *testing.T) {
-	p := newPreparation(1, 1)
-	require.Equal(t, 5, p.given(true))
+	p := newPreparation(1)
+	require.Equal(t, 5, p.given(home))
 	p.SetNodes(30)
-	p.SetSlots(2, 2)
+	p.SetSlots(2)
 	require.Len(t, p.enqueued, 3)
 	require.Equal(t, 30*8, p.fleet.Limit())
-	fixed := FixedPreparation(3)
-	fixed.SetSlots(9, 9)
-	require.Equal(t, 3, fixed.node.Limit())
+	fixed := &recordedPreparation{Preparation: FixedPreparation(3)}
+	fixed.SetSlots(9)
+	require.Equal(t, 3, fixed.given(home))
+}
+
+func TestEachNodeHasPlacesOfItsOwn(t *testing.T) {
+	p := newPreparation(4)
+	p.SetSlotsOf("small", 1)
+	require.Equal(t, 1+4, p.given("small"))
+	require.Equal(t, 4+10, p.given(home))
+	require.True(t, p.KnowsSlotsOf("small"))
+	require.False(t, p.KnowsSlotsOf(home))
+	p.Release("b0000")
+	require.True(t, p.tryAcquire(home, "b0014", 14), "the one that was next")
+	p.SetSlots(2)
+	require.False(t, p.KnowsSlotsOf("small"), "the rules may have changed")
 }
 
 // Fewer movers wait for long transfers, and slots are idle no longer than with as many as short transfers need.
@@ -242,7 +257,7 @@ func TestTheSlotsAreAsBusyWithFewerMovers(t *testing.T) {
 			t.Run(fmt.Sprintf("%d slots, %s", slots, work), func(t *testing.T) {
 				most := &recordedPreparation{Preparation: FixedPreparation(slots + 2*slots + 2), now: testingclock.NewFakePassiveClock(created(0))}
 				fastest, longest := play(most, slots, time.Second, work)
-				took, waits := play(newPreparation(slots, slots), slots, time.Second, work)
+				took, waits := play(newPreparation(slots), slots, time.Second, work)
 				t.Logf("%s, at best %s; a mover waits %s, at most %s", took, fastest, waits, longest)
 				require.LessOrEqual(t, took.Seconds(), 1.03*fastest.Seconds())
 				require.LessOrEqual(t, waits, longest)
@@ -270,10 +285,10 @@ func play(p *recordedPreparation, slots int, start, work time.Duration) (makespa
 	enter := func(m *mover, stage Stage, takes time.Duration, random *rand.Rand) {
 		m.stage, m.since = stage, p.now.Now()
 		m.until = m.since.Add(takes/2 + time.Duration(random.Int64N(int64(takes)+1)))
-		p.track(m.uid, stage, true)
+		p.track(m.uid, stage, home)
 	}
 	for {
-		for len(waiting) > 0 && p.tryAcquire(true, waiting[0], 0) {
+		for len(waiting) > 0 && p.tryAcquire(home, waiting[0], 0) {
 			movers = append(movers, &mover{uid: waiting[0]})
 			enter(movers[len(movers)-1], Starting, start, starts)
 			waiting = waiting[1:]

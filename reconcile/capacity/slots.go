@@ -136,37 +136,32 @@ func (s *Slots) remove(uid types.UID) bool {
 	return len(s.queue) < before
 }
 
-// NodeSlots holds the slots of this agent's node, and of the nodes for whose agents it stands in.
+// NodeSlots holds the slots of nodes: for an agent, those of its own and of the nodes for whose agents it stands in.
 type NodeSlots struct {
-	here  string
-	own   *Slots
-	other int // slots of a node whose configuration is unknown here
-
-	lock   sync.Mutex
-	others map[string]*Slots
-	where  map[types.UID]*Slots // the Slots in which a resource has a slot or is queued
+	lock  sync.Mutex
+	limit func(node string) int
+	nodes map[string]*Slots
+	where map[types.UID]*Slots // the Slots in which a resource has a slot or is queued
 }
 
-// NewNodeSlots returns the slots of an agent's node; other is the number of slots of any other node.
-func NewNodeSlots(here string, slots, other int) *NodeSlots {
-	return &NodeSlots{here: here, own: NewSlots(slots), other: other, others: map[string]*Slots{}, where: map[types.UID]*Slots{}}
+// NewNodeSlots returns the slots of all nodes; limit returns how many a node has.
+func NewNodeSlots(limit func(node string) int) *NodeSlots {
+	return &NodeSlots{limit: limit, nodes: map[string]*Slots{}, where: map[types.UID]*Slots{}}
 }
 
-// SetLimits changes the number of slots of this agent's node, and of any other node. Held slots stay held; resources for
-// which a slot is free now are enqueued.
-func (n *NodeSlots) SetLimits(slots, other int) {
-	n.own.SetLimit(slots)
+// Same gives each node that many slots.
+func Same(slots int) func(node string) int { return func(string) int { return slots } }
+
+// SetLimits changes the numbers of slots. Held slots stay held; resources for which a slot is free now are enqueued.
+func (n *NodeSlots) SetLimits(limit func(node string) int) {
 	n.lock.Lock()
-	n.other = other
-	others := slices.Collect(maps.Values(n.others))
+	n.limit = limit
+	nodes := maps.Clone(n.nodes)
 	n.lock.Unlock()
-	for _, node := range others {
-		node.SetLimit(other)
+	for node, slots := range nodes {
+		slots.SetLimit(limit(node))
 	}
 }
-
-// Own returns the slots of this agent's node.
-func (n *NodeSlots) Own() *Slots { return n.own }
 
 // ForceAcquire gives a slot to a resource whose mover already runs, even above the limit.
 func (n *NodeSlots) ForceAcquire(node string, uid types.UID) { n.at(node, uid).ForceAcquire(uid) }
@@ -208,13 +203,10 @@ func (n *NodeSlots) at(node string, uid types.UID) *Slots {
 
 // On returns the slots of a node.
 func (n *NodeSlots) On(node string) *Slots {
-	if node == n.here {
-		return n.own
-	}
 	n.lock.Lock()
 	defer n.lock.Unlock()
-	if n.others[node] == nil {
-		n.others[node] = NewSlots(n.other)
+	if n.nodes[node] == nil {
+		n.nodes[node] = NewSlots(n.limit(node))
 	}
-	return n.others[node]
+	return n.nodes[node]
 }

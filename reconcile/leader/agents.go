@@ -100,6 +100,13 @@ func (a *AgentTracker) RunsVelero(node string) bool {
 	return a.requested(node).answer.veleros
 }
 
+// Ready reports whether an agent of Lateen is Ready on the node. Returned is called when that begins.
+func (a *AgentTracker) Ready(node string) bool {
+	a.lock.Lock()
+	defer a.lock.Unlock()
+	return !a.started.IsZero() && a.requested(node).hasLateens()
+}
+
 // Lost reports whether the node is Unavailable and its Node has not been Ready, or has not existed, for the grace.
 func (a *AgentTracker) Lost(node string) bool {
 	a.lock.Lock()
@@ -271,6 +278,16 @@ func (o *overdue) reset() {
 func (a *agentState) ready() bool {
 	for _, pod := range a.pods {
 		if pod.ready {
+			return true
+		}
+	}
+	return false
+}
+
+// hasLateens reports whether an agent of Lateen is Ready.
+func (a *agentState) hasLateens() bool {
+	for _, pod := range a.pods {
+		if pod.ready && !pod.veleros {
 			return true
 		}
 	}

@@ -155,6 +155,27 @@ func TestOneReadyPodIsEnough(t *testing.T) {
 	})
 }
 
+func TestOnlyAReadyAgentOfLateenMayGetNewTransfers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTrackerFixture(t)
+		f.Update(agentPod("a", "n1", isReady, 0))
+		require.False(t, f.Ready("n1"), "there is no term")
+		f.Start()
+		require.True(t, f.Ready("n1"))
+		require.False(t, f.Ready("n2"), "it has no agent")
+		veleros := agentPod("v", "n3", isReady, 0)
+		veleros.Spec.Containers = []corev1.Container{{Command: []string{"/velero"}, Args: []string{"node-agent", "server"}}}
+		f.Update(veleros)
+		require.False(t, f.Ready("n3"), "its agent is Velero's")
+		f.Update(agentPod("a", "n1", notReady, 1))
+		require.False(t, f.Ready("n1"))
+		f.Update(agentPod("a", "n1", isReady, 2))
+		require.True(t, f.Ready("n1"))
+		f.Stop()
+		require.False(t, f.Ready("n1"))
+	})
+}
+
 func TestAnAgentThatTerminatesIsNotReady(t *testing.T) {
 	inTerm(t, func(f *trackerFixture) {
 		f.Update(agentPod("a", "n1", isReady, 0))

@@ -66,7 +66,8 @@ func reconcileNew(s State, observed Observed, lim Limits) Step {
 	}
 	s.Phase, s.AcceptedAt, s.Acceptor, s.Exposer, s.Finalizer = Accepted, observed.Now, observed.ThisNode, observed.ThisNode, true
 	if s.NodeBound {
-		s.Node = observed.ThisNode
+		s.Node = cmp.Or(s.Node, observed.ThisNode)
+		s.Exposer = s.Node
 	}
 	return write(s, ReasonAccepted)
 }

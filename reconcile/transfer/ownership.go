@@ -11,6 +11,7 @@ type Agent struct {
 // Fleet is the agent's view of the nodes. Only the coordinator has one; for all other agents every answer is false.
 type Fleet interface {
 	IsCoordinator() bool          // this agent is the coordinator
+	Ready(node string) bool       // a Ready agent of Lateen runs there
 	Unavailable(node string) bool // no agent of Lateen or Velero has been Ready there for the grace period
 	RunsVelero(node string) bool  // the agent there is Velero's
 	Lost(node string) bool        // Unavailable, and the Node has not been Ready for the grace period or does not exist
@@ -21,8 +22,11 @@ type Fleet interface {
 // for the grace period, whether it is Lateen's or Velero's. Velero's agents follow the same rule by their own code.
 //
 //	transfer    phase              condition                                 acting agent
-//	pod volume  any                its node's agent is Ready                 that agent
-//	            any                that agent is unavailable, or its node    the coordinator: it finishes and follows,
+//	pod volume  New, on a known    its node's agent is Ready and Lateen's    the coordinator, which accepts it
+//	            node               it is Velero's                            that agent
+//	                               no agent is Ready                         the coordinator, which accepts nothing
+//	            any other          its node's agent is Ready                 that agent
+//	                               that agent is unavailable, or its node    the coordinator: it finishes and follows,
 //	                               is not known                              and creates no mover
 //	data        New                -                                         the first to accept: the coordinator or
 //	                                                                         any agent of Velero
@@ -44,6 +48,9 @@ type Fleet interface {
 func (a Agent) OwnershipOf(s State, home, mover string) Ownership {
 	role := Ownership{MayMarkPrepared: s.Phase.NeedsMover() && a.serves(mover)}
 	switch {
+	case s.CoordinatorAccepts():
+		role.OwnsMover = a.IsCoordinator() && (s.Node == a.Node || !a.RunsVelero(s.Node))
+		role.Exposes = role.OwnsMover && (s.Node == a.Node || a.Ready(s.Node))
 	case home != "" && home == a.Node && !s.CoordinatorCleansUp():
 		role.Exposes, role.OwnsMover = s.NodeBound, true
 	case !a.IsCoordinator():

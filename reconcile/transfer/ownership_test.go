@@ -15,6 +15,10 @@ type nodes struct {
 
 func (n nodes) IsCoordinator() bool { return n.leads }
 
+func (n nodes) Ready(node string) bool {
+	return n.leads && !n.Unavailable(node) && !n.RunsVelero(node) && node != "starting"
+}
+
 func (n nodes) Unavailable(node string) bool {
 	return strings.HasPrefix(node, "gone") || strings.HasPrefix(node, "lost")
 }
@@ -49,6 +53,11 @@ func TestOwnership(t *testing.T) {
 		"a pod volume of an unknown node":                              {view{in(local, ""), "", ""}, Ownership{}, follows},
 		"a pod volume on a lost node":                                  {view{in(local, InProgress), "lost", "lost"}, Ownership{}, Ownership{OwnsMover: true, NodeLost: true}},
 		"a pod volume of a node with Velero's agent":                   {view{in(local, Accepted), "velero", ""}, Ownership{}, Ownership{}},
+		"a new pod volume is accepted by the coordinator":              {view{in(State{NodeBound: true, Node: here}, New), here, ""}, Ownership{}, all},
+		"... that of its own node too":                                 {view{in(State{NodeBound: true, Node: "n0"}, New), "n0", ""}, Ownership{}, all},
+		"... not before its agent is Ready":                            {view{in(State{NodeBound: true, Node: "starting"}, New), "starting", ""}, Ownership{}, follows},
+		"... not without an agent":                                     {view{in(State{NodeBound: true, Node: "gone"}, New), "gone", ""}, Ownership{}, follows},
+		"... not on a node of Velero's agent":                          {view{in(State{NodeBound: true, Node: "velero"}, New), "velero", ""}, Ownership{}, Ownership{}},
 		"new data belongs to the first agent that accepts":             {view{State{}, "", ""}, Ownership{}, all},
 		"data without a mover belongs to the coordinator":              {view{in(wide, Accepted), "", ""}, Ownership{}, all},
 		"data whose mover runs here is marked Prepared here":           {view{in(wide, Accepted), "", here}, Ownership{MayMarkPrepared: true}, all},

@@ -122,6 +122,18 @@ func (s State) HasLeftovers() bool { return s.Finalizer || s.Exposer != "" }
 // coordinator watches snapshots.
 func (s State) CoordinatorCleansUp() bool { return !s.NodeBound && s.Phase.Terminal() }
 
+// CoordinatorAccepts reports whether the transfer is bound to a node whose agent takes part only once the coordinator has
+// accepted it.
+func (s State) CoordinatorAccepts() bool { return s.Phase.IsNew() && s.Home() != "" }
+
+// Home returns the node to which the transfer is bound; empty if it is bound to none, or if the node is not known yet.
+func (s State) Home() string {
+	if s.NodeBound {
+		return s.Node
+	}
+	return ""
+}
+
 // PrepareDeadline returns until when the mover of an Accepted transfer must run.
 func (s State) PrepareDeadline(lim Limits) time.Time { return s.AcceptedAt.Add(lim.PrepareTimeout) }
 

@@ -183,6 +183,9 @@ func (c *caseRun) startOn(ctx context.Context, agent *Agent, on *host) error {
 	if err := os.MkdirAll(on.dir, 0o755); err != nil {
 		return fmt.Errorf("make directory of the agent: %w", err)
 	}
+	if err := c.RunsVelero(ctx, on.Node, agent.Title == "Velero"); err != nil {
+		return err
+	}
 	config, err := c.plane.Cluster.ServiceAccount(ctx, c.Namespace, agent.Account)
 	if err != nil {
 		return err

@@ -48,6 +48,8 @@ type Options struct {
 	// Node, if set, is the only node for the pods of the installation. Installations that share a control plane need Node or
 	// NodeLabels. Otherwise, each runs its node-agent on the nodes of the others.
 	Node string
+	// AgentLabels are labels of the pods of node-agents besides Velero's.
+	AgentLabels map[string]string
 	// NodeLabels select the nodes for the pods of the installation, if it has several.
 	NodeLabels map[string]string
 	// WithoutRights leaves out the binding of Velero's permissions, for a cluster that has no RBAC.
@@ -276,6 +278,13 @@ func (o Options) change(object *unstructured.Unstructured) error {
 		object.Object["spec"] = spec
 		return err
 	case "Deployment", "DaemonSet":
+		if object.GetKind() == "DaemonSet" {
+			for key, value := range o.AgentLabels {
+				if err := unstructured.SetNestedField(object.Object, value, "spec", "template", "metadata", "labels", key); err != nil {
+					return err
+				}
+			}
+		}
 		return unstructured.SetNestedStringMap(object.Object, o.nodeSelector(), "spec", "template", "spec", "nodeSelector")
 	}
 	return nil

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/api"
@@ -85,6 +86,7 @@ func (a *assembly) run(ctx context.Context) error {
 	a.snapshots = informers.NewSnapshots(a.clients.snapshots, a.clients.kube.Discovery(), func(namespace, name string) { a.enqueueUploads(kinds.uploads, namespace+"/"+name) })
 	a.class = &moverClass{assembly: a}
 	a.exposing, a.preparing = a.exposer(), a.preparation()
+	a.config.Store(&a.startup.Config)
 	shared := a.shared()
 	kinds = a.kinds(shared)
 	handled, err := a.addHandlers(kinds)
@@ -106,7 +108,7 @@ func (a *assembly) run(ctx context.Context) error {
 		return err
 	}
 	a.reportConfig(ctx)
-	a.observe(shared.NodeSlots.Own(), kinds.all)
+	a.observe(shared.NodeSlots.On(a.Flags.NodeName), kinds.all)
 	started.Go(func() { a.follower(shared).run(ctx) })
 	return a.runAll(ctx, candidate, kinds.all)
 }
@@ -203,14 +205,15 @@ func (a *assembly) shared() reconcile.Dependencies {
 			}
 			return all, nil
 		},
-		Exposer:   a.exposing,
-		NodeSlots: capacity.NewNodeSlots(a.Flags.NodeName, effective.Concurrency, effective.GlobalConcurrency),
-		Preparing: a.preparing,
-		Admission: capacity.NewAdmission(effective.PrepareQueueLength, effective.MaxConcurrency, admitTimeout, a.Clock),
-		Recorder:  a.recorder,
-		Metrics:   a.Metrics,
-		Clock:     a.Clock,
-		MoverLog:  a.moverLog,
+		LearnSlots: a.learnSlots,
+		Exposer:    a.exposing,
+		NodeSlots:  capacity.NewNodeSlots(a.slots(effective.Limits)),
+		Preparing:  a.preparing,
+		Admission:  capacity.NewAdmission(effective.PrepareQueueLength, effective.MaxConcurrency, admitTimeout, a.Clock),
+		Recorder:   a.recorder,
+		Metrics:    a.Metrics,
+		Clock:      a.Clock,
+		MoverLog:   a.moverLog,
 	}
 }
 
@@ -222,8 +225,34 @@ func (a *assembly) preparation() *capacity.Preparation {
 	case limits.PrepareQueueLength > 0:
 		return capacity.Unpaced()
 	default:
-		return capacity.NewPreparation(limits.Concurrency, limits.MaxConcurrency, a.Clock)
+		preparation := capacity.NewPreparation(limits.MaxConcurrency, a.Clock)
+		preparation.SetSlotsOf(a.Flags.NodeName, limits.Concurrency)
+		return preparation
 	}
+}
+
+// slots returns how many movers run at once on a node: on another one than this, if no rule matches it.
+func (a *assembly) slots(limits config.Limits) func(node string) int {
+	return func(node string) int {
+		if node == a.Flags.NodeName {
+			return limits.Concurrency
+		}
+		return limits.GlobalConcurrency
+	}
+}
+
+// learnSlots tells preparation how many movers run at once on a node, if the configuration has rules for nodes.
+func (a *assembly) learnSlots(ctx context.Context, name string) error {
+	config := a.config.Load()
+	if len(config.NodeRules) == 0 || a.preparing.KnowsSlotsOf(name) {
+		return nil
+	}
+	node, err := a.clients.metadata.Resource(corev1.SchemeGroupVersion.WithResource("nodes")).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("get node %s for loadConcurrency.perNodeConfig: %w", name, err)
+	}
+	a.preparing.SetSlotsOf(name, config.ConcurrencyOn(node.Labels))
+	return nil
 }
 
 func (a *assembly) exposer() *exposer.Exposer {

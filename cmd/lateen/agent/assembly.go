@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 
+	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/api"
@@ -84,6 +85,7 @@ type assembly struct {
 	exposing   *exposer.Exposer
 	class      *moverClass
 	preparing  *capacity.Preparation
+	config     atomic.Pointer[config.Config] // in force
 
 	coordination *metrics.Coordination
 	maintenance  *metrics.Maintenance
@@ -107,6 +109,12 @@ type leadership struct {
 
 // IsCoordinator implements transfer.Fleet.
 func (l *leadership) IsCoordinator() bool { return l.agents.Load() != nil }
+
+// Ready implements transfer.Fleet.
+func (l *leadership) Ready(node string) bool {
+	agents := l.agents.Load()
+	return agents != nil && agents.Ready(node)
+}
 
 // Unavailable implements transfer.Fleet.
 func (l *leadership) Unavailable(node string) bool {
@@ -222,8 +230,12 @@ func (k *kindController[T]) enqueueNode(node string) {
 	}
 }
 
-// agentReturned enqueues the resources that a coordinator left to the agent of that node, which is Ready again.
+// agentReturned enqueues the resources that wait for an agent on that node, which is Ready now, and those that a coordinator
+// left to it.
 func (k *kindController[T]) agentReturned(node string) {
+	for _, object := range k.resources.ByIndex(informers.ByNode, node) {
+		k.enqueue(informers.Key(object))
+	}
 	for _, object := range k.resources.ByIndex(informers.ByNode, "") {
 		k.transfers.AgentReturned(informers.Key(object), node)
 	}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	metadatafake "k8s.io/client-go/metadata/fake"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	testingclock "k8s.io/utils/clock/testing"
@@ -36,19 +37,47 @@ import (
 
 func TestOnlyAPrepareQueueReplacesThePaceOfPreparation(t *testing.T) {
 	const slots, many = 2, 100
-	for queue, want := range map[int]int{0: slots + 2*slots + 2, 1: many} {
-		p := &assembly{startup: &startup.Startup{Config: config.Config{
-			Limits: config.Limits{Concurrency: slots, MaxConcurrency: slots, PrepareQueueLength: queue},
+	for _, test := range []struct{ prepared, queue, want int }{{0, 0, slots + 2*slots + 2}, {0, 1, many}, {7, 0, 7}, {7, 1, 7}} {
+		p := &assembly{Options: Options{Prepared: test.prepared}, startup: &startup.Startup{Config: config.Config{
+			Limits: config.Limits{Concurrency: slots, MaxConcurrency: 2 * slots, PrepareQueueLength: test.queue},
 		}}}
-		require.Equal(t, capacity.FixedPreparation(7), (&assembly{Options: Options{Prepared: 7}, startup: p.startup}).preparation())
+		p.Flags.NodeName = "n1"
 		preparation, prepared := p.preparation(), 0
 		for i := range many {
-			if preparation.TryAcquire(true, types.UID(strconv.Itoa(i)), time.Unix(0, 0), func() {}) {
+			if preparation.TryAcquire(types.UID(strconv.Itoa(i)), "n1", time.Unix(0, 0), func() {}) {
 				prepared++
 			}
 		}
-		require.Equal(t, want, prepared)
+		require.Equal(t, test.want, prepared)
 	}
+}
+
+func TestTheSlotsOfANodeAreReadOnceIfRulesDependOnIt(t *testing.T) {
+	node := &metav1.PartialObjectMetadata{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+		ObjectMeta: metav1.ObjectMeta{Name: "n2", Labels: map[string]string{"disk": "fast"}},
+	}
+	scheme := metadatafake.NewTestScheme()
+	require.NoError(t, metav1.AddMetaToScheme(scheme))
+	client := metadatafake.NewSimpleMetadataClient(scheme, node)
+	a := &assembly{clients: &clients{metadata: client}, preparing: capacity.NewPreparation(8, clock.RealClock{})}
+	a.config.Store(&config.Config{})
+	require.NoError(t, a.learnSlots(t.Context(), "n2"))
+	require.Empty(t, client.Actions(), "all nodes have the same")
+	a.config.Store(&config.Config{
+		Limits:    config.Limits{GlobalConcurrency: 1},
+		NodeRules: []config.NodeRule{{Nodes: metav1.LabelSelector{MatchLabels: map[string]string{"disk": "fast"}}, Number: 3}},
+	})
+	require.ErrorContains(t, a.learnSlots(t.Context(), "n3"), "get node n3 for loadConcurrency.perNodeConfig")
+	for range 2 {
+		require.NoError(t, a.learnSlots(t.Context(), "n2"))
+	}
+	require.Len(t, client.Actions(), 2)
+	given := 0
+	for a.preparing.TryAcquire(types.UID(strconv.Itoa(given)), "n2", time.Unix(0, 0), func() {}) {
+		given++
+	}
+	require.Equal(t, 3+2*3+2, given)
 }
 
 // A node name may have 253 characters, a label value only 63.
@@ -213,7 +242,7 @@ func TestADeletedTransferLeavesTheAdmissionQueue(t *testing.T) {
 	l := &kindController[*velerov1.PodVolumeBackup]{
 		resources: newStored[*velerov1.PodVolumeBackup](),
 		transfers: &reconcile.TransferReconciler[*velerov1.PodVolumeBackup]{Kind: transfer.PodVolumeBackup(), Dependencies: reconcile.Dependencies{
-			Admission: admission, NodeSlots: capacity.NewNodeSlots("n1", 1, 1), Preparing: capacity.Unpaced(),
+			Admission: admission, NodeSlots: capacity.NewNodeSlots(capacity.Same(1)), Preparing: capacity.Unpaced(),
 		}},
 	}
 	recreated := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "its successor"}}

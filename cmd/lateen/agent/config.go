@@ -134,12 +134,12 @@ type configFollower struct {
 	*assembly
 	inForce   *startup.Startup
 	last      *corev1.ConfigMap // as last evaluated; nil if there was none
-	slots     *capacity.NodeSlots
+	nodeSlots *capacity.NodeSlots
 	admission *capacity.Admission
 }
 
 func (a *assembly) follower(shared reconcile.Dependencies) *configFollower {
-	return &configFollower{assembly: a, inForce: a.startup, last: a.startup.ConfigMap, slots: shared.NodeSlots, admission: shared.Admission}
+	return &configFollower{assembly: a, inForce: a.startup, last: a.startup.ConfigMap, nodeSlots: shared.NodeSlots, admission: shared.Admission}
 }
 
 // run watches the ConfigMap until the context ends. If RBAC does not allow it, as under the Role of an older Lateen,
@@ -189,9 +189,11 @@ func (c *configFollower) apply(next *startup.Startup) {
 	c.inForce = next
 	limits := next.Config.Limits
 	c.class.setSettings(next.Settings())
-	c.preparing.SetSlots(limits.Concurrency, limits.MaxConcurrency)
+	c.config.Store(&next.Config)
+	c.preparing.SetSlots(limits.MaxConcurrency)
+	c.preparing.SetSlotsOf(c.Flags.NodeName, limits.Concurrency)
 	c.admission.SetPerNode(limits.MaxConcurrency)
-	c.slots.SetLimits(limits.Concurrency, limits.GlobalConcurrency)
+	c.nodeSlots.SetLimits(c.slots(limits))
 }
 
 func (c *configFollower) reportRejected(ctx context.Context, problems []config.Problem) {

@@ -29,7 +29,7 @@ func (s *Snapshot) evaluator() *evaluator {
 	e := &evaluator{Snapshot: s, flags: s.options(), settings: s.readSettings(), agents: s.readAgents(), inUse: map[string]int{}, prepared: map[string]int{}, places: map[string]int{}}
 	for _, one := range s.transfers {
 		if preparing := one.state.Phase.IsPreparing() && !one.state.Foreign; preparing || one.state.TakesSlot() {
-			e.places[one.placedOn()]++
+			e.places[one.state.Home()]++
 		}
 		switch {
 		case one.state.TakesSlot():
@@ -37,7 +37,7 @@ func (s *Snapshot) evaluator() *evaluator {
 		case one.state.Foreign:
 		case one.state.Phase.IsPreparing():
 			e.prepared[""]++
-			if node := one.placedOn(); node != "" {
+			if node := one.state.Home(); node != "" {
 				e.prepared[node]++
 			}
 		}

@@ -189,24 +189,15 @@ func (e *evaluator) pace(of *subject) *view.Wait {
 
 // missingActor returns a wait if no agent can take the next step; nil if one can, or if that is unknown.
 func (e *evaluator) missingActor(of *subject) *view.Wait {
-	if node := of.agentNode(); node != "" {
-		if e.ready(node) {
-			return nil
-		}
+	node := of.agentNode()
+	if node != "" && !e.ready(node) {
 		return e.noAgent(node)
 	}
-	if holder := e.coordinator(); !of.state.NodeBound && e.sees(view.ResourceLeases, e.namespace) && (holder.Node == "" || holder.Expired) {
+	leads := node == "" && !of.state.NodeBound || of.state.CoordinatorAccepts()
+	if holder := e.coordinator(); leads && e.sees(view.ResourceLeases, e.namespace) && (holder.Node == "" || holder.Expired) {
 		return waitFor(view.WaitCoordinator, "no coordinator: no agent holds Lease %s", deploy.CoordinatorLease)
 	}
 	return nil
-}
-
-// placedOn returns the node of whose places the transfer needs one; empty if it needs one of the cluster's.
-func (s *subject) placedOn() string {
-	if s.state.NodeBound {
-		return s.state.Node
-	}
-	return ""
 }
 
 // agentNode returns the node whose agent takes the next step; empty if the coordinator does, or if the node is unknown.
@@ -221,6 +212,8 @@ func (s *subject) agentNode() string {
 func (e *evaluator) actor(of *subject) string {
 	mover := e.mover(of)
 	switch holder := e.coordinator().Node; {
+	case of.state.CoordinatorAccepts() && holder != "":
+		return "the coordinator on " + holder
 	case of.agentNode() != "":
 		return "the agent of " + of.agentNode()
 	case mover != nil && objects.ReadPod(mover).Condition == objects.Running:

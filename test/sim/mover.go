@@ -312,6 +312,10 @@ func (v view) ended() bool {
 	return v.phase == "Completed" || v.phase == "Failed" || v.phase == "Canceled"
 }
 
+// keepsVolume reports whether a restore says that a policy refused, for longer than a rebind may take, to restore the reclaim
+// policy of its volume.
+func (v view) keepsVolume() bool { return strings.Contains(v.message, " was not restored: ") }
+
 // foreignPrefix is that of the names of transfers of another data mover.
 const foreignPrefix = "foreign-"
 

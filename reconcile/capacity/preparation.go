@@ -119,11 +119,11 @@ func (p *Preparation) SetSlotsOf(node string, slots int) {
 	p.setLimits()
 }
 
-// KnowsSlotsOf reports whether SetSlotsOf was called for a node since SetSlots.
+// KnowsSlotsOf reports whether SetSlotsOf was called for a node since SetSlots, or places do not follow from the slots.
 func (p *Preparation) KnowsSlotsOf(node string) bool {
 	p.lock.Lock()
 	defer p.lock.Unlock()
-	return p.slots[node] > 0
+	return p.fixed || p.slots[node] > 0
 }
 
 // setLimits follows the slots and the pace.

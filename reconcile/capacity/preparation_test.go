@@ -248,6 +248,7 @@ func TestEachNodeHasPlacesOfItsOwn(t *testing.T) {
 	require.True(t, p.tryAcquire(home, "b0014", 14), "the one that was next")
 	p.SetSlots(2)
 	require.False(t, p.KnowsSlotsOf("small"), "the rules may have changed")
+	require.True(t, Unpaced().KnowsSlotsOf(home), "nothing depends on them")
 }
 
 // Fewer movers wait for long transfers, and slots are idle no longer than with as many as short transfers need.

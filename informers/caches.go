@@ -86,9 +86,12 @@ func (c *Caches) Mover(key string) *corev1.Pod {
 	return newest
 }
 
-// Pod returns the pod of that key if it runs on this node; else nil.
+// Pod returns the pod of that key if it runs on this node or, on a coordinator, waits for a restore; else nil.
 func (c *Caches) Pod(key string) *corev1.Pod {
 	pod, _ := c.LocalPods.Get(key)
+	if term := c.Coordinator(); pod == nil && term != nil {
+		pod, _ = term.Targets.Get(key)
+	}
 	return pod
 }
 

@@ -185,21 +185,6 @@ func (t *Targets) ClassChanged(name string) {
 	}
 }
 
-// TargetPods watches the target pods of restores that no agent owns: one watch on one pod for each restore.
-type TargetPods struct {
-	*singles[types.UID, *corev1.Pod]
-}
-
-// NewTargetPods watches pods until the context ends.
-func NewTargetPods(ctx context.Context, client kubernetes.Interface) *TargetPods {
-	return &TargetPods{newSingles[types.UID](ctx, func(namespace string, one Scope) (*Informer[*corev1.Pod], error) {
-		return New("target pod", client.CoreV1().Pods(namespace), &corev1.Pod{}, one, trimPod)
-	})}
-}
-
-// Pod returns the target pod of a resource, or nil if it does not exist; known is false until the watch has synced.
-func (t *TargetPods) Pod(uid types.UID) (pod *corev1.Pod, known bool) { return t.get(uid) }
-
 func minimalMeta(meta metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name: meta.Name, Namespace: meta.Namespace, UID: meta.UID, ResourceVersion: meta.ResourceVersion,

@@ -307,7 +307,6 @@ func (t *TransferReconciler[T]) forget(key string) {
 	}
 	t.Targets.Forget(uid)
 	t.Restored.Forget(uid)
-	t.TargetPods.Forget(uid)
 	t.ReleaseCapacity(uid)
 }
 
@@ -330,12 +329,6 @@ func (t *TransferReconciler[T]) reserve(s *request[T]) {
 	} else {
 		t.Restored.Forget(uid)
 	}
-	if source := s.spec.Source.PodVolume; source != nil && s.reservations.targetPod {
-		t.local.update(s.key, func(kept *entry) { kept.followed = true })
-		t.TargetPods.Watch(uid, types.NamespacedName{Namespace: source.Pod.Namespace, Name: source.Pod.Name}, enqueue)
-	} else {
-		t.TargetPods.Forget(uid)
-	}
 	s.observed.Admitted = s.observed.Eligible && t.Admission.TryAdmit(uid, enqueue)
 	switch {
 	case !s.state.Phase.IsNew():
@@ -343,7 +336,7 @@ func (t *TransferReconciler[T]) reserve(s *request[T]) {
 			s.requeueWithin = left
 		}
 	case s.observed.Admitted && s.observed.Exposes:
-		s.observed.Admitted = t.Preparing.TryAcquire(uid, t.owningNode(s), s.state.CreatedAt, enqueue)
+		s.observed.Admitted = t.Preparing.TryAcquire(uid, s.observed.Home, s.state.CreatedAt, enqueue)
 	default:
 		t.Preparing.Release(uid)
 	}

@@ -114,7 +114,6 @@ func (s *single[T]) observed(t *testing.T) *request[T] {
 	require.NoError(t, s.observe(t.Context(), request))
 	require.Empty(t, s.events.Events)
 	require.Zero(t, s.NodeSlots.On(testNode).InUse())
-	require.Empty(t, s.watched)
 	require.Zero(t, s.target.watched)
 	require.Equal(t, testNode, request.spec.ExposingNode)
 	return request
@@ -152,14 +151,6 @@ func TestObservingReservesNothing(t *testing.T) {
 		s.target.known = false
 		s.reserve(s.observed(t))
 		require.NotZero(t, s.target.watched)
-	})
-	t.Run("the watch of a target pod", func(t *testing.T) {
-		s := newRestore()
-		s.live["app/db"] = targetOn("")
-		s.observed(t)
-		s.clock.Step(s.Limits.FollowTarget)
-		s.reserve(s.observed(t))
-		require.Equal(t, "app/db", s.watched.String())
 	})
 }
 

@@ -179,7 +179,6 @@ type Dependencies struct {
 	Pods       Pods
 	Claims     Claims
 	Targets    Targets
-	TargetPods TargetPods
 	Restored   Targets // the claims into which movers on this node restored, if another agent created them
 	LivePod    func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 	LiveEvents func(ctx context.Context, about types.UID) ([]*corev1.Event, error)
@@ -202,7 +201,7 @@ type Patcher[T any] interface {
 // Pods reads the pod caches of an agent. It returns nil for a pod that is not cached.
 type Pods interface {
 	Mover(key string) *corev1.Pod // the mover pod of the custom resource with that key
-	Pod(key string) *corev1.Pod   // a pod on this node
+	Pod(key string) *corev1.Pod   // a pod on this node; on a coordinator also one that waits for a restore
 }
 
 // Claims reads the cache of the claims created for movers. It returns nil for a claim that is not cached.
@@ -215,13 +214,6 @@ type Targets interface {
 	Watch(uid types.UID, claim types.NamespacedName, enqueue func())
 	Forget(uid types.UID)
 	Claim(uid types.UID) (claim *corev1.PersistentVolumeClaim, known bool)
-}
-
-// TargetPods watches single pods to whose volumes a restore writes and that no agent owns.
-type TargetPods interface {
-	Watch(uid types.UID, pod types.NamespacedName, enqueue func())
-	Forget(uid types.UID)
-	Pod(uid types.UID) (pod *corev1.Pod, known bool)
 }
 
 // ConflictRequeue is the delay after a write was refused, or after the caches missed leftovers. An event usually
@@ -288,8 +280,10 @@ type request[T transfer.Object] struct {
 	spec          objects.MoverSpec
 	pod           *corev1.Pod                     // the mover pod, or nil
 	claims        []*corev1.PersistentVolumeClaim // claims created for it that only the API server returned
-	requeueWithin time.Duration                   // when to observe it again at the latest; 0: as the step says
-	cachesLag     bool                            // only the API server has pod and claims: no event reports their deletion
+	target        *corev1.Pod                     // the pod to whose volume a new restore writes; nil if it does not exist
+	targetKnown   bool
+	requeueWithin time.Duration // when to observe it again at the latest; 0: as the step says
+	cachesLag     bool          // only the API server has pod and claims: no event reports their deletion
 	reservations  reservations
 	observed      transfer.Observed
 }
@@ -308,7 +302,6 @@ func (t *TransferReconciler[T]) moverSpec(object T) objects.MoverSpec {
 
 // reservations is what reserve acquires for a transfer, as one reconcile observes it.
 type reservations struct {
-	targetPod bool // to be enqueued when its target pod changes
-	slot      bool // a slot, because its mover is ready to start
-	delayed   bool // no slot yet: another restore to its pod must end first
+	slot    bool // a slot, because its mover is ready to start
+	delayed bool // no slot yet: another restore to its pod must end first
 }

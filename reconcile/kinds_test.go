@@ -72,6 +72,13 @@ func targetOn(node string) *corev1.Pod {
 	return pod
 }
 
+// initializing is app/db on n2, which waits for its volume.
+func initializing() *corev1.Pod {
+	pod := waitingPod(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
+	pod.Spec.NodeName = "n2"
+	return pod
+}
+
 // moverPod is the running mover on this node.
 func moverPod() *corev1.Pod {
 	return &corev1.Pod{

@@ -38,10 +38,7 @@ type entry struct {
 	podDeleted bool      // the mover was deleted, and none was created since
 	deleted    []string  // names of the deleted claims
 	logged     types.UID // the mover whose log was saved last
-	served     string    // the node on which a coordinator observed the target pod, whose agent owns the restore
-	servedAt   time.Time // when it last observed that
-	followed   bool      // the target pod was watched
-	localPod   bool      // the pod whose volume is moved was observed on this node
+	home       string    // the node of the pod to whose volume a new restore writes
 	rebound    bool
 	reserved   types.UID // the target claim that a rebind only waits for to be bound
 	rebindAt   time.Time // when this agent first tried to rebind
@@ -222,17 +219,6 @@ func (l *localState) toReport(key string) bool {
 	first := !kept.reported
 	kept.reported = true
 	return first
-}
-
-// markLocalPod reports whether the pod of a resource is on this node, or was since this agent started.
-func (l *localState) markLocalPod(key string, here bool) bool {
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	if kept := l.kept[key]; !here {
-		return kept != nil && kept.localPod
-	}
-	l.of(key).localPod = true
-	return true
 }
 
 // activity is what a running mover has reported, as far as it is observed: the progress in the resource, and the last Event

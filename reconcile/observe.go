@@ -19,13 +19,17 @@ import (
 
 // observe fills in what the decision needs, and what reserve is to acquire for it. It only reads: it changes nothing but
 // the local state, which records since when something is observed. It reads caches. It asks the API server only where a
-// missing pod, or a late cache, has consequences: see confirmMover, confirmSource, verifyCleanup, source and standInBlocker.
+// missing pod, or a late cache, has consequences: see locate, confirmMover, confirmSource, verifyCleanup and source.
 func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) error {
 	s.observed = transfer.Observed{Now: t.Clock.Now(), ThisNode: t.Agent.Node, Rebinds: t.Kind.Rebinds}
 	s.pod = t.mover(s)
-	s.observed.Ownership = t.Agent.OwnershipOf(s.state, t.owningNode(s), objects.ReadPod(s.pod).Node)
+	if err := t.locate(ctx, s); err != nil {
+		return err
+	}
+	s.observed.Ownership = t.Agent.OwnershipOf(s.state, s.observed.Home, objects.ReadPod(s.pod).Node)
 	if !s.observed.Acts() || s.state.Foreign {
 		t.local.clearWait(s.key)
+		s.requeueWithin = 0
 		return nil
 	}
 	if !s.state.Phase.IsNew() && t.decided(s) {
@@ -61,15 +65,40 @@ func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) erro
 	return nil
 }
 
-// owningNode returns the node of a resource. Until its status names one, that is this node if the pod is here.
-func (t *TransferReconciler[T]) owningNode(s *request[T]) string {
-	if s.state.Node != "" || !s.state.NodeBound || s.spec.Source.PodVolume == nil {
-		return s.state.Node
+// locate finds the node of a resource. A new restore to the volume of a pod does not name it: the coordinator finds that
+// pod, and remembers its node in case the pod is deleted.
+func (t *TransferReconciler[T]) locate(ctx context.Context, s *request[T]) (err error) {
+	s.observed.Home = s.state.Node
+	if s.state.Node != "" || !s.state.CoordinatorAccepts() || !t.Agent.IsCoordinator() {
+		return nil
 	}
-	if t.local.markLocalPod(s.key, t.localPod(s) != nil) { // stays true after the pod is deleted
-		return t.Agent.Node
+	s.observed.Home = t.local.read(s.key).home
+	if s.target, s.targetKnown, err = t.targetPod(ctx, s); err != nil {
+		return err
 	}
-	return ""
+	if s.target != nil && s.target.Spec.NodeName != "" {
+		s.observed.Home = s.target.Spec.NodeName
+		t.local.update(s.key, func(kept *entry) { kept.home = s.observed.Home })
+	}
+	return nil
+}
+
+// targetPod returns the pod to whose volume a new restore writes; nil if it does not exist. The coordinator watches the
+// pods that wait for a restore, by Velero's label. A pod that this watch does not show is fetched: at once if it was
+// observed before, else after FetchTarget, because the watch may lag. It is fetched again each FetchTarget.
+func (t *TransferReconciler[T]) targetPod(ctx context.Context, s *request[T]) (pod *corev1.Pod, known bool, err error) {
+	if pod = t.cachedPod(s); pod != nil || t.decided(s) {
+		return pod, pod != nil, nil
+	}
+	first := min(t.Limits.FetchTarget, t.Limits.PrepareTimeout)
+	left := t.local.waitsSince(s.key, s.observed.Now).Add(first).Sub(s.observed.Now)
+	if s.observed.Home == "" && left > 0 {
+		s.requeueWithin = left
+		return nil, false, nil
+	}
+	s.requeueWithin = t.Limits.FetchTarget
+	pod, err = t.livePod(ctx, s.spec.Source.PodVolume.Pod)
+	return pod, true, err
 }
 
 // exposure reads the state of the mover pod and of the objects created with it.
@@ -202,22 +231,23 @@ func (t *TransferReconciler[T]) diagnose(ctx context.Context, s *request[T]) {
 func (t *TransferReconciler[T]) eligible(ctx context.Context, s *request[T]) (err error) {
 	s.observed.WaitsSince = t.local.waitsSince(s.key, s.observed.Now)
 	switch source := s.spec.Source; {
-	case !s.observed.Exposes:
-		if s.observed.WaitingFor, err = t.standInBlocker(ctx, s); !s.observed.OwnsMover {
-			t.local.clearWait(s.key)
-			return err
-		}
 	case t.decided(s): // no observation is needed
 		return nil
 	case source.Target != nil:
 		s.observed.WaitingFor = t.consumer(ctx, s)
 	case source.PodVolume != nil && s.spec.Restores:
-		s.observed.WaitingFor, err = t.init(ctx, s)
-	case source.PodVolume != nil:
-		err = t.LearnSlots(ctx, s.state.Home())
+		s.observed.WaitingFor = t.init(s)
+	case !s.observed.Exposes:
+		s.observed.WaitingFor = unavailable(s.observed.Home)
 	}
-	s.observed.Eligible = err == nil && s.observed.WaitingFor == ""
-	if s.observed.Eligible {
+	if s.observed.WaitingFor != "" {
+		return nil
+	}
+	if s.observed.Home != "" {
+		err = t.LearnSlots(ctx, s.observed.Home)
+	}
+	if s.observed.Eligible = err == nil; s.observed.Eligible {
+		s.requeueWithin = 0
 		t.local.clearWait(s.key)
 	}
 	return err
@@ -237,18 +267,33 @@ func (t *TransferReconciler[T]) decided(s *request[T]) bool {
 	return false
 }
 
-// init returns what a restore to a pod volume on this node waits for: the pod's init container. The wait may be long,
-// as when the pod waits for its other volumes; Velero's server limits it. A deleted pod never gets there.
-func (t *TransferReconciler[T]) init(ctx context.Context, s *request[T]) (awaits string, err error) {
-	pod := t.localPod(s)
-	if pod == nil {
-		if pod, err = t.livePod(ctx, s.spec.Source.PodVolume.Pod); err != nil {
-			return "", err
-		}
+// init returns what a restore to a pod volume waits for: the pod's node, and then its init container. The wait may be
+// long, as when the pod waits for its other volumes; Velero's server limits it. A deleted pod never gets there.
+func (t *TransferReconciler[T]) init(s *request[T]) (awaits string) {
+	reference := s.spec.Source.PodVolume.Pod
+	name := reference.Namespace + "/" + reference.Name
+	switch pod := s.target; {
+	case !s.targetKnown:
+		return fmt.Sprintf("pod %s has not been observed yet", name)
+	case pod == nil:
+		s.observed.SourceGone = reference.UID != "" || s.observed.Home != "" // it existed
+		return fmt.Sprintf("pod %s does not exist", name)
+	case pod.Spec.NodeName == "":
+		s.observed.Unbounded = !transfer.PodEnded(pod)
+		return fmt.Sprintf("pod %s is not scheduled", name)
+	case !s.observed.Exposes:
+		return unavailable(s.observed.Home)
+	default:
+		s.observed.Unbounded = !transfer.PodEnded(pod)
+		return transfer.InitBlocker(pod)
 	}
-	s.observed.SourceGone = pod == nil
-	s.observed.Unbounded = pod != nil && !transfer.PodEnded(pod)
-	return transfer.InitBlocker(pod), nil
+}
+
+func unavailable(node string) string {
+	if node == "" {
+		return "its node is unknown"
+	}
+	return "no ready node-agent on node " + node
 }
 
 // consumer returns what a restore to a claim waits for: the claim, its storage class, or the pod that will use it. A
@@ -296,7 +341,7 @@ func (t *TransferReconciler[T]) source(ctx context.Context, s *request[T]) error
 	if s.spec.Source.PodVolume == nil || !s.state.Phase.NeedsSource() || works {
 		return nil
 	}
-	if pod := t.localPod(s); pod != nil {
+	if pod := t.cachedPod(s); pod != nil {
 		s.sourceIs(pod)
 		return nil
 	}
@@ -306,7 +351,7 @@ func (t *TransferReconciler[T]) source(ctx context.Context, s *request[T]) error
 // confirmSource fetches the pod whose volume a second mover is about to overwrite. The first mover may have let the pod
 // start, which a late cache does not show.
 func (t *TransferReconciler[T]) confirmSource(ctx context.Context, s *request[T]) error {
-	if !s.reservations.slot || !s.spec.Restores || s.state.Restarts == 0 || s.spec.Source.PodVolume == nil || t.localPod(s) == nil {
+	if !s.reservations.slot || !s.spec.Restores || s.state.Restarts == 0 || s.spec.Source.PodVolume == nil || t.cachedPod(s) == nil {
 		return nil
 	}
 	return t.liveSource(ctx, s)
@@ -369,8 +414,8 @@ func joinNonEmpty(all ...string) string {
 	return strings.Join(reported, "; ")
 }
 
-// localPod returns the pod whose volume is moved, if it runs on this node.
-func (t *TransferReconciler[T]) localPod(s *request[T]) *corev1.Pod {
+// cachedPod returns the pod whose volume is moved, if this agent watches it.
+func (t *TransferReconciler[T]) cachedPod(s *request[T]) *corev1.Pod {
 	reference := s.spec.Source.PodVolume.Pod
 	if pod := t.Pods.Pod(reference.Namespace + "/" + reference.Name); isSource(pod, reference) {
 		return pod

@@ -42,14 +42,11 @@ type single[T transfer.Object] struct {
 	kube     *fake.Clientset
 	clock    *testingclock.FakeClock
 	events   *record.FakeRecorder
-	pods     map[string]*corev1.Pod // cached, by key: movers and pods of this node
+	pods     map[string]*corev1.Pod // cached, by key: movers, pods of this node and those that wait for a restore
 	live     map[string]*corev1.Pod // on the API server
 	failing  error                  // the error of each GET of a pod; nil for none
 	target   watchedClaim
 	restored watchedClaim                             // into which the mover restored
-	watched  types.NamespacedName                     // the target pod
-	oldPods  bool                                     // its watch began with a list older than the pod
-	opened   bool                                     // that watch, since the last step
 	claims   map[string]*corev1.PersistentVolumeClaim // created for movers, by key
 	classes  map[string]*storagev1.StorageClass
 	reports  []*corev1.Event // about the resource
@@ -73,7 +70,7 @@ func newSingle[T transfer.Object](kind transfer.Kind[T], object T) *single[T] {
 		Dependencies: Dependencies{
 			Agent:  transfer.Agent{Node: testNode, Fleet: coordinatorFleet{}},
 			Limits: transfer.DefaultLimits(), ResourceTimeout: time.Minute,
-			Pods: s, Claims: s, Targets: &s.target, TargetPods: singlePod[T]{s}, Restored: &s.restored, LivePod: s.livePod, LiveEvents: s.liveEvents,
+			Pods: s, Claims: s, Targets: &s.target, Restored: &s.restored, LivePod: s.livePod, LiveEvents: s.liveEvents,
 			StorageClass: func(name string) *storagev1.StorageClass { return s.classes[name] },
 			Exposer: &exposer.Exposer{
 				Client: s.kube, Templates: map[corev1.OSName]objects.Template{corev1.Linux: {}},
@@ -137,23 +134,6 @@ func (w *watchedClaim) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, kn
 	return w.claim, w.known
 }
 
-// singlePod returns the target pod of a single resource, as a watch shows it.
-type singlePod[T transfer.Object] struct{ of *single[T] }
-
-func (s singlePod[T]) Watch(_ types.UID, pod types.NamespacedName, _ func()) {
-	s.of.opened = s.of.watched != pod
-	s.of.watched = pod
-}
-
-func (s singlePod[T]) Forget(types.UID) { s.of.watched = types.NamespacedName{} }
-
-func (s singlePod[T]) Pod(types.UID) (pod *corev1.Pod, known bool) {
-	if s.of.oldPods {
-		return nil, true
-	}
-	return s.of.live[s.of.watched.String()], s.of.watched.Name != ""
-}
-
 // Patch applies a JSON merge patch as the API server does. It refuses one of another resourceVersion.
 func (s *single[T]) Patch(_ context.Context, name string, _ types.PatchType, patch []byte, _ metav1.PatchOptions, _ ...string) (T, error) {
 	var none T
@@ -181,15 +161,11 @@ func (s *single[T]) Patch(_ context.Context, name string, _ types.PatchType, pat
 	return s.Kind.Copy(written), nil
 }
 
-// step reconciles once, and again if that opened a watch. It returns the delay until the next step.
+// step reconciles once. It returns the delay until the next step.
 func (s *single[T]) step(t *testing.T) time.Duration {
 	t.Helper()
 	after, err := s.Reconcile(t.Context(), testKey)
 	require.NoError(t, err)
-	if s.opened {
-		s.opened = false
-		return s.step(t)
-	}
 	return after
 }
 

@@ -27,10 +27,6 @@ type AgentTracker struct {
 	watched Nodes
 	changed func(node string)
 
-	// Returned is called, with no lock held, when the pod of an agent has become Ready; nil calls nothing. It is set
-	// before the first pod is.
-	Returned func(node string)
-
 	lock    sync.Mutex
 	started time.Time // zero before Start and after Stop
 	nodes   map[string]*agentState
@@ -100,11 +96,11 @@ func (a *AgentTracker) RunsVelero(node string) bool {
 	return a.requested(node).answer.veleros
 }
 
-// Ready reports whether an agent of Lateen is Ready on the node. Returned is called when that begins.
+// Ready reports whether an agent of Lateen is Ready on the node.
 func (a *AgentTracker) Ready(node string) bool {
 	a.lock.Lock()
 	defer a.lock.Unlock()
-	return !a.started.IsZero() && a.requested(node).hasLateens()
+	return a.requested(node).answer.ready
 }
 
 // Lost reports whether the node is Unavailable and its Node has not been Ready, or has not existed, for the grace.
@@ -132,18 +128,14 @@ func (a *AgentTracker) Update(pod *corev1.Pod) {
 	if pod.Spec.NodeName == "" {
 		return
 	}
-	key, returned := cache.MetaObjectToName(pod).String(), false
+	key := cache.MetaObjectToName(pod).String()
 	a.change(pod.Spec.NodeName, func(node *agentState) {
 		before, now := node.pods[key], podStateOf(pod)
 		node.pods[key] = now
 		if now.wasReady(before) {
 			node.unavailable.reset()
 		}
-		returned = now.ready && (!before.ready || before.uid != now.uid) && !a.started.IsZero()
 	})
-	if returned && a.Returned != nil {
-		a.Returned(pod.Spec.NodeName)
-	}
 }
 
 // Delete records that an agent's pod was deleted from the cache.
@@ -200,6 +192,7 @@ func (a *AgentTracker) evaluate(name string) {
 	a.measure(name, &node.unavailable, !ready)
 	a.measure(name, &node.down, a.isDown(name, node))
 	node.answer = answer{
+		ready:       node.hasLateens(),
 		unavailable: node.unavailable.past,
 		veleros:     node.hasVeleros(ready, node.unavailable.past),
 		lost:        node.unavailable.past && node.down.past,
@@ -251,7 +244,7 @@ type agentState struct {
 }
 
 // answer holds the results for one node.
-type answer struct{ unavailable, veleros, lost bool }
+type answer struct{ ready, unavailable, veleros, lost bool }
 
 // podState is the last observed state of a pod.
 type podState struct {

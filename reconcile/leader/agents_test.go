@@ -19,18 +19,28 @@ type trackerFixture struct {
 	*testing.T
 	*AgentTracker
 	lock    sync.Mutex
+	answers map[string]answer // the last ones, without ready
 	changes []string
+	flips   []string // changes of ready alone
 	nodes   map[string]*watchedNode
 }
 
 func newTrackerFixture(t *testing.T) *trackerFixture {
 	t.Helper()
-	f := &trackerFixture{T: t, nodes: map[string]*watchedNode{}}
+	f := &trackerFixture{T: t, answers: map[string]answer{}, nodes: map[string]*watchedNode{}}
 	f.AgentTracker = NewAgentTracker(time.Minute, clock.RealClock{}, f, func(node string) {
-		absent := f.Unavailable(node) // the callback may call the tracker
+		f.AgentTracker.lock.Lock() // the callback may call the tracker
+		now := f.requested(node).answer
+		f.AgentTracker.lock.Unlock()
 		f.lock.Lock()
 		defer f.lock.Unlock()
-		f.changes = append(f.changes, fmt.Sprint(node, " ", absent))
+		ready := now.ready
+		if now.ready = false; now == f.answers[node] {
+			f.flips = append(f.flips, fmt.Sprint(node, " ", ready))
+			return
+		}
+		f.answers[node] = now
+		f.changes = append(f.changes, fmt.Sprint(node, " ", now.unavailable))
 	})
 	return f
 }
@@ -79,18 +89,15 @@ const (
 func TestAnAgentThatIsReadyAgainIsReportedThoughItWasNeverUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTrackerFixture(t)
-		var returned []string
-		f.Returned = func(node string) { returned = append(returned, node) }
 		f.Update(agentPod("a", "n1", isReady, 0))
 		f.Start()
 		f.Update(agentPod("a", "n1", isReady, 0))
-		require.Empty(t, returned, "it has been there")
+		require.Empty(t, f.flips, "it has been there")
 		f.Update(agentPod("a", "n1", notReady, 1))
 		f.Update(agentPod("a", "n1", isReady, 2))
-		require.Equal(t, []string{"n1"}, returned, "its container was started again")
 		f.Update(agentPod("b", "n1", isReady, 3))
-		require.Equal(t, []string{"n1", "n1"}, returned, "it has another pod")
-		require.Empty(t, f.takeChanges(), "no answer has changed")
+		require.Equal(t, []string{"n1 false", "n1 true"}, f.flips, "its container was started again, and a second pod changes nothing")
+		require.Empty(t, f.takeChanges())
 		f.Stop()
 	})
 }

@@ -16,9 +16,6 @@ const annotationSelectedNode = "volume.kubernetes.io/selected-node"
 
 // InitBlocker returns what blocks a restore to a volume of the pod; empty if the restore can begin.
 func InitBlocker(pod *corev1.Pod) string {
-	if pod == nil {
-		return "its pod does not run on this node"
-	}
 	for _, status := range pod.Status.InitContainerStatuses {
 		if status.Name == restoreWait && status.State.Running != nil {
 			return ""

@@ -332,7 +332,6 @@ func TestARestoreWaitsForTheInitContainer(t *testing.T) {
 		pod    *corev1.Pod
 		awaits string
 	}{
-		"no pod":                                   {nil, "its pod does not run on this node"},
 		"a pod that was just bound":                {with(), waits},
 		"another one runs before it":               {with(corev1.ContainerStatus{Name: "setup", State: running}, corev1.ContainerStatus{Name: "restore-wait"}), waits},
 		"it runs":                                  {with(corev1.ContainerStatus{Name: "restore-wait", State: running}), ""},

@@ -66,8 +66,7 @@ func reconcileNew(s State, observed Observed, lim Limits) Step {
 	}
 	s.Phase, s.AcceptedAt, s.Acceptor, s.Exposer, s.Finalizer = Accepted, observed.Now, observed.ThisNode, observed.ThisNode, true
 	if s.NodeBound {
-		s.Node = cmp.Or(s.Node, observed.ThisNode)
-		s.Exposer = s.Node
+		s.Node, s.Exposer = observed.Home, observed.Home
 	}
 	return write(s, ReasonAccepted)
 }

@@ -144,6 +144,7 @@ func (s space) at(number int, m *situation) {
 	*m = situation{Limits: DefaultLimits()}
 	m.State.Phase, m.State.CreatedAt = s.phase, now().Add(-24*time.Hour)
 	m.Observed.Now, m.Observed.ThisNode, m.Observed.ResultError, m.Observed.WaitingFor = now(), here, "invalid JSON", "a claim that does not exist"
+	m.Observed.Home = "home"
 	for _, d := range s.dimensions {
 		d[number%len(d)](m)
 		number /= len(d)

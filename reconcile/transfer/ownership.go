@@ -22,9 +22,10 @@ type Fleet interface {
 // for the grace period, whether it is Lateen's or Velero's. Velero's agents follow the same rule by their own code.
 //
 //	transfer    phase              condition                                 acting agent
-//	pod volume  New, on a known    its node's agent is Ready and Lateen's    the coordinator, which accepts it
-//	            node               it is Velero's                            that agent
-//	                               no agent is Ready                         the coordinator, which accepts nothing
+//	pod volume  New                its node's agent is Ready and Lateen's    the coordinator, which accepts it
+//	                               it is Velero's                            that agent
+//	                               no agent is Ready there, or its node is   the coordinator, which accepts nothing
+//	                               not known
 //	            any other          its node's agent is Ready                 that agent
 //	                               that agent is unavailable, or its node    the coordinator: it finishes and follows,
 //	                               is not known                              and creates no mover
@@ -49,8 +50,8 @@ func (a Agent) OwnershipOf(s State, home, mover string) Ownership {
 	role := Ownership{MayMarkPrepared: s.Phase.NeedsMover() && a.serves(mover)}
 	switch {
 	case s.CoordinatorAccepts():
-		role.OwnsMover = a.IsCoordinator() && (s.Node == a.Node || !a.RunsVelero(s.Node))
-		role.Exposes = role.OwnsMover && (s.Node == a.Node || a.Ready(s.Node))
+		role.OwnsMover = a.IsCoordinator() && (home == "" || home == a.Node || !a.RunsVelero(home))
+		role.Exposes = role.OwnsMover && home != "" && (home == a.Node || a.Ready(home))
 	case home != "" && home == a.Node && !s.CoordinatorCleansUp():
 		role.Exposes, role.OwnsMover = s.NodeBound, true
 	case !a.IsCoordinator():

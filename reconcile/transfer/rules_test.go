@@ -233,12 +233,12 @@ func beginningRules() []rule {
 			return implies(m.isNew(), m.writes(Accepted) == may)
 		},
 	}, {
-		"accepting is one write: phase, time, agent and finalizer; a node-bound transfer also gets its node",
+		"accepting is one write: phase, time, agent and finalizer; a node-bound transfer also gets its node, whose agent exposes it",
 		func(m *situation) bool {
 			return implies(m.isNew() && m.writes(Accepted), m.changes(func(s *State) {
 				s.Phase, s.AcceptedAt, s.Acceptor, s.Exposer, s.Finalizer = Accepted, m.Observed.Now, here, here, true
 				if s.NodeBound {
-					s.Node = here
+					s.Node, s.Exposer = "home", "home"
 				}
 			}))
 		},

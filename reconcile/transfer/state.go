@@ -122,9 +122,8 @@ func (s State) HasLeftovers() bool { return s.Finalizer || s.Exposer != "" }
 // coordinator watches snapshots.
 func (s State) CoordinatorCleansUp() bool { return !s.NodeBound && s.Phase.Terminal() }
 
-// CoordinatorAccepts reports whether the transfer is bound to a node whose agent takes part only once the coordinator has
-// accepted it.
-func (s State) CoordinatorAccepts() bool { return s.Phase.IsNew() && s.Home() != "" }
+// CoordinatorAccepts reports whether the agent of the transfer's node takes part only once the coordinator has accepted it.
+func (s State) CoordinatorAccepts() bool { return s.Phase.IsNew() && s.NodeBound }
 
 // Home returns the node to which the transfer is bound; empty if it is bound to none, or if the node is not known yet.
 func (s State) Home() string {
@@ -148,6 +147,7 @@ type Observed struct {
 	Now          time.Time
 	CanceledAt   time.Time     // when a cancel was first observed; zero if none was
 	ThisNode     string        // the node of this agent
+	Home         string        // the node of the transfer, as far as this agent knows
 	Eligible     bool          // all preconditions of accepting are met
 	WaitingFor   string        // empty if Eligible, else the missing precondition
 	Unbounded    bool          // the wait has no deadline: its pod exists and has not started yet
@@ -201,7 +201,7 @@ type Limits struct {
 	RebindGrace      time.Duration // minimum time for each agent, from its first try to rebind
 	CleanUpWarning   time.Duration // from the terminal phase to the Event that names what blocks cleanup
 	FirstProgress    time.Duration // from the start to the first progress write; faster movers need no such write
-	FollowTarget     time.Duration // from New without a node to the coordinator's watch of a restore's target pod
+	FetchTarget      time.Duration // until the coordinator fetches a restore's pod that its watch does not show, and until the next time
 	StallTimeout     time.Duration // without new reports, until the mover is replaced or given up; zero is no limit
 	Retries          int           // movers that may be lost before the transfer fails
 }
@@ -218,7 +218,7 @@ func DefaultLimits() Limits {
 		RebindGrace:      5 * time.Minute,
 		CleanUpWarning:   time.Minute,
 		FirstProgress:    3 * time.Second,
-		FollowTarget:     time.Minute,
+		FetchTarget:      time.Minute,
 		StallTimeout:     2 * time.Hour,
 		Retries:          3,
 	}

@@ -227,7 +227,7 @@ func TestStatusShowsWhatItMaySeeOnKubernetes(t *testing.T) {
 	refused := s.transfer(func(backup *velerov1.PodVolumeBackup) { backup.Spec.UploaderType = "restic" })
 	watched.until(func(report view.Report) bool { return report.Ended["Failed"] == 1 })
 	large := s.transfer()
-	watched.until(waits(restore, view.WaitAgent, "its agent has not written phase Accepted yet"))
+	watched.until(waits(restore, view.WaitAgent, "the coordinator on "+s.node.Name()+" has not written phase Accepted yet"))
 	report := watched.until(waits(large, view.WaitScheduler, "pod unschedulable: 0/"))
 	var unreadable []string
 	for _, one := range report.Unreadable {

@@ -73,13 +73,12 @@ func (a *assembly) run(ctx context.Context) error {
 		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
-	a.targets, a.targetPods, a.restored = informers.NewTargets(ctx, a.clients.kube), informers.NewTargetPods(ctx, a.clients.kube), informers.NewTargets(ctx, a.clients.kube)
+	a.targets, a.restored = informers.NewTargets(ctx, a.clients.kube), informers.NewTargets(ctx, a.clients.kube)
 	var started sync.WaitGroup
 	defer func() {
 		stop()
 		started.Wait()
 		a.targets.Wait()
-		a.targetPods.Wait()
 		a.restored.Wait()
 	}()
 	var kinds kindSet
@@ -160,13 +159,7 @@ func (a *assembly) addHandlers(kinds kindSet) ([]cache.DoneChecker, error) {
 		}
 		handled = append(handled, done...)
 	}
-	// a restore waits for the init container of its pod
-	targets, err := a.caches.LocalPods.AddHandler(func(pod *corev1.Pod) {
-		for _, restore := range a.caches.PodVolumeRestores.ByIndex(informers.ByPod, informers.Key(pod)) {
-			kinds.restores.enqueue(informers.Key(restore))
-		}
-	})
-	return append(handled, targets), err
+	return handled, nil
 }
 
 // enqueueUploads enqueues the DataUploads that read a VolumeSnapshot, and the DataUpload of its own name.
@@ -188,7 +181,6 @@ func (a *assembly) shared() reconcile.Dependencies {
 		Pods:            a.caches,
 		Claims:          a.caches,
 		Targets:         a.targets,
-		TargetPods:      a.targetPods,
 		Restored:        a.restored,
 		StorageClass:    a.caches.StorageClass,
 		LivePod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {

@@ -80,7 +80,6 @@ type assembly struct {
 	leadership *leadership
 	snapshots  *informers.Snapshots // watched only while this agent coordinates
 	targets    *informers.Targets
-	targetPods *informers.TargetPods
 	restored   *informers.Targets
 	exposing   *exposer.Exposer
 	class      *moverClass
@@ -141,7 +140,6 @@ type kind interface {
 	enqueue(key string)
 	enqueueUnsettled()
 	enqueueNode(node string)
-	agentReturned(node string)
 	addHandlers(caches *informers.Caches) ([]cache.DoneChecker, error)
 	addTermHandlers(caches *informers.Caches, term *informers.CoordinatorCaches) ([]cache.DoneChecker, error)
 	resume() (first []string)
@@ -191,9 +189,8 @@ func newKindController[T transfer.Object](
 
 // kindSet holds the queues of all kinds.
 type kindSet struct {
-	all []kind
-	// the kinds that events of objects without an owner also enqueue: pods of restores, snapshots of uploads
-	restores, uploads kind
+	all     []kind
+	uploads kind // events of snapshots, which have no owner, enqueue it too
 }
 
 // kinds returns all kinds, in the order of the table.
@@ -204,7 +201,7 @@ func (a *assembly) kinds(shared reconcile.Dependencies) kindSet {
 	restores := newKindController(a, transfer.PodVolumeRestore(), shared, a.caches.PodVolumeRestores, reconcile.Patcher[*velerov1.PodVolumeRestore](velero.PodVolumeRestores(namespace)))
 	uploads := newKindController(a, transfer.DataUpload(), shared, a.caches.DataUploads, reconcile.Patcher[*velerov2alpha1.DataUpload](velero.DataUploads(namespace)))
 	downloads := newKindController(a, transfer.DataDownload(), shared, a.caches.DataDownloads, reconcile.Patcher[*velerov2alpha1.DataDownload](velero.DataDownloads(namespace)))
-	return kindSet{all: []kind{backups, restores, uploads, downloads}, restores: restores, uploads: uploads}
+	return kindSet{all: []kind{backups, restores, uploads, downloads}, uploads: uploads}
 }
 
 func (k *kindController[T]) name() string { return k.transfers.Kind.Name }
@@ -230,17 +227,6 @@ func (k *kindController[T]) enqueueNode(node string) {
 	}
 }
 
-// agentReturned enqueues the resources that wait for an agent on that node, which is Ready now, and those that a coordinator
-// left to it.
-func (k *kindController[T]) agentReturned(node string) {
-	for _, object := range k.resources.ByIndex(informers.ByNode, node) {
-		k.enqueue(informers.Key(object))
-	}
-	for _, object := range k.resources.ByIndex(informers.ByNode, "") {
-		k.transfers.AgentReturned(informers.Key(object), node)
-	}
-}
-
 // addHandlers registers the event handlers of an agent's caches: for the resources, and for the objects created for
 // them.
 func (k *kindController[T]) addHandlers(caches *informers.Caches) ([]cache.DoneChecker, error) {
@@ -251,8 +237,12 @@ func (k *kindController[T]) addHandlers(caches *informers.Caches) ([]cache.DoneC
 		k.enqueue(informers.Key(object))
 		k.enqueueSiblings(object)
 	})
-	here, err2 := caches.LocalPods.AddHandler(caches.DropCreated(informers.EnqueueOwner[*corev1.Pod](name, k.enqueue)))
-	movers, err3 := caches.Movers.AddHandler(caches.DropCreated(informers.EnqueueOwner[*corev1.Pod](name, k.enqueue)))
+	ofMover := informers.EnqueueOwner[*corev1.Pod](name, k.enqueue)
+	here, err2 := caches.LocalPods.AddHandler(caches.DropCreated(func(pod *corev1.Pod) {
+		ofMover(pod)
+		k.enqueueTargeting(pod)
+	}))
+	movers, err3 := caches.Movers.AddHandler(caches.DropCreated(ofMover))
 	claims, err4 := caches.Claims.AddHandler(informers.EnqueueOwner[*corev1.PersistentVolumeClaim](name, k.enqueue))
 	return []cache.DoneChecker{own, here, movers, claims}, errors.Join(err0, err1, err2, err3, err4)
 }
@@ -283,7 +273,8 @@ func (k *kindController[T]) addTermHandlers(caches *informers.Caches, term *info
 	name := k.transfers.Kind.GVK.Kind
 	movers, err1 := term.Movers.AddHandler(caches.DropCreated(informers.EnqueueOwner[*corev1.Pod](name, k.enqueue)))
 	claims, err2 := term.Claims.AddHandler(informers.EnqueueOwner[*corev1.PersistentVolumeClaim](name, k.enqueue))
-	return []cache.DoneChecker{movers, claims}, errors.Join(err1, err2)
+	targets, err3 := term.Targets.AddHandler(k.enqueueTargeting)
+	return []cache.DoneChecker{movers, claims, targets}, errors.Join(err1, err2, err3)
 }
 
 // note passes a resource to admission. A handler also receives deleted objects, so note checks the cache.
@@ -333,6 +324,13 @@ func (k *kindController[T]) siblings(object T) (found []T) {
 		}
 	}
 	return found
+}
+
+// enqueueTargeting enqueues the restores to the volumes of a pod.
+func (k *kindController[T]) enqueueTargeting(pod *corev1.Pod) {
+	for _, restore := range k.resources.ByIndex(informers.ByPod, informers.Key(pod)) {
+		k.enqueue(informers.Key(restore))
+	}
 }
 
 // enqueueSiblings enqueues the restores that may wait for this one after it changed or was deleted.

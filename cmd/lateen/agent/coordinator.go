@@ -171,17 +171,13 @@ func (a *assembly) writeProgress(ctx context.Context, kinds []kind) {
 
 // agentTracker enqueues what depends on the agent of a node when its state changes.
 func (a *assembly) agentTracker(nodes leader.Nodes, kinds []kind) *leader.AgentTracker {
-	agents := leader.NewAgentTracker(cmp.Or(a.AgentTimeout, agentTimeout), a.Clock, nodes, func(node string) {
+	var agents *leader.AgentTracker
+	agents = leader.NewAgentTracker(cmp.Or(a.AgentTimeout, agentTimeout), a.Clock, nodes, func(node string) {
+		a.preparing.SetNodes(agents.Nodes())
 		for _, k := range kinds {
 			k.enqueueNode(node)
 		}
 	})
-	agents.Returned = func(node string) {
-		a.preparing.SetNodes(agents.Nodes())
-		for _, k := range kinds {
-			k.agentReturned(node)
-		}
-	}
 	return agents
 }
 

@@ -117,7 +117,7 @@ func TestEveryKindHasAQueue(t *testing.T) {
 		table = append(table, kind.Name)
 	}
 	require.Equal(t, table, queues)
-	require.Equal(t, []string{api.PodVolumeRestore().Name, api.DataUpload().Name}, []string{kinds.restores.name(), kinds.uploads.name()})
+	require.Equal(t, api.DataUpload().Name, kinds.uploads.name())
 }
 
 func TestSeriesOfEveryKindStartAtZero(t *testing.T) {

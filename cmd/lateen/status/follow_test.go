@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
+	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
@@ -172,7 +174,11 @@ func TestDependenciesAreReadUnlessTheyDoNotAnswer(t *testing.T) {
 					return false, nil, nil
 				})
 				defer close(answer)
-				sources := append(podsOf(fake.NewClientset()), restores())
+				held := fake.NewClientset(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: deploy.CoordinatorLease}, Spec: coordinationv1.LeaseSpec{
+					HolderIdentity: new("node-1_"), RenewTime: &metav1.MicroTime{Time: time.Now()}, LeaseDurationSeconds: new(int32(15)),
+				}})
+				sources := append(podsOf(fake.NewClientset()), restores(),
+					from(view.ResourceLeases, "velero", &coordinationv1.Lease{}, held.CoordinationV1().Leases("velero"), metav1.ListOptions{}))
 				how := watchOptions{Namespace: "velero", Sources: sources, Clock: clock.RealClock{}, SyncTimeout: time.Minute}
 				snapshot, err := (&clients{kube: client}).Read(t.Context(), how, diagnose.Reference{})
 				require.NoError(t, err)

@@ -83,7 +83,6 @@ func (t *TransferReconciler[T]) notWritten(s *request[T], starts bool) {
 	if starts {
 		t.NodeSlots.Release(s.object.GetUID())
 	}
-	t.Admission.Release(s.object.GetUID())
 	t.Preparing.Release(s.object.GetUID())
 }
 
@@ -239,8 +238,8 @@ func (t *TransferReconciler[T]) Resume(owned []T) {
 	}
 }
 
-// TrackCapacity passes a resource of any node to admission, and counts those that have a place. It also counts the slots in use on
-// other nodes. A coordinator that stands in for the agent of such a node needs that count from its start.
+// TrackCapacity counts a resource of any node if it has a place, or a slot on another node. A coordinator needs both counts
+// from its start.
 func (t *TransferReconciler[T]) TrackCapacity(object T) {
 	state := t.Kind.Get(object)
 	switch uid := object.GetUID(); {
@@ -251,23 +250,16 @@ func (t *TransferReconciler[T]) TrackCapacity(object T) {
 		t.NodeSlots.Release(uid)
 	}
 	t.trackPlace(object, state)
-	entry := capacity.Entry{
-		UID: object.GetUID(), Key: t.Kind.Name + "/" + cache.MetaObjectToName(object).String(), Version: object.GetResourceVersion(),
-		Created: state.CreatedAt, Restore: t.Kind.Restores, Node: state.Home(), Phase: capacity.Uncounted,
-	}
-	switch {
-	case state.Foreign:
-	case state.Phase.IsPreparing():
-		entry.Phase = capacity.Admitted
-	case state.Phase.IsNew() && !state.Cancel && !state.Deleting && state.UnsupportedReason == "":
-		entry.Phase = capacity.Waiting
-	}
-	t.Admission.Observe(entry)
 }
 
-// trackPlace counts a transfer that Lateen accepted among those that have a place. A new one keeps its place: it is about to
-// be accepted, or it is queued for that. An accepted one gives its place to the next after a while, as something of its own
-// may keep its mover from running; trackPlace returns how long that is from now, or 0.
+// place returns what matters of a transfer for its place.
+func (t *TransferReconciler[T]) place(object T, state transfer.State, home string) capacity.Transfer {
+	return capacity.Transfer{UID: object.GetUID(), Created: state.CreatedAt, Restore: t.Kind.Restores, Veleros: state.Exposer == "", Home: home}
+}
+
+// trackPlace counts an accepted transfer among those that have a place. A new one keeps its place: it is about to be
+// accepted, or it is queued for that. Unless prepareQueueLength is set, an accepted one gives its place to the next after a
+// while, as something of its own may keep its mover from running; trackPlace returns how long that is from now, or 0.
 func (t *TransferReconciler[T]) trackPlace(object T, state transfer.State) (left time.Duration) {
 	if state.Phase.IsNew() {
 		return 0
@@ -277,7 +269,7 @@ func (t *TransferReconciler[T]) trackPlace(object T, state transfer.State) (left
 	}
 	stage := capacity.Ended
 	switch {
-	case state.Foreign || state.Exposer == "":
+	case state.Foreign:
 	case left > 0:
 		stage = capacity.Starting
 	case state.Phase.NeedsMover():
@@ -288,14 +280,13 @@ func (t *TransferReconciler[T]) trackPlace(object T, state transfer.State) (left
 		stage = capacity.Working
 	}
 	enqueue := func() { t.Enqueue(cache.MetaObjectToName(object).String()) }
-	t.Preparing.Track(object.GetUID(), stage, state.Home(), state.Node, state.CreatedAt, enqueue)
+	t.Preparing.Track(t.place(object, state, state.Home()), stage, state.Node, enqueue)
 	return left
 }
 
 // ReleaseCapacity releases what a deleted resource holds.
 func (t *TransferReconciler[T]) ReleaseCapacity(uid types.UID) {
 	t.NodeSlots.Release(uid)
-	t.Admission.Forget(uid)
 	t.Preparing.Release(uid)
 }
 
@@ -329,14 +320,14 @@ func (t *TransferReconciler[T]) reserve(s *request[T]) {
 	} else {
 		t.Restored.Forget(uid)
 	}
-	s.observed.Admitted = s.observed.Eligible && t.Admission.TryAdmit(uid, enqueue)
 	switch {
 	case !s.state.Phase.IsNew():
 		if left := t.trackPlace(s.object, s.state); s.observed.Exposes {
 			s.requeueWithin = left
 		}
-	case s.observed.Admitted && s.observed.Exposes:
-		s.observed.Admitted = t.Preparing.TryAcquire(uid, s.observed.Home, s.state.CreatedAt, enqueue)
+	case s.observed.Eligible && s.observed.Exposes:
+		s.observed.Admitted = t.Preparing.TryAcquire(t.place(s.object, s.state, s.observed.Home), enqueue)
+	case s.reservations.undecided: // a restore that is next in the queue, whose watch was closed there, keeps its turn
 	default:
 		t.Preparing.Release(uid)
 	}

@@ -136,10 +136,8 @@ func TestObservingReservesNothing(t *testing.T) {
 		s.reserve(request)
 		require.False(t, request.observed.HasSlot)
 	})
-	t.Run("admission", func(t *testing.T) {
+	t.Run("a place", func(t *testing.T) {
 		s := newDownload("")
-		s.Admission = capacity.NewAdmission(1, 1, s.Limits.PrepareTimeout, s.clock)
-		s.TrackCapacity(s.object)
 		request := s.observed(t)
 		require.True(t, request.observed.Eligible)
 		require.False(t, request.observed.Admitted)
@@ -193,7 +191,7 @@ func newPaced() *single[*velerov1.PodVolumeBackup] {
 	s := newBackup()
 	s.live["app/db"], s.pods["app/db"] = sourcePod(), sourcePod()
 	s.Preparing = capacity.FixedPreparation(1)
-	s.Preparing.Track("another", capacity.Starting, testNode, "", time.Time{}, nil)
+	s.Preparing.Track(capacity.Transfer{UID: "another", Home: testNode}, capacity.Starting, "", nil)
 	return s
 }
 
@@ -201,7 +199,7 @@ func newPaced() *single[*velerov1.PodVolumeBackup] {
 func free(p *capacity.Preparation) bool {
 	const probe = types.UID("probe")
 	defer p.Release(probe)
-	return p.TryAcquire(probe, testNode, metav1.Now().Time, func() {})
+	return p.TryAcquire(capacity.Transfer{UID: probe, Home: testNode, Created: metav1.Now().Time}, func() {})
 }
 
 func TestABackupIsAcceptedWhenAPlaceIsFree(t *testing.T) {
@@ -248,12 +246,12 @@ func TestTheCoordinatorAcceptsABackupForTheAgentOfItsNode(t *testing.T) {
 func TestATransferThatIsNotEligibleAnyMoreLeavesTheQueueForAPlace(t *testing.T) {
 	s := newPaced()
 	s.step(t)
-	younger := s.state().CreatedAt.Add(1)
+	younger := capacity.Transfer{UID: "younger", Home: testNode, Created: s.state().CreatedAt.Add(1)}
 	s.Preparing.Release("another")
-	require.False(t, s.Preparing.TryAcquire("younger", testNode, younger, func() {}), "the older one is next")
+	require.False(t, s.Preparing.TryAcquire(younger, func() {}), "the older one is next")
 	s.object.Spec.Cancel = true
 	s.reserve(s.observed(t))
-	require.True(t, s.Preparing.TryAcquire("younger", testNode, younger, func() {}))
+	require.True(t, s.Preparing.TryAcquire(younger, func() {}))
 }
 
 func TestARejectedAcceptanceGivesThePlaceBack(t *testing.T) {
@@ -294,8 +292,8 @@ func TestAMoverThatDoesNotRunGivesItsPlaceToTheNext(t *testing.T) {
 	s.Preparing.Release("another")
 	s.step(t)
 	require.Equal(t, transfer.Accepted, s.state().Phase)
-	next := 0
-	require.False(t, s.Preparing.TryAcquire("next", testNode, s.clock.Now(), func() { next++ }))
+	another, next := capacity.Transfer{UID: "next", Home: testNode, Created: s.clock.Now()}, 0
+	require.False(t, s.Preparing.TryAcquire(another, func() { next++ }))
 	s.step(t)
 	created, err := s.kube.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
 	require.NoError(t, err)
@@ -308,7 +306,7 @@ func TestAMoverThatDoesNotRunGivesItsPlaceToTheNext(t *testing.T) {
 	s.step(t)
 	require.Equal(t, 1, next)
 	s.TrackCapacity(s.object)
-	require.True(t, s.Preparing.TryAcquire("next", testNode, s.clock.Now(), func() {}), "an event of it changes nothing")
+	require.True(t, s.Preparing.TryAcquire(another, func() {}), "an event of it changes nothing")
 	require.Equal(t, transfer.Accepted, s.state().Phase, "it can still start")
 }
 

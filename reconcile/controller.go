@@ -185,7 +185,6 @@ type Dependencies struct {
 	LearnSlots func(ctx context.Context, node string) error // before a transfer of that node is accepted
 	Exposer    *exposer.Exposer
 	NodeSlots  *capacity.NodeSlots
-	Admission  *capacity.Admission
 	Preparing  *capacity.Preparation
 	Recorder   record.EventRecorder
 	Metrics    *metrics.Metrics
@@ -302,6 +301,7 @@ func (t *TransferReconciler[T]) moverSpec(object T) objects.MoverSpec {
 
 // reservations is what reserve acquires for a transfer, as one reconcile observes it.
 type reservations struct {
-	slot    bool // a slot, because its mover is ready to start
-	delayed bool // no slot yet: another restore to its pod must end first
+	slot      bool // a slot, because its mover is ready to start
+	undecided bool // its watch has not shown yet whether it is eligible
+	delayed   bool // no slot yet: another restore to its pod must end first
 }

@@ -310,6 +310,7 @@ func (t *TransferReconciler[T]) consumer(ctx context.Context, s *request[T]) (aw
 	}
 	switch {
 	case !known:
+		s.reservations.undecided = true
 		return fmt.Sprintf("claim %s has not been observed yet", target)
 	case claim == nil:
 		return fmt.Sprintf("claim %s does not exist", target)

@@ -139,39 +139,64 @@ func TestThePrepareTimeoutAppliesDespiteReadErrors(t *testing.T) {
 	require.Contains(t, s.state().Message, "no rights")
 }
 
-func TestAQueuedDownloadIsObservedAgainBeforeItsTimeout(t *testing.T) {
+// newQueued returns a download that is queued for the only place. Its claim is not watched there.
+func newQueued(t *testing.T) *single[*velerov2alpha1.DataDownload] {
+	t.Helper()
 	s := newDownload("")
-	s.Admission = capacity.NewAdmission(1, 1, time.Hour, s.clock)
-	s.Admission.Observe(capacity.Entry{UID: "first", Key: "datadownload/velero/first", Version: "1", Created: s.clock.Now().Add(-time.Hour), Restore: true, Phase: capacity.Admitted})
-	s.TrackCapacity(s.object)
+	s.Preparing = capacity.NewQueue(1, 1)
+	s.Preparing.Track(capacity.Transfer{UID: "first"}, capacity.Starting, "", nil)
 	require.Zero(t, s.step(t))
-	require.Equal(t, transfer.New, s.state().Phase, "it queues")
+	require.Equal(t, transfer.New, s.state().Phase)
+	require.False(t, s.target.known)
 	s.clock.Step(2 * s.Limits.PrepareTimeout)
-	s.Admission.Forget("first")
-	require.False(t, s.target.known, "its claim is not followed while it queues")
-	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
-	require.Equal(t, transfer.New, s.state().Phase, "its claim was not listed yet: %s", s.state().Message)
-	s.target.known = true
-	s.step(t)
-	require.Equal(t, transfer.Accepted, s.state().Phase)
+	return s
 }
 
-func TestOnlyATransferThatIsOrCanBeAcceptedHoldsAPlaceInTheQueue(t *testing.T) {
+func TestAQueuedDownloadKeepsItsTurnUntilItsClaimIsKnown(t *testing.T) {
+	s := newQueued(t)
+	younger := capacity.Transfer{UID: "younger", Restore: true, Created: s.clock.Now()}
+	require.False(t, s.Preparing.TryAcquire(younger, func() { s.Enqueue("younger") }))
+	var enqueued []string
+	s.Enqueue = func(key string) { enqueued = append(enqueued, key) }
+	s.Preparing.Release("first")
+	require.Equal(t, []string{testKey}, enqueued)
+	require.Equal(t, s.Limits.PrepareTimeout, s.step(t), "the time in the queue does not count")
+	require.Equal(t, transfer.New, s.state().Phase, s.state().Message)
+	require.False(t, s.Preparing.TryAcquire(younger, func() { s.Enqueue("younger") }))
+	t.Run("it is eligible", func(t *testing.T) {
+		s.target.known = true
+		s.step(t)
+		require.Equal(t, transfer.Accepted, s.state().Phase)
+		require.Len(t, enqueued, 1)
+	})
+}
+
+func TestAQueuedDownloadThatIsNotEligibleAnyMoreGivesItsTurnToTheNext(t *testing.T) {
+	s := newQueued(t)
+	enqueued := 0
+	require.False(t, s.Preparing.TryAcquire(capacity.Transfer{UID: "younger", Created: s.clock.Now()}, func() { enqueued++ }))
+	s.Preparing.Release("first")
+	s.step(t)
+	require.Zero(t, enqueued)
+	s.target.known, s.target.claim = true, nil
+	s.step(t)
+	require.Equal(t, 1, enqueued)
+}
+
+func TestOnlyATransferThatIsOrCanBeAcceptedHoldsAPlace(t *testing.T) {
 	for name, change := range map[string]func(*velerov2alpha1.DataDownload){
-		"new":      func(*velerov2alpha1.DataDownload) {},
-		"accepted": func(d *velerov2alpha1.DataDownload) { d.Status.Phase = velerov2alpha1.DataDownloadPhaseAccepted },
-		"prepared": func(d *velerov2alpha1.DataDownload) { d.Status.Phase = velerov2alpha1.DataDownloadPhasePrepared },
-		"canceled": func(d *velerov2alpha1.DataDownload) { d.Spec.Cancel = true },
-		"terminal": func(d *velerov2alpha1.DataDownload) { d.Status.Phase = velerov2alpha1.DataDownloadPhaseCompleted },
-		"deleting": func(d *velerov2alpha1.DataDownload) { d.DeletionTimestamp = new(metav1.Now()) },
+		"accepted":  func(d *velerov2alpha1.DataDownload) { d.Status.Phase = velerov2alpha1.DataDownloadPhaseAccepted },
+		"prepared":  func(d *velerov2alpha1.DataDownload) { d.Status.Phase = velerov2alpha1.DataDownloadPhasePrepared },
+		"new":       func(*velerov2alpha1.DataDownload) {},
+		"in motion": func(d *velerov2alpha1.DataDownload) { d.Status.Phase = velerov2alpha1.DataDownloadPhaseInProgress },
+		"terminal":  func(d *velerov2alpha1.DataDownload) { d.Status.Phase = velerov2alpha1.DataDownloadPhaseCompleted },
 	} {
 		s := newDownload("")
-		s.Admission = capacity.NewAdmission(1, 1, time.Hour, s.clock)
+		s.Preparing = capacity.NewQueue(1, 1)
 		change(s.object)
 		s.TrackCapacity(s.object)
-		s.Admission.Observe(capacity.Entry{UID: "next", Key: "datadownload/velero/next", Version: "1", Created: s.clock.Now().Add(time.Hour), Restore: true, Phase: capacity.Waiting})
-		holds := name == "new" || name == "accepted" || name == "prepared"
-		require.Equal(t, !holds, s.Admission.TryAdmit("next", func() {}), name)
+		holds := name == "accepted" || name == "prepared"
+		require.Equal(t, !holds, s.Preparing.TryAcquire(capacity.Transfer{UID: "next"}, func() {}), name)
 	}
 }
 

@@ -1,3 +1,5 @@
+// Package capacity limits concurrency: which transfers may be prepared in the cluster, and which may move data on a
+// node. It never reads or changes an object.
 package capacity
 
 import (
@@ -11,11 +13,14 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Preparation paces transfers before they are accepted, if prepareQueueLength is not set: only as many mover pods exist
-// as work, or work soon. A place is taken in memory before the transfer is accepted, and held until its mover ends.
+// Preparation limits the transfers that are accepted. A place is taken in memory before the transfer is accepted.
 //
-// Volumes of pods have places on their node. Snapshots and claims, whose node the scheduler chooses, have places in the fleet.
+// With prepareQueueLength, it is a queue. Without, it paces transfers: only as many mover pods exist as work, or work soon,
+// and a place is held until the mover ends. Volumes of pods have places on their node. Snapshots and claims, whose node the
+// scheduler chooses, have places in the fleet.
 type Preparation struct {
+	queue *queue // nil without prepareQueueLength
+
 	clock clock.PassiveClock
 	homes *NodeSlots // for volumes of pods, on their nodes
 	fleet *Slots     // for transfers without a node
@@ -31,7 +36,16 @@ type Preparation struct {
 	tracked   map[types.UID]tracked
 }
 
-// Stage is what a transfer that Lateen accepted does, as far as it matters for places.
+// Transfer is what matters of a transfer for its place.
+type Transfer struct {
+	UID     types.UID
+	Created time.Time
+	Restore bool
+	Veleros bool   // an agent of Velero accepted it: it counts in a queue, and is not paced
+	Home    string // the node of its volume; empty if the scheduler chooses the node
+}
+
+// Stage is what an accepted transfer does, as far as it matters for places.
 type Stage int
 
 // Stages, in their order. A mover that is lost and replaced goes back to Starting.
@@ -90,8 +104,12 @@ func FixedPreparation(places int) *Preparation {
 	}
 }
 
-// Unpaced returns a Preparation without limits.
-func Unpaced() *Preparation { return FixedPreparation(math.MaxInt) }
+// NewQueue queues transfers for as many places in the cluster, and on each node.
+func NewQueue(length, perNode int) *Preparation {
+	p := FixedPreparation(math.MaxInt)
+	p.queue = newQueue(length, perNode)
+	return p
+}
 
 // SetNodes sets the number of nodes that have an agent.
 func (p *Preparation) SetNodes(nodes int) {
@@ -104,6 +122,9 @@ func (p *Preparation) SetNodes(nodes int) {
 // SetSlots sets the largest number of slots of a node, and forgets the nodes that have fewer. Transfers that have a place keep
 // it.
 func (p *Preparation) SetSlots(most int) {
+	if p.queue != nil {
+		p.queue.setPerNode(most)
+	}
 	p.lock.Lock()
 	defer p.lock.Unlock()
 	p.most = most
@@ -141,40 +162,54 @@ func (p *Preparation) setLimits() {
 	})
 }
 
-// TryAcquire takes a place for a transfer, or queues it and calls enqueue when a place becomes free. home is the node of
-// its volume; empty if the scheduler chooses the node.
-func (p *Preparation) TryAcquire(uid types.UID, home string, created time.Time, enqueue func()) bool {
-	if home != "" {
-		return p.homes.TryAcquire(home, uid, created, enqueue)
+// TryAcquire takes a place for a transfer that could be accepted at once, or queues it and calls enqueue when a place
+// becomes free.
+func (p *Preparation) TryAcquire(t Transfer, enqueue func()) bool {
+	switch {
+	case p.queue != nil:
+		return p.queue.tryAcquire(t, enqueue)
+	case t.Home != "":
+		return p.homes.TryAcquire(t.Home, t.UID, t.Created, enqueue)
 	}
-	return p.fleet.TryAcquire(uid, created, enqueue)
+	return p.fleet.TryAcquire(t.UID, t.Created, enqueue)
 }
 
 // Track counts a transfer that has been accepted, even above the limit, while its stage needs a place. Transfers without a
 // node of their own that wait for a slot hold no more places than the share of one node: a busy node must not hold up all
-// others. enqueue is called when such a transfer is to be tracked again. home is as in TryAcquire, node is that of the mover.
-func (p *Preparation) Track(uid types.UID, stage Stage, home, node string, created time.Time, enqueue func()) {
-	p.learn(uid, stage, home)
-	switch {
-	case stage == Ended || stage == Late:
-		p.free(uid)
-		return
-	case home != "":
-		p.homes.ForceAcquire(home, uid)
-		return
-	case stage == Starting:
-		p.share.Release(uid)
-	case stage == Working:
-		p.share.ForceAcquire(node, uid)
-	case !p.share.TryAcquire(node, uid, created, enqueue):
-		p.fleet.Release(uid)
+// others. enqueue is called when such a transfer is to be tracked again. node is that of the mover.
+func (p *Preparation) Track(t Transfer, stage Stage, node string, enqueue func()) {
+	if p.queue != nil {
+		p.queue.track(t, stage)
 		return
 	}
-	p.fleet.ForceAcquire(uid)
+	if t.Veleros {
+		stage = Ended
+	}
+	p.learn(t.UID, stage, t.Home)
+	switch {
+	case stage == Ended || stage == Late:
+		p.free(t.UID)
+		return
+	case t.Home != "":
+		p.homes.ForceAcquire(t.Home, t.UID)
+		return
+	case stage == Starting:
+		p.share.Release(t.UID)
+	case stage == Working:
+		p.share.ForceAcquire(node, t.UID)
+	case !p.share.TryAcquire(node, t.UID, t.Created, enqueue):
+		p.fleet.Release(t.UID)
+		return
+	}
+	p.fleet.ForceAcquire(t.UID)
 }
 
 // Release frees the place of a transfer, or its queue position, and enqueues the next ones.
 func (p *Preparation) Release(uid types.UID) {
+	if p.queue != nil {
+		p.queue.release(uid)
+		return
+	}
 	p.lock.Lock()
 	delete(p.tracked, uid)
 	p.lock.Unlock()

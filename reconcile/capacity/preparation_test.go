@@ -27,7 +27,7 @@ func newPreparation(slots int) *recordedPreparation {
 const home = "busy"
 
 func (r *recordedPreparation) tryAcquire(home string, uid types.UID, age int) bool {
-	return r.TryAcquire(uid, home, created(age), r.enqueue(uid))
+	return r.TryAcquire(Transfer{UID: uid, Home: home, Created: created(age)}, r.enqueue(uid))
 }
 
 // given acquires places for many transfers, and returns for how many there is one.
@@ -41,7 +41,7 @@ func (r *recordedPreparation) given(home string) (count int) {
 }
 
 func (r *recordedPreparation) track(uid types.UID, stage Stage, home string) {
-	r.Track(uid, stage, home, "busy", created(0), r.enqueue(uid))
+	r.Track(Transfer{UID: uid, Home: home, Created: created(0)}, stage, "busy", r.enqueue(uid))
 }
 
 // run has a transfer start for one time and work for another.
@@ -210,7 +210,7 @@ func TestNoMoreMoversWaitThanTheNodesHavePlaces(t *testing.T) {
 		node := fmt.Sprint("n", i%2)
 		for stage := Starting; stage <= Working && (stage != Working || i < 8); stage++ {
 			if stage != Late {
-				p.Track(uid, stage, "", node, created(i), func() {})
+				p.Track(Transfer{UID: uid, Created: created(i)}, stage, node, func() {})
 			}
 		}
 	}
@@ -218,11 +218,10 @@ func TestNoMoreMoversWaitThanTheNodesHavePlaces(t *testing.T) {
 }
 
 func TestPrepareQueueLengthReplacesThePace(t *testing.T) {
-	p := &recordedPreparation{Preparation: Unpaced()}
+	p := &recordedPreparation{Preparation: NewQueue(100, 30)}
 	p.SetNodes(1)
-	for age, uid := range numbered(1000) {
-		require.True(t, p.tryAcquire([]string{"", home}[age%2], uid, age))
-	}
+	require.Equal(t, 30, p.given(home))
+	require.Equal(t, 100, p.given(""), "30 of them have one already")
 }
 
 func TestPlacesFollowChangedSlots(t *testing.T) {
@@ -248,7 +247,7 @@ func TestEachNodeHasPlacesOfItsOwn(t *testing.T) {
 	require.True(t, p.tryAcquire(home, "b0014", 14), "the one that was next")
 	p.SetSlots(2)
 	require.False(t, p.KnowsSlotsOf("small"), "the rules may have changed")
-	require.True(t, Unpaced().KnowsSlotsOf(home), "nothing depends on them")
+	require.True(t, NewQueue(1, 1).KnowsSlotsOf(home), "nothing depends on them")
 }
 
 // Fewer movers wait for long transfers, and slots are idle no longer than with as many as short transfers need.

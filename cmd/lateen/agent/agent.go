@@ -34,9 +34,6 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// admitTimeout is how long an admissible transfer may stay unaccepted before admission skips it.
-const admitTimeout = time.Minute
-
 // Run starts the agent. It returns after the context has ended and the running reconciles have finished. Movers
 // continue. An error states why the agent cannot start.
 func Run(ctx context.Context, options Options) error {
@@ -201,7 +198,6 @@ func (a *assembly) shared() reconcile.Dependencies {
 		Exposer:    a.exposing,
 		NodeSlots:  capacity.NewNodeSlots(a.slots(effective.Limits)),
 		Preparing:  a.preparing,
-		Admission:  capacity.NewAdmission(effective.PrepareQueueLength, effective.MaxConcurrency, admitTimeout, a.Clock),
 		Recorder:   a.recorder,
 		Metrics:    a.Metrics,
 		Clock:      a.Clock,
@@ -209,13 +205,13 @@ func (a *assembly) shared() reconcile.Dependencies {
 	}
 }
 
-// preparation paces transfers unless prepareQueueLength limits them.
+// preparation limits the transfers that are accepted.
 func (a *assembly) preparation() *capacity.Preparation {
 	switch limits := a.startup.Config.Limits; {
+	case limits.PrepareQueueLength > 0:
+		return capacity.NewQueue(limits.PrepareQueueLength, limits.MaxConcurrency)
 	case a.Prepared > 0:
 		return capacity.FixedPreparation(a.Prepared)
-	case limits.PrepareQueueLength > 0:
-		return capacity.Unpaced()
 	default:
 		preparation := capacity.NewPreparation(limits.MaxConcurrency, a.Clock)
 		preparation.SetSlotsOf(a.Flags.NodeName, limits.Concurrency)

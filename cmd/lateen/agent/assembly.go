@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -209,9 +210,12 @@ func (k *kindController[T]) kind() string { return k.transfers.Kind.GVK.Kind }
 
 func (k *kindController[T]) enqueue(key string) { k.controller.Enqueue(key) }
 
-// enqueueUnsettled enqueues every resource that still needs an action. It is called when the acting agent changes.
+// enqueueUnsettled enqueues every resource that still needs an action, the oldest first: it is to be accepted first. It is
+// called when the acting agent changes.
 func (k *kindController[T]) enqueueUnsettled() {
-	for _, object := range k.resources.List() {
+	all := k.resources.List()
+	slices.SortFunc(all, func(a, b T) int { return a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time) })
+	for _, object := range all {
 		if !k.transfers.Kind.Get(object).Settled() {
 			k.enqueue(informers.Key(object))
 		}

@@ -21,7 +21,6 @@ import (
 	metadatafake "k8s.io/client-go/metadata/fake"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
-	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/startup"
@@ -37,14 +36,14 @@ import (
 
 func TestOnlyAPrepareQueueReplacesThePaceOfPreparation(t *testing.T) {
 	const slots, many = 2, 100
-	for _, test := range []struct{ prepared, queue, want int }{{0, 0, slots + 2*slots + 2}, {0, 1, many}, {7, 0, 7}, {7, 1, 7}} {
+	for _, test := range []struct{ prepared, queue, want int }{{0, 0, slots + 2*slots + 2}, {0, 3, 3}, {7, 0, 7}, {7, 3, 3}} {
 		p := &assembly{Options: Options{Prepared: test.prepared}, startup: &startup.Startup{Config: config.Config{
 			Limits: config.Limits{Concurrency: slots, MaxConcurrency: 2 * slots, PrepareQueueLength: test.queue},
 		}}}
 		p.Flags.NodeName = "n1"
 		preparation, prepared := p.preparation(), 0
 		for i := range many {
-			if preparation.TryAcquire(types.UID(strconv.Itoa(i)), "n1", time.Unix(0, 0), func() {}) {
+			if preparation.TryAcquire(capacity.Transfer{UID: types.UID(strconv.Itoa(i)), Home: "n1"}, func() {}) {
 				prepared++
 			}
 		}
@@ -74,7 +73,7 @@ func TestTheSlotsOfANodeAreReadOnceIfRulesDependOnIt(t *testing.T) {
 	}
 	require.Len(t, client.Actions(), 2)
 	given := 0
-	for a.preparing.TryAcquire(types.UID(strconv.Itoa(given)), "n2", time.Unix(0, 0), func() {}) {
+	for a.preparing.TryAcquire(capacity.Transfer{UID: types.UID(strconv.Itoa(given)), Home: "n2"}, func() {}) {
 		given++
 	}
 	require.Equal(t, 3+2*3+2, given)
@@ -230,26 +229,23 @@ func TestAChangedRestoreEnqueuesThoseThatMayWaitForIt(t *testing.T) {
 	})
 }
 
-// A deleted resource leaves the admission queue, even if this agent never reconciled it. Otherwise, the transfers
-// behind it never get their turn (T6).
-func TestADeletedTransferLeavesTheAdmissionQueue(t *testing.T) {
-	admission := capacity.NewAdmission(1, 1, time.Minute, testingclock.NewFakeClock(time.Unix(10, 0)))
-	for i, uid := range []types.UID{"first", "second"} {
-		admission.Observe(capacity.Entry{UID: uid, Key: string(uid), Version: "1", Created: time.Unix(int64(i), 0), Phase: capacity.Waiting})
-	}
-	enqueued := false
-	require.False(t, admission.TryAdmit("second", func() { enqueued = true }))
+// A deleted resource gives its place to the next one, even if this agent never reconciled it.
+func TestADeletedTransferHoldsNoPlace(t *testing.T) {
+	preparing, enqueued := capacity.NewQueue(1, 1), false
+	first, second := capacity.Transfer{UID: "first"}, capacity.Transfer{UID: "second"}
+	require.True(t, preparing.TryAcquire(first, nil))
+	require.False(t, preparing.TryAcquire(second, func() { enqueued = true }))
 	l := &kindController[*velerov1.PodVolumeBackup]{
 		resources: newStored[*velerov1.PodVolumeBackup](),
 		transfers: &reconcile.TransferReconciler[*velerov1.PodVolumeBackup]{Kind: transfer.PodVolumeBackup(), Dependencies: reconcile.Dependencies{
-			Admission: admission, NodeSlots: capacity.NewNodeSlots(capacity.Same(1)), Preparing: capacity.Unpaced(),
+			NodeSlots: capacity.NewNodeSlots(capacity.Same(1)), Preparing: preparing,
 		}},
 	}
 	recreated := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "its successor"}}
 	require.NoError(t, l.resources.(stored[*velerov1.PodVolumeBackup]).Add(recreated))
 	l.note(&velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "first"}})
 	require.True(t, enqueued, "the second in the queue is not enqueued")
-	require.True(t, admission.TryAdmit("second", nil))
+	require.True(t, preparing.TryAcquire(second, nil))
 }
 
 // TestAnElectionThatCannotRunEndsTheAgentAtItsStart renews the Lease later than it expires.

@@ -135,11 +135,10 @@ type configFollower struct {
 	inForce   *startup.Startup
 	last      *corev1.ConfigMap // as last evaluated; nil if there was none
 	nodeSlots *capacity.NodeSlots
-	admission *capacity.Admission
 }
 
 func (a *assembly) follower(shared reconcile.Dependencies) *configFollower {
-	return &configFollower{assembly: a, inForce: a.startup, last: a.startup.ConfigMap, nodeSlots: shared.NodeSlots, admission: shared.Admission}
+	return &configFollower{assembly: a, inForce: a.startup, last: a.startup.ConfigMap, nodeSlots: shared.NodeSlots}
 }
 
 // run watches the ConfigMap until the context ends. If RBAC does not allow it, as under the Role of an older Lateen,
@@ -192,7 +191,6 @@ func (c *configFollower) apply(next *startup.Startup) {
 	c.config.Store(&next.Config)
 	c.preparing.SetSlots(limits.MaxConcurrency)
 	c.preparing.SetSlotsOf(c.Flags.NodeName, limits.Concurrency)
-	c.admission.SetPerNode(limits.MaxConcurrency)
 	c.nodeSlots.SetLimits(c.slots(limits))
 }
 

@@ -155,7 +155,7 @@ func (e *evaluator) place(of *subject) *view.Wait {
 	}
 	forIt, kept := limits.PrepareQueueLength, ""
 	if e.restores && !of.spec.Restores {
-		forIt -= max(forIt/4, 1) // the share of capacity.Admission
+		forIt -= max(forIt/4, 1) // as package capacity does
 		kept = fmt.Sprintf(", %d reserved for restores", limits.PrepareQueueLength-forIt)
 	}
 	node := of.state.Node

@@ -19,6 +19,7 @@ type Selectors struct {
 	Node          string // of the agent
 	OwnedLabels   string // selects the objects created for transfers, by any agent
 	CreatedLabels string // selects those that this agent created
+	VelerosLabels string // selects the mover pods that Velero's agents created
 	AgentLabels   string // selects the pods of node-agents
 }
 
@@ -42,7 +43,7 @@ type Caches struct {
 
 // NewCaches returns the informers; Run starts them.
 func NewCaches(kube kubernetes.Interface, velero *Clientset, want Selectors) (*Caches, error) {
-	for _, selector := range []string{want.OwnedLabels, want.CreatedLabels, want.AgentLabels} {
+	for _, selector := range []string{want.OwnedLabels, want.CreatedLabels, want.VelerosLabels, want.AgentLabels} {
 		if _, err := labels.Parse(selector); err != nil {
 			return nil, fmt.Errorf("parse selector: %w", err)
 		}
@@ -75,7 +76,7 @@ func (c *Caches) DropCreated(handle func(*corev1.Pod)) func(*corev1.Pod) {
 func (c *Caches) Mover(key string) *corev1.Pod {
 	caches := []*Informer[*corev1.Pod]{c.LocalPods, c.Movers}
 	if term := c.Coordinator(); term != nil {
-		caches = append(caches, term.Movers)
+		caches = append(caches, term.Movers, term.VelerosMovers)
 	}
 	var newest *corev1.Pod
 	for _, pods := range caches {

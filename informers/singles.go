@@ -138,18 +138,20 @@ func WatchConfigMap(ctx context.Context, client kubernetes.Interface, name types
 
 // CoordinatorCaches holds the informers of an agent that coordinates:
 //
-//	Movers    Velero's namespace: the movers of all transfers, wherever they run
-//	Claims    Velero's namespace: the volumes of these movers
-//	Targets   all namespaces, by Velero's label: the pods that wait for their volumes to be restored
-//	Agents    Velero's namespace, by label: the pods of node-agents
-//	Classes   StorageClasses: cluster-scoped, few, and each moved snapshot needs one
+//	Movers         Velero's namespace: the movers that agents of Lateen created, wherever they run
+//	VelerosMovers  Velero's namespace: those of snapshots and claims that agents of Velero created
+//	Claims         Velero's namespace: the volumes of Movers
+//	Targets        all namespaces, by Velero's label: the pods that wait for their volumes to be restored
+//	Agents         Velero's namespace, by label: the pods of node-agents
+//	Classes        StorageClasses: cluster-scoped, few, and each moved snapshot needs one
 type CoordinatorCaches struct {
 	group
-	Movers  *Informer[*corev1.Pod]
-	Claims  *Informer[*corev1.PersistentVolumeClaim]
-	Targets *Informer[*corev1.Pod]
-	Agents  *Informer[*corev1.Pod]
-	Classes *Informer[*storagev1.StorageClass]
+	Movers        *Informer[*corev1.Pod]
+	VelerosMovers *Informer[*corev1.Pod]
+	Claims        *Informer[*corev1.PersistentVolumeClaim]
+	Targets       *Informer[*corev1.Pod]
+	Agents        *Informer[*corev1.Pod]
+	Classes       *Informer[*storagev1.StorageClass]
 }
 
 // A pod is Pending while its init containers run. So is one that waits for its volumes; few others of those that Velero
@@ -161,11 +163,12 @@ func NewCoordinatorCaches(kube kubernetes.Interface, want Selectors) (*Coordinat
 	b := group{}
 	pods := kube.CoreV1().Pods(want.Namespace)
 	term := &CoordinatorCaches{
-		Movers:  add(&b, "all mover pods", pods, &corev1.Pod{}, Scope{Labels: want.OwnedLabels}, trimPod),
-		Claims:  add(&b, "all claims of movers", kube.CoreV1().PersistentVolumeClaims(want.Namespace), &corev1.PersistentVolumeClaim{}, Scope{Labels: want.OwnedLabels}, noTrim[*corev1.PersistentVolumeClaim]),
-		Targets: add(&b, "pods that wait for a restore", kube.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, Scope{Labels: velerov1.RestoreNameLabel, Fields: pendingPods}, trimPod),
-		Agents:  add(&b, "pods of node-agents", pods, &corev1.Pod{}, Scope{Labels: want.AgentLabels}, trimAgent),
-		Classes: add(&b, "storageclasses", kube.StorageV1().StorageClasses(), &storagev1.StorageClass{}, Scope{}, noTrim[*storagev1.StorageClass]),
+		Movers:        add(&b, "all mover pods", pods, &corev1.Pod{}, Scope{Labels: want.OwnedLabels}, trimPod),
+		VelerosMovers: add(&b, "mover pods of Velero's agents", pods, &corev1.Pod{}, Scope{Labels: want.VelerosLabels}, trimPod),
+		Claims:        add(&b, "all claims of movers", kube.CoreV1().PersistentVolumeClaims(want.Namespace), &corev1.PersistentVolumeClaim{}, Scope{Labels: want.OwnedLabels}, noTrim[*corev1.PersistentVolumeClaim]),
+		Targets:       add(&b, "pods that wait for a restore", kube.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, Scope{Labels: velerov1.RestoreNameLabel, Fields: pendingPods}, trimPod),
+		Agents:        add(&b, "pods of node-agents", pods, &corev1.Pod{}, Scope{Labels: want.AgentLabels}, trimAgent),
+		Classes:       add(&b, "storageclasses", kube.StorageV1().StorageClasses(), &storagev1.StorageClass{}, Scope{}, noTrim[*storagev1.StorageClass]),
 	}
 	term.group = b
 	return term, b.err

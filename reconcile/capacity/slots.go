@@ -41,8 +41,11 @@ func (s *Slots) Limit() int {
 // SetLimit changes how many may run at once, and enqueues those that may start now.
 func (s *Slots) SetLimit(limit int) {
 	s.lock.Lock()
-	s.limit = limit
-	next := s.next()
+	var next []func()
+	if s.limit != limit {
+		s.limit = limit
+		next = s.next()
+	}
 	s.lock.Unlock()
 	for _, enqueue := range next {
 		enqueue()

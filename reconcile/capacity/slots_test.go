@@ -97,9 +97,12 @@ func FuzzSlots(f *testing.F) {
 				slots.ForceAcquire(uid)
 				model.hold(uid)
 			case 7:
-				model.limit = 1 + random.IntN(3)
-				slots.SetLimit(model.limit)
-				model.enqueued = append(model.enqueued, model.next()...)
+				limit := 1 + random.IntN(3)
+				slots.SetLimit(limit)
+				if limit != model.limit { // else those that may start have been called before
+					model.limit = limit
+					model.enqueued = append(model.enqueued, model.next()...)
+				}
 			default:
 				slots.Release(uid)
 				model.release(uid)

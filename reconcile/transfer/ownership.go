@@ -35,8 +35,8 @@ type Fleet interface {
 //	                               by Velero, whose agent is Ready there     that agent
 //	                               by Velero, whose agent is unavailable or  the coordinator, which marks it as its own
 //	                               not on that node any more
-//	            Accepted, and its  the agent of the mover's node is Ready    that agent writes Prepared, nothing else
-//	            mover runs         that agent is unavailable                 the coordinator
+//	            Accepted, and its  Velero's agent runs on its node           that agent writes Prepared
+//	            mover runs         any other                                 the coordinator does
 //	            Prepared up to     the agent of status.node is Ready         that agent
 //	            Canceling          that agent is unavailable                 the coordinator
 //	            terminal           -                                         the coordinator: only it watches snapshots
@@ -47,7 +47,7 @@ type Fleet interface {
 //
 // Home is the node of the transfer, as far as this agent knows; mover is the node of its mover. Both may be empty.
 func (a Agent) OwnershipOf(s State, home, mover string) Ownership {
-	role := Ownership{MayMarkPrepared: s.Phase.NeedsMover() && a.serves(mover)}
+	role := Ownership{MayMarkPrepared: s.Phase.NeedsMover() && a.marksPrepared(s, mover)}
 	switch {
 	case s.CoordinatorAccepts():
 		role.OwnsMover = a.IsCoordinator() && (home == "" || home == a.Node || !a.RunsVelero(home))
@@ -90,6 +90,13 @@ func (s State) Nodes() []string {
 	return nil
 }
 
-func (a Agent) serves(node string) bool {
-	return node != "" && (node == a.Node || a.IsCoordinator() && a.Unavailable(node))
+// marksPrepared reports whether this agent writes Prepared once the mover runs.
+func (a Agent) marksPrepared(s State, mover string) bool {
+	switch {
+	case mover == "":
+		return false
+	case s.NodeBound:
+		return mover == a.Node || a.IsCoordinator() && a.Unavailable(mover)
+	}
+	return a.IsCoordinator() && (mover == a.Node || !a.RunsVelero(mover))
 }

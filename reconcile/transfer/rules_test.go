@@ -273,7 +273,7 @@ func beginningRules() []rule {
 			return implies(refused, m.fails(ReasonUnsupported, m.State.UnsupportedReason))
 		},
 	}, {
-		"Prepared is written by the agent of the mover's node once the mover runs, with or without a slot",
+		"Prepared is written by the agent that may once the mover runs, with or without a slot",
 		func(m *situation) bool {
 			runs := m.preparing() && (m.acts() || m.adopts()) && !m.stale() && m.is(objects.Running) && m.Observed.MayMarkPrepared
 			return (m.writes(Prepared) && !m.restarts()) == runs &&

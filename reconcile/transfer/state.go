@@ -183,7 +183,7 @@ type Loss struct {
 type Ownership struct {
 	Exposes         bool // it accepts and exposes the transfer
 	OwnsMover       bool // it follows the mover, as its own agent or instead of an unavailable one
-	MayMarkPrepared bool // it writes Prepared once the mover runs, as the agent of the mover's node
+	MayMarkPrepared bool // it writes Prepared once the mover runs
 	NodeLost        bool // the mover is lost with its node: no agent is Ready there, and its Node is not Ready or does not exist
 }
 

@@ -97,6 +97,7 @@ func Selectors(options startup.Options) informers.Selectors {
 		Namespace:     options.Namespace,
 		Node:          options.NodeName,
 		OwnedLabels:   api.LabelMover + "=true",
+		VelerosLabels: api.LabelPodGroup + ",!" + api.LabelMover,
 		CreatedLabels: api.LabelExposer + "=" + objects.LabelValue(options.NodeName),
 		AgentLabels:   api.LabelRole + "=" + api.RoleNodeAgent,
 	}
@@ -275,10 +276,12 @@ func (k *kindController[T]) pods(object T) []string {
 // addTermHandlers registers the handlers for the movers and claims that only a coordinator watches.
 func (k *kindController[T]) addTermHandlers(caches *informers.Caches, term *informers.CoordinatorCaches) ([]cache.DoneChecker, error) {
 	name := k.transfers.Kind.GVK.Kind
-	movers, err1 := term.Movers.AddHandler(caches.DropCreated(informers.EnqueueOwner[*corev1.Pod](name, k.enqueue)))
-	claims, err2 := term.Claims.AddHandler(informers.EnqueueOwner[*corev1.PersistentVolumeClaim](name, k.enqueue))
-	targets, err3 := term.Targets.AddHandler(k.enqueueTargeting)
-	return []cache.DoneChecker{movers, claims, targets}, errors.Join(err1, err2, err3)
+	ofMover := informers.EnqueueOwner[*corev1.Pod](name, k.enqueue)
+	movers, err1 := term.Movers.AddHandler(caches.DropCreated(ofMover))
+	foreign, err2 := term.VelerosMovers.AddHandler(ofMover)
+	claims, err3 := term.Claims.AddHandler(informers.EnqueueOwner[*corev1.PersistentVolumeClaim](name, k.enqueue))
+	targets, err4 := term.Targets.AddHandler(k.enqueueTargeting)
+	return []cache.DoneChecker{movers, foreign, claims, targets}, errors.Join(err1, err2, err3, err4)
 }
 
 // note passes a resource to admission. A handler also receives deleted objects, so note checks the cache.

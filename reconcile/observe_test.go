@@ -183,6 +183,14 @@ func TestAQueuedDownloadThatIsNotEligibleAnyMoreGivesItsTurnToTheNext(t *testing
 	require.Equal(t, 1, enqueued)
 }
 
+func TestATransferThatCannotBeAcceptedHoldsUpNoOther(t *testing.T) {
+	s := newRestore()
+	s.Preparing = capacity.NewQueue(1, 1)
+	s.pods["app/db"] = targetOn("n2")
+	s.step(t)
+	require.True(t, s.Preparing.TryAcquire(capacity.Transfer{UID: "younger", Created: s.clock.Now()}, func() {}))
+}
+
 func TestOnlyATransferThatIsOrCanBeAcceptedHoldsAPlace(t *testing.T) {
 	for name, change := range map[string]func(*velerov2alpha1.DataDownload){
 		"accepted":  func(d *velerov2alpha1.DataDownload) { d.Status.Phase = velerov2alpha1.DataDownloadPhaseAccepted },

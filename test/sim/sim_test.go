@@ -358,13 +358,11 @@ func TestATransferKeepsWithinItsBudgetOfRequests(t *testing.T) {
 	}
 }
 
-// TestThePrepareQueueIsOneForAllKinds has one agent, whose own writes its caches need not show: no transfer is prepared beyond the
-// queue.
 func TestThePrepareQueueIsOneForAllKinds(t *testing.T) {
 	t.Parallel()
 	const schedules = 50
 	for seed := range uint64(schedules) {
-		plan := Plan{Seed: seed, Nodes: 1, Slots: 4, Queue: 2}
+		plan := Plan{Seed: seed, Nodes: 3, Slots: 4, Queue: 2}
 		for _, kind := range Kinds() {
 			plan.Work = append(plan.Work, Work{Kind: kind}, Work{Kind: kind})
 		}

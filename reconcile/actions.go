@@ -18,6 +18,7 @@ import (
 
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/transfer"
@@ -358,15 +359,31 @@ func (t *TransferReconciler[T]) LabelDone(ctx context.Context, key string) error
 	if !exists || !t.Kind.Get(object).Settled() {
 		return nil
 	}
+	return t.label(ctx, object, api.LabelDone, "true")
+}
+
+// assign labels a resource with the node whose agent acts on it, if the label is missing: an agent of Velero accepted it, and
+// that of the node is Lateen's now. It reports whether the label was missing.
+func (t *TransferReconciler[T]) assign(ctx context.Context, s *request[T]) (missing bool, err error) {
+	node := objects.LabelValue(s.state.Node)
+	if !t.Agent.IsCoordinator() || !s.state.Assigned() || s.state.Settled() || s.state.Foreign ||
+		s.object.GetLabels()[api.LabelNode] == node || t.Agent.RunsVelero(s.state.Node) {
+		return false, nil
+	}
+	return true, t.label(ctx, s.object, api.LabelNode, node)
+}
+
+// label adds a label to a resource. It does nothing if the resource changed since it was read.
+func (t *TransferReconciler[T]) label(ctx context.Context, object T, key, value string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"resourceVersion": object.GetResourceVersion(), "labels": map[string]string{api.LabelDone: "true"},
+		"resourceVersion": object.GetResourceVersion(), "labels": map[string]string{key: value},
 	}})
 	if err != nil {
-		return fmt.Errorf("create patch of %s: %w", key, err)
+		return fmt.Errorf("create patch of %s: %w", object.GetName(), err)
 	}
 	_, err = t.Client.Patch(ctx, object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: writes.FieldManager})
 	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("label %s as done: %w", key, err)
+		return fmt.Errorf("label %s with %s: %w", object.GetName(), key, err)
 	}
 	return nil
 }

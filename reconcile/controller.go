@@ -236,6 +236,9 @@ func (t *TransferReconciler[T]) Reconcile(ctx context.Context, key string) (time
 	if err != nil {
 		return 0, err
 	}
+	if missing, err := t.assign(ctx, s); missing {
+		return 0, err
+	}
 	t.reportObserved(ctx, s)
 	requeue, err := t.execute(ctx, s, transfer.Next(s.state, s.observed, t.Limits))
 	if errors.Is(err, errConflict) {

@@ -94,6 +94,8 @@ const (
 	// LabelDone is on transfers that are terminal and cleaned up; "true". Nothing that lists transfers selects them, so
 	// the thousands that stay until their backup expires cost nothing.
 	LabelDone = "lateen.dev/done"
+	// LabelNode is on transfers that an agent acts on: its node, as a label value.
+	LabelNode = "lateen.dev/node"
 	// LabelCopy is on Secrets and ConfigMaps in Velero's namespace that are copies for a claim; "true".
 	LabelCopy = "lateen.dev/copy"
 	// LabelInstalled marks only objects that `lateen install` created. Its value is Velero's namespace. Existing

@@ -140,8 +140,8 @@ func commonState(object metav1.Object, finalizer string) State {
 // phaseOf reads status.phase. Velero's server creates resources with an empty phase, which means New.
 func phaseOf[P ~string](phase P) Phase { return Phase(cmp.Or(phase, P(New))) }
 
-// setCommon writes finalizer, annotations, the label by which Velero's agents count the transfers being prepared, and
-// the label of transfers that need no further action.
+// setCommon writes finalizer, annotations, the label by which Velero's agents count the transfers being prepared, the
+// label of transfers that need no further action, and that of the node whose agent acts.
 func setCommon(object metav1.Object, state State, finalizer string) {
 	switch has := slices.Contains(object.GetFinalizers(), finalizer); {
 	case !state.Finalizer:
@@ -168,6 +168,9 @@ func setCommon(object metav1.Object, state State, finalizer string) {
 	}
 	if state.Settled() {
 		labels = setKey(labels, api.LabelDone, "true")
+	}
+	if state.Assigned() {
+		labels = setKey(labels, api.LabelNode, objects.LabelValue(state.Node))
 	}
 	object.SetLabels(labels)
 }

@@ -73,6 +73,9 @@ func (s sample[T]) filled(phase Phase) T {
 	if phase == Accepted || phase == Prepared {
 		labels[api.LabelExposing] = "true"
 	}
+	if phase != "" && phase != New {
+		labels[api.LabelNode] = s.kind.Get(object).Node
+	}
 	object.SetLabels(labels)
 	object.SetAnnotations(map[string]string{
 		"example.com/claim": "claim", api.AnnotationRestarts: "2", api.AnnotationMoved: now().UTC().Format(time.RFC3339), api.AnnotationExposer: "n7",
@@ -121,6 +124,7 @@ func (s sample[T]) test(t *testing.T) {
 		for _, kept := range []string{api.AnnotationRestarts, api.AnnotationMoved} {
 			want.GetAnnotations()[kept] = object.GetAnnotations()[kept]
 		}
+		want.GetLabels()[api.LabelNode] = object.GetLabels()[api.LabelNode] // its agent has to see that it ends
 		s.kind.Set(object, State{})
 		require.Equal(t, want, object)
 	})

@@ -125,6 +125,10 @@ func (s State) CoordinatorCleansUp() bool { return !s.NodeBound && s.Phase.Termi
 // CoordinatorAccepts reports whether the agent of the transfer's node takes part only once the coordinator has accepted it.
 func (s State) CoordinatorAccepts() bool { return s.Phase.IsNew() && s.NodeBound }
 
+// Assigned reports whether the agent of the transfer's node acts on it, while that agent is available. Its label names that
+// node then.
+func (s State) Assigned() bool { return !s.Phase.IsNew() && s.Node != "" }
+
 // Home returns the node to which the transfer is bound; empty if it is bound to none, or if the node is not known yet.
 func (s State) Home() string {
 	if s.NodeBound {

@@ -17,6 +17,7 @@ import (
 type Selectors struct {
 	Namespace     string // of Velero
 	Node          string // of the agent
+	NodeLabels    string // selects the transfers on which the agent of the node acts
 	OwnedLabels   string // selects the objects created for transfers, by any agent
 	CreatedLabels string // selects those that this agent created
 	VelerosLabels string // selects the mover pods that Velero's agents created
@@ -25,7 +26,8 @@ type Selectors struct {
 
 // Caches holds all informers of an agent, each with the smallest sufficient scope:
 //
-//	Transfers   Velero's namespace; not those labelled as done, and terminal ones are trimmed to a few fields
+//	Transfers   Velero's namespace, by label: those of this node; all while this agent coordinates. Not those labelled as
+//	            done, and terminal ones are trimmed to a few fields
 //	LocalPods   the pods of this node in all namespaces: workloads and movers
 //	Movers      Velero's namespace, by label: movers that this agent created, scheduled or not
 //	Claims      Velero's namespace, by label: the volumes of these movers
@@ -51,7 +53,7 @@ func NewCaches(kube kubernetes.Interface, velero *Clientset, want Selectors) (*C
 	b, namespace := group{}, want.Namespace
 	onNode := Scope{Fields: fields.OneTermEqualSelector("spec.nodeName", want.Node).String()}
 	c := &Caches{
-		Transfers: newTransfers(&b, velero, namespace),
+		Transfers: newTransfers(&b, velero, namespace, want.NodeLabels),
 		LocalPods: add(&b, "pods of this node", kube.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, onNode, trimPod),
 		Movers:    add(&b, "mover pods", kube.CoreV1().Pods(namespace), &corev1.Pod{}, Scope{Labels: want.CreatedLabels}, trimPod),
 		Claims:    add(&b, "claims of movers", kube.CoreV1().PersistentVolumeClaims(namespace), &corev1.PersistentVolumeClaim{}, Scope{Labels: want.CreatedLabels}, noTrim[*corev1.PersistentVolumeClaim]),

@@ -127,7 +127,7 @@ func TestCachesListOnlyWhatAnAgentNeeds(t *testing.T) {
 	require.NoError(t, err)
 	velero, err := NewClientset(config)
 	require.NoError(t, err)
-	caches, err := NewCaches(kube, velero, Selectors{Namespace: "velero", Node: "n1", OwnedLabels: api.LabelMover + "=true", CreatedLabels: api.LabelExposer + "=n1"})
+	caches, err := NewCaches(kube, velero, Selectors{Namespace: "velero", Node: "n1", NodeLabels: api.LabelNode + "=n1", OwnedLabels: api.LabelMover + "=true", CreatedLabels: api.LabelExposer + "=n1"})
 	require.NoError(t, err)
 	reports, err := NewReports(kube, "velero")
 	require.NoError(t, err)
@@ -154,7 +154,7 @@ func TestCachesListOnlyWhatAnAgentNeeds(t *testing.T) {
 		"GET /api/v1/namespaces/velero/events reason=Data-Path-Progress", // of a coordinator
 	}
 	for _, kind := range api.Kinds() {
-		expected = append(expected, "GET /apis/"+kind.GVK.GroupVersion().String()+"/namespaces/velero/"+kind.Resource+" !lateen.dev/done")
+		expected = append(expected, "GET /apis/"+kind.GVK.GroupVersion().String()+"/namespaces/velero/"+kind.Resource+" !lateen.dev/done,lateen.dev/node=n1")
 	}
 	require.ElementsMatch(t, expected, served.requests, "one watch each, and no list")
 }

@@ -136,7 +136,7 @@ func WatchConfigMap(ctx context.Context, client kubernetes.Interface, name types
 	}
 }
 
-// CoordinatorCaches holds the informers of an agent that coordinates:
+// CoordinatorCaches holds the informers of an agent that coordinates, besides those of all transfers:
 //
 //	Movers         Velero's namespace: the movers that agents of Lateen created, wherever they run
 //	VelerosMovers  Velero's namespace: those of snapshots and claims that agents of Velero created
@@ -152,14 +152,17 @@ type CoordinatorCaches struct {
 	Targets       *Informer[*corev1.Pod]
 	Agents        *Informer[*corev1.Pod]
 	Classes       *Informer[*storagev1.StorageClass]
+
+	// Handled are done when the handlers of Caches.Transfers have received all transfers.
+	Handled []cache.DoneChecker
 }
 
 // A pod is Pending while its init containers run. So is one that waits for its volumes; few others of those that Velero
 // has restored are.
 const pendingPods = "status.phase=Pending"
 
-// NewCoordinatorCaches returns the informers of one term; Run starts them.
-func NewCoordinatorCaches(kube kubernetes.Interface, want Selectors) (*CoordinatorCaches, error) {
+// NewTerm returns the informers of one term; Run starts them. Only one term runs at a time.
+func (c *Caches) NewTerm(kube kubernetes.Interface, want Selectors) (*CoordinatorCaches, error) {
 	b := group{}
 	pods := kube.CoreV1().Pods(want.Namespace)
 	term := &CoordinatorCaches{
@@ -170,12 +173,20 @@ func NewCoordinatorCaches(kube kubernetes.Interface, want Selectors) (*Coordinat
 		Agents:        add(&b, "pods of node-agents", pods, &corev1.Pod{}, Scope{Labels: want.AgentLabels}, trimAgent),
 		Classes:       add(&b, "storageclasses", kube.StorageV1().StorageClasses(), &storagev1.StorageClass{}, Scope{}, noTrim[*storagev1.StorageClass]),
 	}
+	for _, kind := range c.kinds() {
+		term.Handled = append(term.Handled, kind.widen(&b)...)
+	}
 	term.group = b
 	return term, b.err
 }
 
-// SetCoordinator sets the caches of the current term; nil ends it.
-func (c *Caches) SetCoordinator(term *CoordinatorCaches) { c.coordinator.Store(term) }
+// SetCoordinator sets the caches of the current term, which have synced; nil ends it.
+func (c *Caches) SetCoordinator(term *CoordinatorCaches) {
+	c.coordinator.Store(term)
+	for _, kind := range c.kinds() {
+		kind.use(term != nil)
+	}
+}
 
 // Coordinator returns the informers of the current term; nil if this agent does not coordinate.
 func (c *Caches) Coordinator() *CoordinatorCaches { return c.coordinator.Load() }

@@ -3,6 +3,7 @@ package informers
 import (
 	"context"
 	"slices"
+	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
@@ -11,28 +12,51 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
-// Transfers holds the informers of all kinds of transfers.
+// Transfers holds the caches of all kinds of transfers.
 type Transfers struct {
-	PodVolumeBackups  *Informer[*velerov1.PodVolumeBackup]
-	PodVolumeRestores *Informer[*velerov1.PodVolumeRestore]
-	DataUploads       *Informer[*velerov2alpha1.DataUpload]
-	DataDownloads     *Informer[*velerov2alpha1.DataDownload]
+	PodVolumeBackups  *Resources[*velerov1.PodVolumeBackup]
+	PodVolumeRestores *Resources[*velerov1.PodVolumeRestore]
+	DataUploads       *Resources[*velerov2alpha1.DataUpload]
+	DataDownloads     *Resources[*velerov2alpha1.DataDownload]
 }
 
-func newTransfers(b *group, velero *Clientset, namespace string) Transfers {
-	// An agent that does not know what its predecessor started would exceed the slots of its node.
-	undone := Scope{Labels: api.SelectUndone, Consistent: true}
+func newTransfers(b *group, velero *Clientset, namespace, mine string) Transfers {
 	return Transfers{
-		PodVolumeBackups:  add(b, api.PodVolumeBackup().Resource, velero.PodVolumeBackups(namespace), &velerov1.PodVolumeBackup{}, undone, trimBackup),
-		PodVolumeRestores: add(b, api.PodVolumeRestore().Resource, velero.PodVolumeRestores(namespace), &velerov1.PodVolumeRestore{}, undone, trimRestore),
-		DataUploads:       add(b, api.DataUpload().Resource, velero.DataUploads(namespace), &velerov2alpha1.DataUpload{}, undone, trimUpload),
-		DataDownloads:     add(b, api.DataDownload().Resource, velero.DataDownloads(namespace), &velerov2alpha1.DataDownload{}, undone, trimDownload),
+		PodVolumeBackups: newResources(b, mine, func(g *group, labels string) *Informer[*velerov1.PodVolumeBackup] {
+			return add(g, api.PodVolumeBackup().Resource, velero.PodVolumeBackups(namespace), &velerov1.PodVolumeBackup{}, undone(labels), trimBackup)
+		}),
+		PodVolumeRestores: newResources(b, mine, func(g *group, labels string) *Informer[*velerov1.PodVolumeRestore] {
+			return add(g, api.PodVolumeRestore().Resource, velero.PodVolumeRestores(namespace), &velerov1.PodVolumeRestore{}, undone(labels), trimRestore)
+		}),
+		DataUploads: newResources(b, mine, func(g *group, labels string) *Informer[*velerov2alpha1.DataUpload] {
+			return add(g, api.DataUpload().Resource, velero.DataUploads(namespace), &velerov2alpha1.DataUpload{}, undone(labels), trimUpload)
+		}),
+		DataDownloads: newResources(b, mine, func(g *group, labels string) *Informer[*velerov2alpha1.DataDownload] {
+			return add(g, api.DataDownload().Resource, velero.DataDownloads(namespace), &velerov2alpha1.DataDownload{}, undone(labels), trimDownload)
+		}),
 	}
+}
+
+// undone selects transfers that are not labelled as done, and have these labels too. An agent that does not know what its
+// predecessor started would exceed the slots of its node.
+func undone(labels string) Scope {
+	return Scope{Labels: strings.TrimSuffix(api.SelectUndone+","+labels, ","), Consistent: true}
+}
+
+// widening is a Resources of any kind.
+type widening interface {
+	widen(g *group) []cache.DoneChecker
+	use(all bool)
+}
+
+func (t *Transfers) kinds() []widening {
+	return []widening{t.PodVolumeBackups, t.PodVolumeRestores, t.DataUploads, t.DataDownloads}
 }
 
 func (t *Transfers) index() error {

@@ -363,10 +363,10 @@ func (t *TransferReconciler[T]) LabelDone(ctx context.Context, key string) error
 }
 
 // assign labels a resource with the node whose agent acts on it, if the label is missing: an agent of Velero accepted it, and
-// that of the node is Lateen's now. It reports whether the label was missing.
+// that of the node is Lateen's now. It reports whether the label was missing. The coordinator does so unless it acts itself.
 func (t *TransferReconciler[T]) assign(ctx context.Context, s *request[T]) (missing bool, err error) {
 	node := objects.LabelValue(s.state.Node)
-	if !t.Agent.IsCoordinator() || !s.state.Assigned() || s.state.Settled() || s.state.Foreign ||
+	if !t.Agent.IsCoordinator() || s.observed.Acts() || !s.state.Assigned() || s.state.Settled() || s.state.Foreign ||
 		s.object.GetLabels()[api.LabelNode] == node || t.Agent.RunsVelero(s.state.Node) {
 		return false, nil
 	}
@@ -422,18 +422,18 @@ func (t *TransferReconciler[T]) Count(objects []T) []metrics.Count {
 		if state.TakesSlot() {
 			count.Silence = max(count.Silence, t.local.silent(cache.MetaObjectToName(object).String(), now).Seconds())
 		}
-		if state.Node != "" && state.Node != t.Agent.Node && !count.Terminal {
+		if state.Node != "" && !count.Terminal && t.Agent.Unavailable(state.Node) {
 			count.Unattended[state.Node]++
 		}
 	}
 	return counts
 }
 
-// counts reports whether this agent counts a resource, so that a sum over all agents is correct. The coordinator
-// counts resources without a node and those of unavailable agents.
+// counts reports whether this agent counts a resource, so that a sum over all agents is correct. The coordinator counts
+// resources that no agent of a node acts on, and those of unavailable agents.
 func (t *TransferReconciler[T]) counts(state transfer.State) bool {
-	if state.Node == t.Agent.Node {
+	if state.Assigned() && state.Node == t.Agent.Node {
 		return true
 	}
-	return t.Agent.IsCoordinator() && (state.Node == "" || t.Agent.Unavailable(state.Node))
+	return t.Agent.IsCoordinator() && (!state.Assigned() || t.Agent.Unavailable(state.Node))
 }

@@ -245,20 +245,16 @@ func TestTheCoordinatorAcceptsABackupForTheAgentOfItsNode(t *testing.T) {
 
 func TestTheLabelNamesTheNodeWhoseAgentActs(t *testing.T) {
 	s := newBackup()
-	s.unlabelled = true
 	s.object.Spec.Node = "n2"
 	s.step(t)
 	require.Equal(t, transfer.Accepted, s.state().Phase)
 	require.Equal(t, "n2", s.object.Labels[api.LabelNode])
 	delete(s.object.Labels, api.LabelNode)
-	s.Agent.Fleet = coordinatorFleet{veleros: "n2"}
-	s.step(t)
-	require.NotContains(t, s.object.Labels, api.LabelNode, "Velero's agent acts")
-	for _, fleet := range []coordinatorFleet{{}, {absent: "n2"}} {
+	for fleet, label := range map[coordinatorFleet]string{{veleros: "n2"}: "", {}: "n2"} {
 		s.Agent.Fleet = fleet
 		delete(s.object.Labels, api.LabelNode)
 		s.step(t)
-		require.Equal(t, "n2", s.object.Labels[api.LabelNode], "Velero's agent has accepted it, and Lateen's is to continue")
+		require.Equal(t, label, s.object.Labels[api.LabelNode], "%+v: only an agent of Lateen needs it", fleet)
 	}
 	require.Equal(t, transfer.Accepted, s.state().Phase)
 }

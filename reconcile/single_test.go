@@ -24,7 +24,6 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/exposer"
-	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile/capacity"
@@ -55,8 +54,6 @@ type single[T transfer.Object] struct {
 	lists    int             // of these
 	unlisted error           // the answer to each
 	siblings []T
-
-	unlabelled bool // the resource has only the labels that were written
 }
 
 func newSingle[T transfer.Object](kind transfer.Kind[T], object T) *single[T] {
@@ -83,7 +80,7 @@ func newSingle[T transfer.Object](kind transfer.Kind[T], object T) *single[T] {
 			NodeSlots: capacity.NewNodeSlots(capacity.Same(1)), Preparing: unpaced(), LearnSlots: func(context.Context, string) error { return nil }, Recorder: s.events, Clock: s.clock,
 			MoverLog: func(context.Context, string, []byte) {}, Metrics: metrics.New(prometheus.NewRegistry(), "test", testNode),
 		},
-		Cached:   func(string) (T, bool) { return s.cached(), true },
+		Cached:   func(string) (T, bool) { return kind.Copy(s.object), true },
 		Record:   func(T) {}, // the cache is never late
 		Client:   s,
 		Enqueue:  func(string) {},
@@ -91,15 +88,6 @@ func newSingle[T transfer.Object](kind transfer.Kind[T], object T) *single[T] {
 		OnUpdate: func(T, transfer.State, transfer.State) {},
 	}
 	return s
-}
-
-// cached returns the resource. An assigned one has its label unless the test is about that.
-func (s *single[T]) cached() T {
-	object := s.Kind.Copy(s.object)
-	if state := s.Kind.Get(object); state.Assigned() && !s.unlabelled {
-		object.SetLabels(map[string]string{api.LabelNode: state.Node})
-	}
-	return object
 }
 
 // unpaced returns a Preparation without limits.

@@ -96,6 +96,7 @@ func Selectors(options startup.Options) informers.Selectors {
 	return informers.Selectors{
 		Namespace:     options.Namespace,
 		Node:          options.NodeName,
+		NodeLabels:    api.LabelNode + "=" + objects.LabelValue(options.NodeName),
 		OwnedLabels:   api.LabelMover + "=true",
 		VelerosLabels: api.LabelPodGroup + ",!" + api.LabelMover,
 		CreatedLabels: api.LabelExposer + "=" + objects.LabelValue(options.NodeName),
@@ -140,7 +141,8 @@ type kind interface {
 	name() string // in metrics and logs
 	kind() string // in the API
 	enqueue(key string)
-	enqueueUnsettled()
+	beginTerm()
+	endTerm() func()
 	enqueueNode(node string)
 	addHandlers(caches *informers.Caches) ([]cache.DoneChecker, error)
 	addTermHandlers(caches *informers.Caches, term *informers.CoordinatorCaches) ([]cache.DoneChecker, error)
@@ -211,16 +213,34 @@ func (k *kindController[T]) kind() string { return k.transfers.Kind.GVK.Kind }
 
 func (k *kindController[T]) enqueue(key string) { k.controller.Enqueue(key) }
 
-// enqueueUnsettled enqueues every resource that still needs an action, the oldest first: it is to be accepted first. It is
-// called when the acting agent changes.
-func (k *kindController[T]) enqueueUnsettled() {
-	all := k.resources.List()
+// beginTerm counts what all resources hold, and enqueues those that still need an action. The oldest is the first: it is to be
+// accepted first.
+func (k *kindController[T]) beginTerm() {
+	all := k.unsettled()
 	slices.SortFunc(all, func(a, b T) int { return a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time) })
 	for _, object := range all {
-		if !k.transfers.Kind.Get(object).Settled() {
+		k.transfers.TrackCapacity(object)
+		k.enqueue(informers.Key(object))
+	}
+}
+
+// endTerm returns what is to be done once the caches of the term are gone. It forgets the resources of other nodes, and
+// enqueues those of this one: the caches may have shown objects whose deletion no event reports any more.
+func (k *kindController[T]) endTerm() func() {
+	all := k.unsettled()
+	return func() {
+		for _, object := range all {
+			if _, own := k.resources.Get(informers.Key(object)); !own {
+				k.transfers.ReleaseCapacity(object.GetUID())
+			}
 			k.enqueue(informers.Key(object))
 		}
 	}
+}
+
+// unsettled returns the resources that still need an action.
+func (k *kindController[T]) unsettled() []T {
+	return slices.DeleteFunc(k.resources.List(), func(object T) bool { return k.transfers.Kind.Get(object).Settled() })
 }
 
 // enqueueNode enqueues the resources of a node, and those that have no node yet.

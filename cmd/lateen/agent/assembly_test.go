@@ -196,8 +196,28 @@ func TestANodeEventEnqueuesOnlyUnsettledTransfersOfTheNode(t *testing.T) {
 		}
 		l.enqueueNode("n1")
 		require.ElementsMatch(t, []string{"velero/works", "velero/cleans-up", "velero/waits"}, taken.taken())
-		l.enqueueUnsettled()
-		require.ElementsMatch(t, []string{"velero/works", "velero/cleans-up", "velero/waits", "velero/elsewhere"}, taken.taken())
+	})
+}
+
+func TestAfterATermTheResourcesOfOtherNodesAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, all, taken := queueOf(t, transfer.PodVolumeRestore())
+		l.transfers.Dependencies = reconcile.Dependencies{
+			Agent: transfer.Agent{Node: "n1"}, Limits: transfer.DefaultLimits(), Clock: clock.RealClock{},
+			NodeSlots: capacity.NewNodeSlots(capacity.Same(1)), Preparing: capacity.FixedPreparation(1),
+		}
+		elsewhere := restoreTo("", "elsewhere", "n2", velerov1.PodVolumeRestorePhaseInProgress)
+		require.NoError(t, all.Add(elsewhere))
+		require.NoError(t, all.Add(restoreTo("", "works", "n1", velerov1.PodVolumeRestorePhaseInProgress)))
+		require.NoError(t, all.Add(restoreTo("", "settled", "n1", velerov1.PodVolumeRestorePhaseFailed)))
+		l.beginTerm()
+		require.ElementsMatch(t, []string{"velero/works", "velero/elsewhere"}, taken.taken())
+		require.Equal(t, 1, l.transfers.NodeSlots.On("n2").InUse())
+		end := l.endTerm()
+		require.NoError(t, all.Delete(elsewhere))
+		end()
+		require.ElementsMatch(t, []string{"velero/works", "velero/elsewhere"}, taken.taken())
+		require.Zero(t, l.transfers.NodeSlots.On("n2").InUse())
 	})
 }
 

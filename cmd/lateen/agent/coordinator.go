@@ -72,7 +72,7 @@ func (a *assembly) coordinate(ctx context.Context, candidate *leader.Coordinator
 func (a *assembly) runTerm(ctx context.Context, kinds []kind) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	term, err := informers.NewCoordinatorCaches(a.clients.kube, Selectors(a.Flags))
+	term, err := a.caches.NewTerm(a.clients.kube, Selectors(a.Flags))
 	if err != nil {
 		return fmt.Errorf("create caches of the coordinator: %w", err)
 	}
@@ -112,14 +112,18 @@ func (a *assembly) lead(ctx context.Context, end func(), kinds []kind, term *inf
 	defer func() {
 		a.coordination.SetCoordinator(false)
 		a.leadership.agents.Store(nil)
+		ends := make([]func(), len(kinds))
+		for i, k := range kinds {
+			ends[i] = k.endTerm()
+		}
 		a.caches.SetCoordinator(nil)
 		agents.Stop()
-		for _, k := range kinds { // the caches of the term may have shown objects whose deletion no event reports any more
-			k.enqueueUnsettled()
+		for _, end := range ends {
+			end()
 		}
 	}()
 	for _, k := range kinds {
-		k.enqueueUnsettled()
+		k.beginTerm()
 	}
 	maintained := make(chan error, 1)
 	go func() { maintained <- a.maintain(ctx, func() { a.coordination.SetCoordinator(true) }, end) }()
@@ -196,7 +200,7 @@ func (a *assembly) addTermHandlers(term *informers.CoordinatorCaches, kinds []ki
 	if err != nil {
 		return nil, err
 	}
-	all := []cache.DoneChecker{handled, classes}
+	all := append(term.Handled, handled, classes)
 	for _, k := range kinds {
 		done, err := k.addTermHandlers(a.caches, term)
 		if err != nil {

@@ -1,0 +1,99 @@
+package informers
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// newPods returns pods as Resources: those with label node=n1 come from one feed, all from the other.
+func newPods(t *testing.T, own, all *feed) *Resources[*corev1.Pod] {
+	t.Helper()
+	g := &group{}
+	pods := newResources(g, "node=n1", func(g *group, labels string) *Informer[*corev1.Pod] {
+		from := all
+		if labels != "" {
+			from = own
+		}
+		return add(g, "pods", from, &corev1.Pod{}, Scope{Labels: labels}, trimPod)
+	})
+	require.NoError(t, g.err)
+	return pods
+}
+
+func onNode(name, node string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name, Labels: map[string]string{"node": node}}}
+}
+
+func TestAnAgentHasAllResourcesOnlyWhileItCoordinates(t *testing.T) {
+	here, there := onNode("here", "n1"), onNode("there", "n2")
+	pods := newPods(t, newFeed(here), newFeed(here, there))
+	require.NoError(t, pods.Index("label", func(pod *corev1.Pod) []string { return []string{pod.Labels["node"]} }))
+	var lock sync.Mutex
+	delivered := map[string]int{}
+	_, err := pods.AddHandler(func(pod *corev1.Pod) {
+		lock.Lock()
+		defer lock.Unlock()
+		delivered[pod.Name]++
+	})
+	require.NoError(t, err)
+	running(t, pods.own)
+	names := func() (names []string) {
+		for _, pod := range append(pods.List(), pods.ByIndex("label", "n2")...) {
+			names = append(names, pod.Name)
+		}
+		return names
+	}
+	require.Equal(t, []string{"here"}, names())
+	term := &group{}
+	handled := pods.widen(term)
+	require.NoError(t, term.err)
+	running(t, pods.next)
+	for _, checker := range handled {
+		done(t, checker)
+	}
+	require.Equal(t, []string{"here"}, names(), "the term has not begun")
+	pods.use(true)
+	require.ElementsMatch(t, []string{"here", "there", "there"}, names())
+	_, exists := pods.Get("velero/there")
+	require.True(t, exists)
+	pods.use(false)
+	require.Equal(t, []string{"here"}, names())
+	lock.Lock()
+	defer lock.Unlock()
+	require.Equal(t, map[string]int{"here": 2, "there": 1}, delivered)
+}
+
+func TestOwnWritesStayKnownWhenATermBeginsAndEnds(t *testing.T) {
+	pods := newPods(t, newFeed(onNode("here", "n1")), newFeed(onNode("here", "n1")))
+	written := func(version string) *corev1.Pod {
+		pod := onNode("here", "n1")
+		pod.ResourceVersion = version
+		return pod
+	}
+	reads := func(version string) {
+		t.Helper()
+		pod, exists := pods.Get("velero/here")
+		require.True(t, exists)
+		require.Equal(t, version, pod.ResourceVersion)
+	}
+	term := &group{}
+	pods.widen(term)
+	running(t, pods.own, pods.next)
+	pods.Record(written("10"))
+	reads("10")
+	pods.use(true)
+	reads("10")
+	pods.Record(written("11"))
+	reads("11")
+	other := onNode("there", "n2")
+	other.ResourceVersion = "12"
+	pods.Record(other)
+	pods.use(false)
+	reads("11")
+	_, exists := pods.Get("velero/there")
+	require.False(t, exists, "it is of another node")
+}

@@ -95,6 +95,7 @@ func (r *Resources[T]) widen(g *group) (handled []cache.DoneChecker) {
 func (r *Resources[T]) use(all bool) {
 	if !all {
 		r.all.Store(nil)
+		r.next = nil // nothing keeps its objects
 		return
 	}
 	r.own.lock.Lock()

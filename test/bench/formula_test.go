@@ -23,9 +23,9 @@ import (
 )
 
 // The formula: what one more agent costs that has nothing to do with the work. It receives no event of a transfer, and sends no
-// request. A watch receives up to two bookmarks a minute; leastNoise is what a measurement may differ by in any case, for
-// each backup.
-const bookmarksPerMinute, leastNoise = 2.5, 0.1
+// request. A watch receives up to two bookmarks a minute, and two measurements differ in what the movers receive, which
+// watch too. leastNoise is half of the least that an agent could receive, for each backup.
+const bookmarksPerMinute, leastNoise = 2.5, 0.5
 
 // watchesPerAgent are those of an idle agent by resource: of transfers, those of its node; of pods, those of its node and its own movers; of
 // ConfigMaps, its own. A hollow agent has neither ConfigMap nor Lease.

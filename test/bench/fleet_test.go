@@ -45,8 +45,10 @@ type fleet struct {
 	source *corev1.Pod
 	class  string // of the claims into which is restored
 
+	options func(*agent.Options) // applied to each agent; nil changes nothing
+
 	lock    sync.Mutex
-	whole   []*fixture.Agent
+	whole   []*member
 	hollow  int
 	ctx     context.Context // of the agents
 	stop    context.CancelFunc
@@ -123,6 +125,9 @@ func (f *fleet) start(ctx context.Context, name string) error {
 		options.Flags.NodeName = name
 		options.Metrics = metrics.New(prometheus.NewRegistry(), "scale", name)
 		options.Election.Spread = 0 // that of a fleet
+		if f.options != nil {
+			f.options(options)
+		}
 	})
 	if err != nil {
 		return err
@@ -130,9 +135,11 @@ func (f *fleet) start(ctx context.Context, name string) error {
 	if one.Options.Rest, err = ownConnection(one.Options.Rest); err != nil {
 		return err
 	}
+	started := &member{Agent: one, transport: one.Options.Rest.Transport}
+	one.Options.Rest.Transport = started
 	one.Run(f.ctx)
 	f.lock.Lock()
-	f.whole = append(f.whole, one)
+	f.whole = append(f.whole, started)
 	f.lock.Unlock()
 	return nil
 }

@@ -216,12 +216,7 @@ func TestMain(m *testing.M) { os.Exit(fixture.Main(m, &plane)) }
 // own: that is what a large cluster cannot pay. Whole agents and hollow ones run in this process, each with a connection of
 // its own and the permissions of the agents' ServiceAccount. One node works; what the others receive is the cost.
 func TestAnIdleAgentCostsWhatTheFormulaSays(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), deadline)
-	defer cancel()
-	require.NoError(t, fixture.LogToFile(t.TempDir()))
-	f, err := newFleet(ctx, plane, t.TempDir())
-	t.Cleanup(func() { require.NoError(t, f.close()) })
-	require.NoError(t, err)
+	ctx, f := started(t)
 	var few *sample
 	measure := func(isHollow bool) {
 		many, err := f.measure(ctx, *backups)
@@ -246,6 +241,18 @@ func TestAnIdleAgentCostsWhatTheFormulaSays(t *testing.T) {
 		require.NoError(t, f.addHollow(ctx, number))
 		measure(true)
 	}
+}
+
+// started returns a fleet without agents, which ends with the test.
+func started(tb testing.TB) (context.Context, *fleet) {
+	tb.Helper()
+	require.NoError(tb, fixture.LogToFile(tb.TempDir()))
+	ctx, cancel := context.WithTimeout(tb.Context(), deadline)
+	tb.Cleanup(cancel)
+	f, err := newFleet(ctx, plane, tb.TempDir())
+	tb.Cleanup(func() { require.NoError(tb, f.close()) })
+	require.NoError(tb, err)
+	return ctx, f
 }
 
 // numbers reads a list of numbers, which may be empty.

@@ -27,12 +27,7 @@ import (
 // receives it, one whose selector rejects it, and one that waits for the Events of another mover. The unit is µs of CPU.
 // The watchers are bare requests whose answers nothing decodes.
 func BenchmarkAPIServer(b *testing.B) {
-	require.NoError(b, fixture.LogToFile(b.TempDir()))
-	ctx, cancel := context.WithTimeout(b.Context(), deadline)
-	defer cancel()
-	f, err := newFleet(ctx, plane, b.TempDir())
-	b.Cleanup(func() { require.NoError(b, f.close()) })
-	require.NoError(b, err)
+	ctx, f := started(b)
 	backup, err := f.Backup(ctx, "unit")
 	require.NoError(b, err)
 	subject, err := f.PodVolumeBackup(ctx, backup, f.source, "data")

@@ -249,7 +249,6 @@ func TestTheLabelNamesTheNodeWhoseAgentActs(t *testing.T) {
 	s.step(t)
 	require.Equal(t, transfer.Accepted, s.state().Phase)
 	require.Equal(t, "n2", s.object.Labels[api.LabelNode])
-	delete(s.object.Labels, api.LabelNode)
 	for fleet, label := range map[coordinatorFleet]string{{veleros: "n2"}: "", {}: "n2"} {
 		s.Agent.Fleet = fleet
 		delete(s.object.Labels, api.LabelNode)

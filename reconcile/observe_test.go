@@ -163,12 +163,10 @@ func TestAQueuedDownloadKeepsItsTurnUntilItsClaimIsKnown(t *testing.T) {
 	require.Equal(t, s.Limits.PrepareTimeout, s.step(t), "the time in the queue does not count")
 	require.Equal(t, transfer.New, s.state().Phase, s.state().Message)
 	require.False(t, s.Preparing.TryAcquire(younger, func() { s.Enqueue("younger") }))
-	t.Run("it is eligible", func(t *testing.T) {
-		s.target.known = true
-		s.step(t)
-		require.Equal(t, transfer.Accepted, s.state().Phase)
-		require.Len(t, enqueued, 1)
-	})
+	s.target.known = true
+	s.step(t)
+	require.Equal(t, transfer.Accepted, s.state().Phase)
+	require.Len(t, enqueued, 1)
 }
 
 func TestAQueuedDownloadThatIsNotEligibleAnyMoreGivesItsTurnToTheNext(t *testing.T) {

@@ -23,9 +23,10 @@ import (
 )
 
 // The formula: what one more agent costs that has nothing to do with the work. It receives no event of a transfer, and sends no
-// request. A watch receives up to two bookmarks a minute, and two measurements differ in what the movers receive, which
-// watch too. leastNoise is half of the least that an agent could receive, for each backup.
-const bookmarksPerMinute, leastNoise = 2.5, 0.5
+// request. A watch receives up to two bookmarks a minute. This is what a measurement may differ by in any case, for each
+// backup; moversNoise is that of events of transfers: the movers watch them too, and receive more the longer they run. It is
+// half of the least that an agent could receive.
+const bookmarksPerMinute, leastNoise, moversNoise = 2.5, 0.1, 0.5
 
 // watchesPerAgent are those of an idle agent by resource: of transfers, those of its node; of pods, those of its node and its own movers; of
 // ConfigMaps, its own. A hollow agent has neither ConfigMap nor Lease.
@@ -178,7 +179,11 @@ func (p perAgent) check(watches map[string]float64) (differs []string) {
 		}
 	}
 	for _, name := range keys(p.deliveries) {
-		if got := p.deliveries[name]; got > p.noise {
+		noise := p.noise
+		if slices.Contains(kinds(), name) {
+			noise = max(noise, moversNoise)
+		}
+		if got := p.deliveries[name]; got > noise {
 			differs = append(differs, fmt.Sprintf("an idle agent receives %.3f events of %s for a backup", got, name))
 		}
 	}

@@ -15,11 +15,13 @@ import (
 
 // Preparation limits the transfers that are accepted. A place is taken in memory before the transfer is accepted.
 //
-// With prepareQueueLength, it is a queue. Without, it paces transfers: only as many mover pods exist as work, or work soon,
+// With prepareQueueLength, it is a queue of the whole cluster: places are of transfers that are Accepted or Prepared, those of
+// Velero's agents too. The coordinator alone accepts, so it alone has a queue. A transfer is queued while it could be accepted
+// at once: one that waits for anything else does not hold up the others. Without, it paces transfers: only as many mover pods exist as work, or work soon,
 // and a place is held until the mover ends. Volumes of pods have places on their node. Snapshots and claims, whose node the
 // scheduler chooses, have places in the fleet.
 type Preparation struct {
-	queue *queue // nil without prepareQueueLength
+	queue *Slots // nil without prepareQueueLength
 
 	clock clock.PassiveClock
 	homes *NodeSlots // for volumes of pods, on their nodes
@@ -107,7 +109,8 @@ func FixedPreparation(places int) *Preparation {
 // NewQueue queues transfers for as many places in the cluster, and on each node.
 func NewQueue(length, perNode int) *Preparation {
 	p := FixedPreparation(math.MaxInt)
-	p.queue = newQueue(length, perNode)
+	p.queue = NewSlots(length)
+	p.queue.perNode = perNode
 	return p
 }
 
@@ -167,11 +170,11 @@ func (p *Preparation) setLimits() {
 func (p *Preparation) TryAcquire(t Transfer, enqueue func()) bool {
 	switch {
 	case p.queue != nil:
-		return p.queue.tryAcquire(t, enqueue)
+		return p.queue.TryAcquire(t, enqueue)
 	case t.Home != "":
 		return p.homes.TryAcquire(t.Home, t.UID, t.Created, enqueue)
 	}
-	return p.fleet.TryAcquire(t.UID, t.Created, enqueue)
+	return p.fleet.TryAcquire(Transfer{UID: t.UID, Created: t.Created}, enqueue)
 }
 
 // Track counts a transfer that has been accepted, even above the limit, while its stage needs a place. Transfers without a
@@ -179,7 +182,11 @@ func (p *Preparation) TryAcquire(t Transfer, enqueue func()) bool {
 // others. enqueue is called when such a transfer is to be tracked again. node is that of the mover.
 func (p *Preparation) Track(t Transfer, stage Stage, node string, enqueue func()) {
 	if p.queue != nil {
-		p.queue.track(t, stage)
+		if stage == Ended || stage == Working {
+			p.queue.Release(t.UID)
+		} else {
+			p.queue.ForceAcquire(t)
+		}
 		return
 	}
 	if t.Veleros {
@@ -201,13 +208,13 @@ func (p *Preparation) Track(t Transfer, stage Stage, node string, enqueue func()
 		p.fleet.Release(t.UID)
 		return
 	}
-	p.fleet.ForceAcquire(t.UID)
+	p.fleet.ForceAcquire(Transfer{UID: t.UID})
 }
 
 // Release frees the place of a transfer, or its queue position, and enqueues the next ones.
 func (p *Preparation) Release(uid types.UID) {
 	if p.queue != nil {
-		p.queue.release(uid)
+		p.queue.Release(uid)
 		return
 	}
 	p.lock.Lock()

@@ -222,6 +222,14 @@ func TestPrepareQueueLengthReplacesThePace(t *testing.T) {
 	p.SetNodes(1)
 	require.Equal(t, 30, p.given(home))
 	require.Equal(t, 100, p.given(""), "30 of them have one already")
+	p.Track(Transfer{UID: "accepted by Velero", Veleros: true}, Starting, "", nil)
+	for _, stage := range []Stage{Late, Ready} {
+		p.track("b0000", stage, home)
+		p.Release("b0001")
+		require.False(t, p.tryAcquire(home, "b0001", 1), "b0000 and the one of Velero hold their places")
+	}
+	p.track("b0000", Working, home)
+	require.True(t, p.tryAcquire(home, "b0001", 1))
 }
 
 func TestPlacesFollowChangedSlots(t *testing.T) {

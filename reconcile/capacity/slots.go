@@ -3,6 +3,7 @@ package capacity
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -10,25 +11,28 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Slots are the slots for movers on one node, over all kinds, or the places of a Preparation. The oldest queued resource
+// Slots are the slots for movers on one node, over all kinds, or the places of a Preparation. The oldest queued transfer
 // is next. A slot is taken in memory before the write that uses it, so two workers cannot take the last one.
+//
+// Places may be limited on each node too. While a restore is queued, backups leave a quarter of the places free, at least
+// one; so they do on a node for which a restore is queued.
 type Slots struct {
-	limit int
-
-	lock  sync.Mutex
-	held  map[types.UID]struct{}
-	queue []*waiter // oldest first
+	lock    sync.Mutex
+	limit   int
+	perNode int // the most of one node
+	held    map[types.UID]string
+	onNode  map[string]int // held ones by node; "" is no node
+	waiting []*waiter      // oldest first
 }
 
 type waiter struct {
-	uid       types.UID
-	createdAt time.Time
-	enqueue   func()
+	Transfer
+	enqueue func() // called once a slot is free for it; nil if it was called
 }
 
 // NewSlots returns the slots of a node on which limit movers may run at once.
 func NewSlots(limit int) *Slots {
-	return &Slots{limit: limit, held: map[types.UID]struct{}{}}
+	return &Slots{limit: limit, perNode: math.MaxInt, held: map[types.UID]string{}, onNode: map[string]int{}}
 }
 
 // Limit returns how many movers may run at once.
@@ -38,20 +42,6 @@ func (s *Slots) Limit() int {
 	return s.limit
 }
 
-// SetLimit changes how many may run at once, and enqueues those that may start now.
-func (s *Slots) SetLimit(limit int) {
-	s.lock.Lock()
-	var next []func()
-	if s.limit != limit {
-		s.limit = limit
-		next = s.next()
-	}
-	s.lock.Unlock()
-	for _, enqueue := range next {
-		enqueue()
-	}
-}
-
 // InUse returns how many slots are held. After a restart it may exceed the limit.
 func (s *Slots) InUse() int {
 	s.lock.Lock()
@@ -59,84 +49,119 @@ func (s *Slots) InUse() int {
 	return len(s.held)
 }
 
-// ForceAcquire gives a slot to a resource whose mover already runs, even above the limit.
-func (s *Slots) ForceAcquire(uid types.UID) {
-	s.lock.Lock()
-	defer s.lock.Unlock()
-	s.remove(uid)
-	s.held[uid] = struct{}{}
-}
+// SetLimit changes how many may run at once. Held slots stay held.
+func (s *Slots) SetLimit(limit int) { s.change(func() { s.limit = limit }) }
 
-// Queue queues a resource, if it is not queued yet, and reports whether a slot is free for it now. It calls enqueue
-// when one becomes free.
-func (s *Slots) Queue(uid types.UID, created time.Time, enqueue func()) bool {
-	s.lock.Lock()
-	defer s.lock.Unlock()
-	return s.mayStart(uid, created, enqueue)
+// setPerNode changes how many slots one node may hold.
+func (s *Slots) setPerNode(perNode int) { s.change(func() { s.perNode = perNode }) }
+
+// ForceAcquire gives a slot to a transfer that has been accepted, or whose mover runs, even above the limit.
+func (s *Slots) ForceAcquire(t Transfer) { s.change(func() { s.hold(t) }) }
+
+// Queue queues a transfer without a slot, and reports whether one is free for it now. It calls enqueue when one becomes
+// free.
+func (s *Slots) Queue(t Transfer, enqueue func()) (free bool) {
+	s.change(func() { free = s.queue(t, enqueue) })
+	return free
 }
 
 // TryAcquire does what Queue does, and takes a free slot.
-func (s *Slots) TryAcquire(uid types.UID, created time.Time, enqueue func()) bool {
-	s.lock.Lock()
-	defer s.lock.Unlock()
-	if !s.mayStart(uid, created, enqueue) {
-		return false
-	}
-	s.remove(uid)
-	s.held[uid] = struct{}{}
-	return true
+func (s *Slots) TryAcquire(t Transfer, enqueue func()) (acquired bool) {
+	s.change(func() {
+		if acquired = s.queue(t, enqueue); acquired {
+			s.hold(t)
+		}
+	})
+	return acquired
 }
 
-// Release frees the slot of a resource, or its queue position, and enqueues the next ones.
-func (s *Slots) Release(uid types.UID) {
+// Release frees the slot of a transfer, or its queue position.
+func (s *Slots) Release(uid types.UID) { s.change(func() { s.drop(uid) }) }
+
+// change applies a change, then enqueues the transfers for which a slot is free now.
+func (s *Slots) change(how func()) {
 	s.lock.Lock()
-	_, held := s.held[uid]
-	delete(s.held, uid)
-	var next []func()
-	if s.remove(uid) || held {
-		next = s.next()
+	how()
+	var due []func()
+	for _, w := range s.next() {
+		if w.enqueue != nil {
+			due = append(due, w.enqueue)
+			w.enqueue = nil
+		}
 	}
 	s.lock.Unlock()
-	for _, enqueue := range next {
+	for _, enqueue := range due {
 		enqueue()
 	}
 }
 
-// next returns the enqueue functions of those for which a slot is free.
-func (s *Slots) next() (enqueues []func()) {
-	for _, w := range s.queue[:min(s.free(), len(s.queue))] {
-		enqueues = append(enqueues, w.enqueue)
-	}
-	return enqueues
-}
-
-func (s *Slots) free() int { return max(s.limit-len(s.held), 0) }
-
-func (s *Slots) mayStart(uid types.UID, created time.Time, enqueue func()) bool {
-	if _, has := s.held[uid]; has {
+func (s *Slots) queue(t Transfer, enqueue func()) (free bool) {
+	if _, held := s.held[t.UID]; held {
 		return true
 	}
-	place := slices.IndexFunc(s.queue, func(w *waiter) bool { return w.uid == uid })
-	if place < 0 {
-		place = s.insert(&waiter{uid: uid, createdAt: created, enqueue: enqueue})
-	}
-	return place < s.free()
-}
-
-// insert queues a waiter by its age and returns how many are before it.
-func (s *Slots) insert(w *waiter) int {
-	place, _ := slices.BinarySearchFunc(s.queue, w, func(a, b *waiter) int {
-		return cmp.Or(a.createdAt.Compare(b.createdAt), cmp.Compare(a.uid, b.uid))
+	s.drop(t.UID)
+	w := &waiter{t, enqueue}
+	place, _ := slices.BinarySearchFunc(s.waiting, w, func(a, b *waiter) int {
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID))
 	})
-	s.queue = slices.Insert(s.queue, place, w)
-	return place
+	s.waiting = slices.Insert(s.waiting, place, w)
+	if free = slices.Contains(s.next(), w); free {
+		w.enqueue = nil
+	}
+	return free
 }
 
-// remove removes a waiter and reports whether there was one.
-func (s *Slots) remove(uid types.UID) bool {
-	before := len(s.queue)
-	s.queue = slices.DeleteFunc(s.queue, func(w *waiter) bool { return w.uid == uid })
-	return len(s.queue) < before
+func (s *Slots) hold(t Transfer) {
+	s.drop(t.UID)
+	s.held[t.UID] = t.Home
+	s.onNode[t.Home]++
+}
+
+// drop forgets a transfer.
+func (s *Slots) drop(uid types.UID) {
+	home, held := s.held[uid]
+	if !held {
+		s.waiting = slices.DeleteFunc(s.waiting, func(w *waiter) bool { return w.UID == uid })
+		return
+	}
+	delete(s.held, uid)
+	if s.onNode[home]--; s.onNode[home] == 0 {
+		delete(s.onNode, home)
+	}
+}
+
+// next returns the queued transfers for which a slot is free, oldest first.
+func (s *Slots) next() (admissible []*waiter) {
+	taken := len(s.held)
+	if taken >= s.limit {
+		return nil
+	}
+	onNode, restores, restoresOf := maps.Clone(s.onNode), false, map[string]bool{}
+	for _, w := range s.waiting {
+		if w.Restore && (w.Home == "" || onNode[w.Home] < s.perNode) {
+			restores, restoresOf[w.Home] = true, true
+		}
+	}
+	for _, w := range s.waiting {
+		free := taken < share(s.limit, w, restores)
+		if w.Home != "" {
+			free = free && onNode[w.Home] < share(s.perNode, w, restoresOf[w.Home])
+		}
+		if free {
+			admissible = append(admissible, w)
+			taken++
+			onNode[w.Home]++
+		}
+	}
+	return admissible
+}
+
+// share returns how many of the slots a transfer may fill. restores reports whether a restore waits for one.
+func share(slots int, w *waiter, restores bool) int {
+	if restores && !w.Restore {
+		slots -= max(slots/4, 1)
+	}
+	return slots
 }
 
 // NodeSlots holds the slots of nodes: for an agent, those of its own and of the nodes for whose agents it stands in.
@@ -167,17 +192,19 @@ func (n *NodeSlots) SetLimits(limit func(node string) int) {
 }
 
 // ForceAcquire gives a slot to a resource whose mover already runs, even above the limit.
-func (n *NodeSlots) ForceAcquire(node string, uid types.UID) { n.at(node, uid).ForceAcquire(uid) }
+func (n *NodeSlots) ForceAcquire(node string, uid types.UID) {
+	n.at(node, uid).ForceAcquire(Transfer{UID: uid})
+}
 
 // Queue queues a resource, if it is not queued yet, and reports whether a slot is free for it now. It calls enqueue
 // when one becomes free.
 func (n *NodeSlots) Queue(node string, uid types.UID, created time.Time, enqueue func()) bool {
-	return n.at(node, uid).Queue(uid, created, enqueue)
+	return n.at(node, uid).Queue(Transfer{UID: uid, Created: created}, enqueue)
 }
 
 // TryAcquire does what Queue does, and takes a free slot.
 func (n *NodeSlots) TryAcquire(node string, uid types.UID, created time.Time, enqueue func()) bool {
-	return n.at(node, uid).TryAcquire(uid, created, enqueue)
+	return n.at(node, uid).TryAcquire(Transfer{UID: uid, Created: created}, enqueue)
 }
 
 // Release frees the slot of a resource, or its queue position, and enqueues the next ones.

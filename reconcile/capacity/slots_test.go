@@ -2,8 +2,8 @@ package capacity
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -29,86 +29,149 @@ func (r *recorder) enqueue(uid types.UID) func() {
 // created returns the creation time of the resource with that age; smaller numbers are older.
 func created(age int) time.Time { return time.Unix(1_800_000_000+int64(age), 0) }
 
-// slotsModel is the simplest Slots: it sorts those that wait after each change.
-type slotsModel struct {
-	limit    int
-	held     map[types.UID]bool
-	waiting  []types.UID // a UID begins with its age
-	enqueued []types.UID
+// recordedSlots are Slots that record their enqueue calls.
+type recordedSlots struct {
+	*Slots
+	recorder
 }
 
-// mayStart queues a resource without a slot, and reports whether it has one or may take one.
-func (s *slotsModel) mayStart(uid types.UID) bool {
-	if s.held[uid] {
-		return true
+func newRecordedSlots(limit, perNode int) *recordedSlots {
+	s := &recordedSlots{Slots: NewSlots(limit)}
+	s.perNode = perNode
+	return s
+}
+
+// named returns a transfer. A UID that begins with r is a restore; its number is its age.
+func named(uid types.UID, home string) Transfer {
+	age := 0
+	_, err := fmt.Sscanf(string(uid[1:]), "%d", &age)
+	if err != nil {
+		panic(err)
 	}
-	if !slices.Contains(s.waiting, uid) {
-		s.waiting = append(s.waiting, uid)
-		slices.Sort(s.waiting)
+	return Transfer{UID: uid, Created: created(age), Restore: uid[0] == 'r', Home: home}
+}
+
+func (r *recordedSlots) try(home string, uid types.UID) bool {
+	return r.TryAcquire(named(uid, home), r.enqueue(uid))
+}
+
+// taken returns the transfers enqueued since its last call.
+func (r *recordedSlots) taken() []types.UID {
+	enqueued := r.enqueued
+	r.enqueued = nil
+	return enqueued
+}
+
+// numbered returns the UIDs of that many backups.
+func numbered(count int) []types.UID {
+	var uids []types.UID
+	for i := range count {
+		uids = append(uids, types.UID(fmt.Sprintf("b%04d", i)))
 	}
-	return slices.Contains(s.next(), uid)
+	return uids
 }
 
-// next returns those for which a slot is free, oldest first.
-func (s *slotsModel) next() []types.UID {
-	return s.waiting[:min(len(s.waiting), max(s.limit-len(s.held), 0))]
+func TestTheOldestQueuedTransferIsNext(t *testing.T) {
+	q := newRecordedSlots(1, 1)
+	q.ForceAcquire(Transfer{UID: "accepted by Velero"})
+	for _, uid := range []types.UID{"b3", "b1", "b2"} {
+		require.False(t, q.try("", uid))
+	}
+	q.Release("accepted by Velero")
+	require.Equal(t, []types.UID{"b1"}, q.taken())
+	require.False(t, q.try("", "b2"), "b1 has been called")
+	q.Release("b1")
+	require.Equal(t, []types.UID{"b2"}, q.taken(), "b1 is not eligible any more")
+	require.True(t, q.try("", "b2"))
+	require.True(t, q.try("", "b2"), "it has its place already")
+	q.Release("b2")
+	require.Equal(t, []types.UID{"b3"}, q.taken())
+	require.True(t, q.Queue(named("b3", ""), q.enqueue("b3")))
+	require.Zero(t, q.InUse(), "b3 is next, and has taken none yet")
+	require.Empty(t, q.taken(), "it knows")
 }
 
-func (s *slotsModel) remove(uid types.UID) {
-	s.waiting = slices.DeleteFunc(s.waiting, func(one types.UID) bool { return one == uid })
+func TestANodeHasNoMorePlacesThanItsSlots(t *testing.T) {
+	q := newRecordedSlots(3, 1)
+	require.True(t, q.try("n1", "b1"))
+	require.False(t, q.try("n1", "b2"))
+	require.True(t, q.try("n2", "b3"))
+	require.True(t, q.try("", "b4"))
+	q.setPerNode(2)
+	require.Empty(t, q.taken(), "the cluster has no place")
+	q.Release("b4")
+	require.Equal(t, []types.UID{"b2"}, q.taken())
 }
 
-func (s *slotsModel) hold(uid types.UID) {
-	s.remove(uid)
-	s.held[uid] = true
-}
-
-func (s *slotsModel) release(uid types.UID) {
-	known := s.held[uid] || slices.Contains(s.waiting, uid)
-	s.remove(uid)
-	delete(s.held, uid)
-	if known {
-		s.enqueued = append(s.enqueued, s.next()...)
+func TestBackupsLeaveAQuarterOfThePlacesToRestores(t *testing.T) {
+	for sentence, is := range map[string]struct {
+		length, held int
+		queued, want []types.UID
+	}{
+		"no place is free":                               {4, 4, []types.UID{"b1", "r2"}, nil},
+		"a quarter of the places":                        {8, 0, []types.UID{"b1", "b2", "b3", "b4", "b5", "b6", "b7", "r8"}, []types.UID{"b1", "b2", "b3", "b4", "b5", "b6", "r8"}},
+		"a quarter is at least one":                      {2, 0, []types.UID{"b1", "b2", "r3"}, []types.UID{"b1", "r3"}},
+		"the only place":                                 {1, 0, []types.UID{"b1", "b2", "r3"}, []types.UID{"r3"}},
+		"a quarter is rounded down":                      {7, 0, []types.UID{"b1", "b2", "b3", "b4", "b5", "b6", "b7", "r8"}, []types.UID{"b1", "b2", "b3", "b4", "b5", "b6", "r8"}},
+		"held places count":                              {4, 3, []types.UID{"b1", "b2", "r3", "r4"}, []types.UID{"r3"}},
+		"backups use the last place if no restore waits": {4, 3, []types.UID{"b1", "b2"}, []types.UID{"b1"}},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			q := newRecordedSlots(0, 100)
+			for i := range is.held {
+				q.ForceAcquire(Transfer{UID: types.UID(fmt.Sprint("held ", i))})
+			}
+			for _, uid := range is.queued {
+				require.False(t, q.try("", uid))
+			}
+			q.SetLimit(is.length)
+			require.Equal(t, is.want, q.taken())
+		})
+	}
+	q := newRecordedSlots(4, 1)
+	require.True(t, q.try("n1", "b1"))
+	require.False(t, q.try("n1", "r2"))
+	for _, uid := range []types.UID{"b3", "b4", "b5"} {
+		require.True(t, q.try("", uid), "the restore waits for its node: it needs none of the others' places")
 	}
 }
 
-// FuzzSlots plays random steps, and compares Slots with its model after each.
+// FuzzSlots applies random changes. After each, no limit is exceeded, and every transfer for which a slot is free has been
+// called since it was queued.
 func FuzzSlots(f *testing.F) {
-	for seed := range uint64(100) {
+	for seed := range uint64(200) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, seed uint64) {
 		random := rand.New(rand.NewPCG(seed, seed))
-		limit := 1 + random.IntN(3)
-		slots, model, recorded := NewSlots(limit), &slotsModel{limit: limit, held: map[types.UID]bool{}}, &recorder{}
+		s := newRecordedSlots(1+random.IntN(6), 1+random.IntN(3))
 		for range 200 {
-			age := random.IntN(6) / 2 // two of each age
-			uid := types.UID(fmt.Sprint(age, "ab"[random.IntN(2):][:1]))
-			switch random.IntN(10) {
-			case 0, 1:
-				require.Equal(t, model.mayStart(uid), slots.Queue(uid, created(age), recorded.enqueue(uid)))
-			case 2, 3, 4, 5:
-				may := model.mayStart(uid)
-				if may {
-					model.hold(uid)
-				}
-				require.Equal(t, may, slots.TryAcquire(uid, created(age), recorded.enqueue(uid)))
-			case 6: // its mover works already, perhaps above the limit
-				slots.ForceAcquire(uid)
-				model.hold(uid)
-			case 7:
-				limit := 1 + random.IntN(3)
-				slots.SetLimit(limit)
-				if limit != model.limit { // else those that may start have been called before
-					model.limit = limit
-					model.enqueued = append(model.enqueued, model.next()...)
-				}
+			uid := types.UID(fmt.Sprintf("%c%d", "br"[random.IntN(2)], random.IntN(12)))
+			transfer := named(uid, []string{"", "n1", "n2"}[uid[len(uid)-1]%3])
+			held, onNode := s.InUse(), maps.Clone(s.onNode)
+			switch random.IntN(12) {
+			case 0, 1, 2, 3:
+				s.Release(uid)
+			case 4: // its mover works already, perhaps above the limit
+				s.ForceAcquire(transfer)
+				held, onNode = len(s.held), maps.Clone(s.onNode)
+			case 5:
+				s.SetLimit(1 + random.IntN(6))
+			case 6, 7:
+				free := s.Queue(transfer, s.enqueue(uid))
+				require.Equal(t, held, s.InUse(), "it takes none")
+				require.Equal(t, free, s.TryAcquire(transfer, s.enqueue(uid)))
 			default:
-				slots.Release(uid)
-				model.release(uid)
+				s.TryAcquire(transfer, s.enqueue(uid))
 			}
-			require.Equal(t, model.enqueued, recorded.enqueued)
-			require.Equal(t, []int{len(model.held), model.limit}, []int{slots.InUse(), slots.Limit()})
+			require.LessOrEqual(t, s.InUse(), max(held, s.Limit()))
+			for _, node := range []string{"n1", "n2"} {
+				require.LessOrEqual(t, s.onNode[node], max(onNode[node], s.perNode))
+			}
+			for _, next := range s.next() {
+				require.Nil(t, next.enqueue, "%s has not been called", next.UID)
+			}
+			require.LessOrEqual(t, len(s.waiting)+s.InUse(), 24, "one is queued twice")
 		}
 	})
 }

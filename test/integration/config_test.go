@@ -22,43 +22,21 @@ import (
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-func TestAConfigurationThatCannotBeUsedIsSeenAndMoversRunAllTheSame(t *testing.T) {
-	t.Parallel()
-	tests := map[string]struct {
-		data            map[string]string // nil: no ConfigMap
-		section, reason string
-		class           string // reason of the priority class's fallback
-		says            string
-	}{
-		"no ConfigMap":  {section: "configMap", reason: "missing", class: "config_missing", says: "does not exist"},
-		"bad JSON":      {data: map[string]string{"a": `{"priorityClassName": low}`}, section: "configMap", reason: "invalid_json", class: "config_invalid", says: "line 1, column"},
-		"unknown field": {data: map[string]string{"a": `{"priorityClasName":"low"}`}, section: "configMap", reason: "unknown_field", says: "priorityClasName"},
-		"bad value":     {data: map[string]string{"a": `{"loadConcurrency":{"globalConfig":-3}}`}, section: "loadConcurrency", reason: "invalid_value", says: "loadConcurrency.globalConfig"},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			s := newEnv(t, 50*time.Millisecond)
-			if test.data == nil {
-				require.NoError(t, s.Kube.CoreV1().ConfigMaps(s.Namespace).Delete(s.soon(), fixture.ConfigMap, metav1.DeleteOptions{}))
-			} else {
-				require.NoError(t, s.ConfigMap(s.soon(), fixture.ConfigMap, test.data))
-			}
-			r := s.start()
-			s.ends(s.transfer(), testenv.Completed)
-			r.finished("Completed", "completed")
-			require.Equal(t, 1, r.metric("lateen_slots_limit"), "the default")
-			require.Equal(t, 1, r.metric("lateen_config_fallbacks_total", "section", test.section, "reason", test.reason))
-			require.Equal(t, 1, r.metric("lateen_priority_class_info", "consumer", "data-mover", "effective", ""))
-			event := s.says("ConfigProblem", test.says)
-			require.Equal(t, corev1.EventTypeWarning, event.Type)
-			require.Equal(t, "Pod", event.InvolvedObject.Kind)
-			require.True(t, strings.HasPrefix(event.InvolvedObject.Name, "node-agent-"), event.InvolvedObject.Name)
-			if test.class != "" {
-				require.Equal(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", test.class))
-				s.says("PriorityClassNotInForce", test.class)
-			}
-		})
-	}
+func TestWithoutItsConfigMapAnAgentSaysSoAndMovesWithoutAClass(t *testing.T) {
+	s := newEnv(t, 50*time.Millisecond)
+	require.NoError(t, s.Kube.CoreV1().ConfigMaps(s.Namespace).Delete(s.soon(), fixture.ConfigMap, metav1.DeleteOptions{}))
+	r := s.start()
+	s.ends(s.transfer(), testenv.Completed)
+	r.finished("Completed", "completed")
+	require.Equal(t, 1, r.metric("lateen_slots_limit"), "the default")
+	require.Equal(t, 1, r.metric("lateen_config_fallbacks_total", "section", "configMap", "reason", "missing"))
+	require.Equal(t, 1, r.metric("lateen_priority_class_info", "consumer", "data-mover", "effective", ""))
+	require.Equal(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "config_missing"))
+	s.says("PriorityClassNotInForce", "config_missing")
+	event := s.says("ConfigProblem", "does not exist")
+	require.Equal(t, corev1.EventTypeWarning, event.Type)
+	require.Equal(t, "Pod", event.InvolvedObject.Kind)
+	require.True(t, strings.HasPrefix(event.InvolvedObject.Name, "node-agent-"), event.InvolvedObject.Name)
 }
 
 func TestAPriorityClassThatAgentsMayNotReadIsUsedOnKubernetes(t *testing.T) {

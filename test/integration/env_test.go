@@ -4,10 +4,9 @@
 package integration
 
 import (
-	"bytes"
 	"context"
+	"io"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -52,13 +51,7 @@ type env struct {
 
 // newEnv builds an environment of one node for a test that runs beside others.
 // Movers take as long as given from InProgress to the end.
-func newEnv(t *testing.T, takes time.Duration) *env {
-	t.Helper()
-	return newFleet(t, takes, 1)
-}
-
-// newFleet builds one of several nodes. The source pod is on the first node.
-func newFleet(t *testing.T, takes time.Duration, count int, changes ...func(*node.Options)) *env {
+func newEnv(t *testing.T, takes time.Duration, changes ...func(*node.Options)) *env {
 	t.Helper()
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
@@ -68,12 +61,9 @@ func newFleet(t *testing.T, takes time.Duration, count int, changes ...func(*nod
 	plane := planeOf(t)
 	options := fixture.Options{Takes: takes, Config: `{}`}
 	options.NodeLabels = s.labels
-	for i := range count {
-		one := node.Options{Name: name + "-" + string(rune('a'+i)), Labels: s.labels}
-		for _, change := range changes {
-			change(&one)
-		}
-		options.Nodes = append(options.Nodes, one)
+	options.Nodes = []node.Options{{Name: name + "-a", Labels: s.labels}}
+	for _, change := range changes {
+		change(&options.Nodes[0])
 	}
 	var err error
 	s.Env, err = fixture.New(ctx, plane, t.TempDir(), options)
@@ -113,13 +103,6 @@ func (e *env) soon() context.Context { return fixture.Soon(e.T) }
 // configure writes the node-agent ConfigMap.
 func (e *env) configure(json string) {
 	require.NoError(e, e.Configure(e.soon(), json))
-}
-
-// record records the phases of all transfers until the end of the test.
-func (e *env) record() *testenv.Recorder {
-	history, err := e.Record(e.Context())
-	require.NoError(e, err)
-	return history
 }
 
 // await waits until something is done.
@@ -196,19 +179,6 @@ func (e *env) eventsOf(name string) []string {
 	return reasons
 }
 
-// path is the phases that a transfer went through up to the one given.
-func (e *env) path(history *testenv.Recorder, name string, last testenv.Phase) []testenv.Phase {
-	_, err := history.Until(e.soon(), func(all []testenv.Transition) bool {
-		return slices.ContainsFunc(all, func(seen testenv.Transition) bool {
-			return seen.Name == name && (seen.To == last || seen.To == testenv.Gone || seen.To.Ended() && last != testenv.Gone)
-		})
-	})
-	require.NoError(e, err)
-	phases := history.Phases(name)
-	require.Contains(e, phases, last)
-	return phases
-}
-
 // requests are those of its agents so far.
 func (e *env) requests(query cluster.Query) cluster.Records {
 	query.User = e.User()
@@ -254,8 +224,7 @@ func TestMain(m *testing.M) { os.Exit(fixture.Run(m, &shared)) }
 // agentRun is an agent of an environment.
 type agentRun struct {
 	*fixture.Agent
-	env    *env
-	movers *safeBuffer // the logs of movers
+	env *env
 }
 
 // start runs an agent as `lateen node-agent` assembles it.
@@ -267,11 +236,11 @@ func (e *env) start(changes ...func(*agent.Options)) *agentRun {
 
 // assemble makes an agent that does not run yet.
 func (e *env) assemble(changes ...func(*agent.Options)) *agentRun {
-	r := &agentRun{env: e, movers: &safeBuffer{}}
+	r := &agentRun{env: e}
 	// Movers are short, and the writes of their progress are tested.
 	changes = append([]func(*agent.Options){func(options *agent.Options) { options.Limits.FirstProgress = 0 }}, changes...)
 	var err error
-	r.Agent, err = e.Agent(e.soon(), e.node, r.movers, changes...)
+	r.Agent, err = e.Agent(e.soon(), e.node, io.Discard, changes...)
 	require.NoError(e, err)
 	return r
 }
@@ -321,29 +290,6 @@ func (a *agentRun) countsEnd(labels ...string) {
 func (a *agentRun) finished(phase, reason string) {
 	a.env.Helper()
 	a.countsEnd("kind", "podvolumebackup", "phase", phase, "reason", reason)
-}
-
-// safeBuffer is a buffer that several goroutines may use.
-type safeBuffer struct {
-	lock sync.Mutex
-	text bytes.Buffer
-}
-
-func (s *safeBuffer) Write(p []byte) (int, error) {
-	s.lock.Lock()
-	defer s.lock.Unlock()
-	return s.text.Write(p)
-}
-
-func (s *safeBuffer) String() string {
-	s.lock.Lock()
-	defer s.lock.Unlock()
-	return s.text.String()
-}
-
-// on has an agent run on a node.
-func on(n *node.Node) func(*agent.Options) {
-	return func(options *agent.Options) { options.Flags.NodeName = n.Name() }
 }
 
 // leads waits until the agent of a node is the coordinator.

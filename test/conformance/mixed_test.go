@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -31,11 +32,15 @@ import (
 type mixed struct {
 	*testing.T
 	*fixture.Env
-	backup *velerov1.Backup
-	class  string
-	nodes  map[string]string // by agent
-	agents map[string]*fixture.Program
+	backup  *velerov1.Backup
+	restore *velerov1.Restore
+	class   string
+	nodes   map[string]string // by agent
+	agents  map[string]*fixture.Program
 }
+
+// agents has those of an installation, in the order of their nodes.
+var agents = []string{"velero", "lateen"}
 
 // unready is for how long snapshots are not: long enough for both agents to have seen what they are to expose.
 const unready = 10 * time.Second
@@ -46,7 +51,7 @@ func newMixed(ctx context.Context, t *testing.T, moversOn string) *mixed {
 	m := &mixed{T: t, nodes: map[string]string{}, agents: map[string]*fixture.Program{}}
 	options := fixture.Options{Takes: takes}
 	options.NodeLabels = map[string]string{"fleet": base}
-	for _, name := range []string{"velero", "lateen"} {
+	for _, name := range agents {
 		m.nodes[name] = base + "-" + name
 		options.Nodes = append(options.Nodes, node.Options{Name: m.nodes[name]})
 	}
@@ -58,6 +63,8 @@ func newMixed(ctx context.Context, t *testing.T, moversOn string) *mixed {
 	m.class = "class-" + m.Namespace
 	require.NoError(t, m.StartDriver(ctx, m.class, csi.Options{ReadyDelay: unready}))
 	m.backup, err = m.Backup(ctx, "nightly")
+	require.NoError(t, err)
+	m.restore, err = m.Restore(ctx, "nightly")
 	require.NoError(t, err)
 	m.exchange(ctx)
 	m.agents["velero"], err = m.VeleroProgram(ctx, m.Nodes[0], "node-agent", "server", "--node-agent-configmap="+fixture.ConfigMap)
@@ -103,48 +110,78 @@ func (m *mixed) leads(ctx context.Context) {
 	require.NoError(m, err)
 }
 
-// acceptedBy makes a DataUpload while only one of the agents moves, which accepts it.
-func (m *mixed) acceptedBy(ctx context.Context, agent, claim string) (upload string) {
-	other := map[string]string{"velero": "lateen", "lateen": "velero"}[agent]
-	_, err := m.CSIClaim(ctx, claim, m.class)
+// accepts runs create while only one of the agents moves, and waits until it has accepted the transfer.
+func (m *mixed) accepts(ctx context.Context, agent string, kind testenv.Kind, create func() (metav1.Object, error)) (name string) {
+	other := m.agents[map[string]string{"velero": "lateen", "lateen": "velero"}[agent]]
+	require.NoError(m, other.Signal(syscall.SIGSTOP))
+	created, err := create()
 	require.NoError(m, err)
-	source, err := m.WaitClaim(ctx, m.Apps, claim, testenv.Bound)
-	require.NoError(m, err)
-	require.NoError(m, m.agents[other].Signal(syscall.SIGSTOP))
-	snapshot, err := m.Snapshot(ctx, m.backup, source, m.class)
-	require.NoError(m, err)
-	created, err := m.DataUpload(ctx, m.backup, source, velerov2alpha1.CSISnapshotSpec{
-		VolumeSnapshot: snapshot.Name, SnapshotClass: m.class, Driver: m.Driver.Name(),
-	})
-	require.NoError(m, err)
-	accepted, err := m.Transfers(testenv.DataUpload).Wait(ctx, created.Name, testenv.In(testenv.Accepted))
+	accepted, err := m.Transfers(kind).Wait(ctx, created.GetName(), testenv.In(testenv.Accepted))
 	require.NoError(m, err)
 	require.Equal(m, m.nodes[agent], accepted.Status.AcceptedByNode)
-	require.NoError(m, m.agents[other].Signal(syscall.SIGCONT))
-	return created.Name
+	require.NoError(m, other.Signal(syscall.SIGCONT))
+	return created.GetName()
+}
+
+// transfers creates one of each kind for an agent, and returns their names. It accepts what its node or the other's standstill
+// leaves to it.
+func (m *mixed) transfers(ctx context.Context, agent string) map[testenv.Kind]string {
+	app, err := m.Source(ctx, "app-of-"+agent, m.Nodes[slices.Index(agents, agent)])
+	require.NoError(m, err)
+	backup, err := m.PodVolumeBackup(ctx, m.backup, app, "data")
+	require.NoError(m, err)
+	restored, err := m.RestorePod(ctx, m.restore, "restored-of-"+agent, m.nodes[agent], testenv.EmptyDir("data"))
+	require.NoError(m, err)
+	restore, err := m.PodVolumeRestore(ctx, m.restore, restored, "data", "snapshot", m.Apps)
+	require.NoError(m, err)
+	_, err = m.CSIClaim(ctx, "of-"+agent, m.class)
+	require.NoError(m, err)
+	source, err := m.WaitClaim(ctx, m.Apps, "of-"+agent, testenv.Bound)
+	require.NoError(m, err)
+	target, err := m.TargetClaim(ctx, "target-of-"+agent, m.class)
+	require.NoError(m, err)
+	return map[testenv.Kind]string{
+		testenv.PodVolumeBackup: backup.Name, testenv.PodVolumeRestore: restore.Name,
+		testenv.DataUpload: m.accepts(ctx, agent, testenv.DataUpload, func() (metav1.Object, error) {
+			snapshot, err := m.Snapshot(ctx, m.backup, source, m.class)
+			require.NoError(m, err)
+			return m.DataUpload(ctx, m.backup, source, velerov2alpha1.CSISnapshotSpec{
+				VolumeSnapshot: snapshot.Name, SnapshotClass: m.class, Driver: m.Driver.Name(),
+			})
+		}),
+		testenv.DataDownload: m.accepts(ctx, agent, testenv.DataDownload, func() (metav1.Object, error) {
+			return m.DataDownload(ctx, m.restore, target, "snapshot")
+		}),
+	}
 }
 
 // Two agents that expose the same snapshot destroy it. Both live from New on, and the snapshots are not ready for a while.
-func TestAnUploadIsExposedByTheAgentThatAcceptedItAndByNoOther(t *testing.T) {
+func TestATransferIsExposedByTheAgentThatAcceptedItAndByNoOther(t *testing.T) {
 	staged(t)
-	for _, moversOn := range []string{"velero", "lateen"} {
+	for _, moversOn := range agents {
 		t.Run("movers on the node of "+moversOn, func(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience) // only guards against hanging
 			defer cancel()
 			m := newMixed(ctx, t, moversOn)
-			uploads := map[string]string{}
-			for _, agent := range []string{"velero", "lateen"} {
-				uploads[agent] = m.acceptedBy(ctx, agent, "of-"+agent)
+			transfers := map[string]map[testenv.Kind]string{}
+			for _, agent := range agents {
+				transfers[agent] = m.transfers(ctx, agent)
 			}
-			for agent, name := range uploads {
-				ended, err := m.Transfers(testenv.DataUpload).Wait(ctx, name, testenv.Settled)
-				require.NoError(t, err, "%s; velero: %s; lateen: %s", agent, m.agents["velero"].Tail(), m.agents["lateen"].Tail())
-				require.Equal(t, testenv.Completed, ended.Status.Phase, ended.Status.Message)
-				require.Equal(t, m.nodes[moversOn], ended.Status.Node)
-				require.NoError(t, m.WaitPodGone(ctx, m.Namespace, name))
-				require.NoError(t, m.WaitClaimGone(ctx, m.Namespace, name))
-				m.exposedBy(ctx, agent, name)
+			for agent, kinds := range transfers {
+				for kind, name := range kinds {
+					ended, err := m.Transfers(kind).Wait(ctx, name, testenv.Settled)
+					require.NoError(t, err, "%s of %s; velero: %s; lateen: %s", kind, agent, m.agents["velero"].Tail(), m.agents["lateen"].Tail())
+					require.Equal(t, testenv.Completed, ended.Status.Phase, ended.Status.Message)
+					node := m.nodes[agent] // of the pod
+					if kind == testenv.DataUpload || kind == testenv.DataDownload {
+						node = m.nodes[moversOn]
+					}
+					require.Equal(t, node, ended.Node(), "%s of %s", kind, agent)
+					require.NoError(t, m.WaitPodGone(ctx, m.Namespace, name))
+					require.NoError(t, m.WaitClaimGone(ctx, m.Namespace, name))
+					m.exposedBy(ctx, agent, name)
+				}
 			}
 			require.Empty(t, m.Driver.Handles(), "snapshots are left")
 		})

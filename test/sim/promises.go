@@ -363,7 +363,7 @@ func (s *Simulation) justified(j *job) bool {
 		return true
 	}
 	return slices.ContainsFunc(s.faults.met, func(what string) bool {
-		return slices.Contains(excuses(), what) || j.Kind == Restore && (what == deleteMover || what == preempt || what == drainNode)
+		return slices.Contains(excuses(), what) || j.Veleros && what == veleroStops || j.Kind == Restore && (what == deleteMover || what == preempt || what == drainNode)
 	})
 }
 

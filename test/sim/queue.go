@@ -330,7 +330,7 @@ func (r refusal) stopsTransfers() bool {
 func (s *Simulation) silenceEver(pick int) bool {
 	node := s.nodes[pick%len(s.nodes)]
 	bound := slices.ContainsFunc(s.plan.Work, func(w Work) bool {
-		return (w.Kind == Backup || w.Kind == Restore) && s.nodes[w.Node%len(s.nodes)] == node
+		return w.onNode() && !w.Veleros && s.nodes[w.Node%len(s.nodes)] == node
 	})
 	if bound || len(s.nodes) < 2 || s.API.Get("nodes", "", node) == nil {
 		return false

@@ -27,7 +27,8 @@ type job struct {
 	original string            // content of an Upload's volume
 	asked    time.Time         // when it was asked for
 	ended    bool              // it was terminal within its bound
-	byVelero bool              // Velero's agent moved its data
+	accepted bool              // by Velero's agent
+	byVelero bool              // Velero's agent has ended it
 }
 
 // server plays Velero's server: it asks for transfers.
@@ -49,6 +50,9 @@ func (s *Simulation) server() (all []choice) {
 func (s *Simulation) ask(j *job) (string, func()) {
 	name := fmt.Sprintf("app-%d", j.number)
 	node := s.nodes[j.Node]
+	if j.Veleros {
+		node = veleroNode
+	}
 	switch {
 	case j.transfer != "" || s.abandoned(j):
 		return "", nil

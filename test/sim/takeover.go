@@ -10,7 +10,6 @@ import (
 	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
-	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -230,12 +229,15 @@ const (
 	otherOwner   = "a transfer of another" // UID
 )
 
-// drawVelero adds a node with Velero's agent to one in four schedules with an upload. It draws from a stream of its own.
+// drawVelero adds a node with Velero's agent to one in four schedules, and moves pods of backups and restores there. It draws
+// from a stream of its own.
 func drawVelero(plan *Plan) {
 	const oneIn = 4
 	random := rand.New(rand.NewPCG(plan.Seed, veleroStream))
-	uploads := slices.ContainsFunc(plan.Work, func(w Work) bool { return w.Kind == Upload })
-	plan.Velero = random.IntN(oneIn) == 0 && uploads
+	plan.Velero = random.IntN(oneIn) == 0
+	for i, work := range plan.Work {
+		plan.Work[i].Veleros = plan.Velero && work.onNode() && random.IntN(2) == 0
+	}
 }
 
 // furnishVelero creates the node with Velero's agent, which has room for no mover, and what another Velero has.
@@ -260,23 +262,29 @@ func (s *Simulation) furnishVelero() {
 	}
 }
 
-// veleros plays Velero's agent: it accepts new DataUploads, and moves by its own code what it has accepted, in one step.
+// veleros plays Velero's agent: it accepts new transfers, of pods those of its node, and moves by its own code what it has
+// accepted, in one step.
 func (s *Simulation) veleros() (all []choice) {
 	if !s.plan.Velero || slices.Contains(s.faults.met, veleroStops) {
 		return nil
 	}
-	for _, object := range s.API.List(plural(Upload)) {
-		upload := apiserver.As[velerov2alpha1.DataUpload](object)
-		switch {
-		case upload.Spec.DataMover != "" || object.GetDeletionTimestamp() != nil:
-		case upload.Status.Phase == "" && !upload.Spec.Cancel:
-			all = append(all, choice{"Velero's agent: accepts " + object.Key(), often, func() {
-				s.Patch(plural(Upload), object, map[string]any{"status": map[string]any{
-					"phase": velerov2alpha1.DataUploadPhaseAccepted, "acceptedByNode": veleroNode, "acceptedTimestamp": s.Now(),
+	for _, j := range s.work {
+		object := s.API.Find(j.transfer)
+		if j.transfer == "" || object == nil || object.GetDeletionTimestamp() != nil || j.onNode() && !j.Veleros {
+			continue
+		}
+		switch v := viewOf(object); {
+		case v.phase == "" && (j.onNode() || !v.cancel) && s.waitsForRestore(j):
+			all = append(all, choice{"Velero's agent: accepts " + object.Key(), seldom, func() {
+				j.accepted = true
+				s.Patch(plural(j.Kind), object, map[string]any{"status": map[string]any{
+					"phase": "Accepted", "acceptedByNode": veleroNode, "acceptedTimestamp": s.Now(),
 				}})
 			}})
-		case upload.Status.AcceptedByNode == veleroNode && upload.Status.Phase == velerov2alpha1.DataUploadPhaseAccepted:
-			all = append(all, choice{"Velero's agent: moves " + object.Key(), seldom, func() { s.moveByVelero(object, upload) }},
+		case j.Veleros && !j.accepted && v.phase != "":
+			s.promises.fail("%s of a pod on Velero's node is %s, and Velero's agent has not accepted it", object.Key(), v.phase)
+		case j.accepted && v.phase == "Accepted":
+			all = append(all, choice{"Velero's agent: moves " + object.Key(), seldom, func() { s.moveByVelero(j, object, v) }},
 				choice{veleroStops, 1, func() {
 					s.faults.met = append(s.faults.met, veleroStops)
 					s.faults.since = s.API.Now()
@@ -288,31 +296,47 @@ func (s *Simulation) veleros() (all []choice) {
 	return all
 }
 
-// moveByVelero exposes a snapshot, moves its data and deletes it. Two agents that expose one snapshot destroy it (D2).
-func (s *Simulation) moveByVelero(object *apiserver.Object, upload *velerov2alpha1.DataUpload) {
+// waitsForRestore reports whether the pod of a restore, if it is still there, waits for its volumes.
+func (s *Simulation) waitsForRestore(j *job) bool {
+	pod := s.API.Find(j.source.GetUID())
+	return j.Kind != Restore || pod == nil || len(apiserver.As[corev1.Pod](pod).Status.InitContainerStatuses) > 0
+}
+
+// moveByVelero ends a transfer as its data is moved. Two agents that expose one snapshot destroy it (D2).
+func (s *Simulation) moveByVelero(j *job, object *apiserver.Object, v view) {
 	for _, plural := range []string{"pods", "persistentvolumeclaims", "volumesnapshots", "volumesnapshotcontents"} {
 		for _, exposed := range s.API.List(plural) {
-			if exposed.GetLabels()[api.LabelOwnerUID] == string(upload.UID) {
+			if exposed.GetLabels()[api.LabelOwnerUID] == string(j.transfer) {
 				s.promises.fail("Velero's agent exposes %s, and Lateen's created %s %s for it", object.Key(), plural, exposed.Key())
 			}
 		}
 	}
-	phase, source := velerov2alpha1.DataUploadPhaseCompleted, s.API.Get("volumesnapshots", appNamespace, upload.Spec.CSISnapshot.VolumeSnapshot)
+	phase, source := "Completed", s.API.Find(j.source.GetUID())
+	if j.Kind == Upload {
+		source = s.API.Get("volumesnapshots", appNamespace, j.snapshot)
+	}
+	j.byVelero = true
 	switch {
-	case upload.Spec.Cancel:
-		phase = velerov2alpha1.DataUploadPhaseCanceled
+	case v.cancel:
+		phase = "Canceled"
 	case source == nil:
-		phase = velerov2alpha1.DataUploadPhaseFailed
+		phase = "Failed"
+	case j.Kind == Upload:
+		s.storage.uploaded[j.transfer] = j.original
+	case j.Kind == Backup:
+		s.storage.uploaded[j.transfer] = dataOf(j.source.GetUID())
+	case j.Kind == Restore:
+		s.storage.restored[j.source.GetUID()] = true
+	case j.Kind == Download:
+		handle := "vol-" + string(j.transfer)
+		s.storage.volumes[handle] = string(j.transfer)
+		claim := apiserver.As[corev1.PersistentVolumeClaim](source)
+		s.Join(source, s.Create("persistentvolumes", "", persistentVolume(handle, "pv-"+string(j.transfer), s.plan.reclaim(), claim)))
 	}
-	for _, j := range s.work {
-		if j.transfer == upload.UID {
-			j.byVelero, s.storage.uploaded[j.transfer] = true, j.original
-		}
-	}
-	if source != nil {
+	if j.Kind == Upload && source != nil {
 		s.Delete("volumesnapshots", source)
 	}
-	s.Patch(plural(Upload), object, map[string]any{"status": map[string]any{"phase": phase, "node": veleroNode}})
+	s.Patch(plural(j.Kind), object, map[string]any{"status": map[string]any{"phase": phase, "node": veleroNode}})
 }
 
 // checkOther checks that what another Velero owns is left alone.

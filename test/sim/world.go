@@ -171,7 +171,12 @@ func Kinds() []Kind { return []Kind{Backup, Restore, Upload, Download} }
 type Work struct {
 	Kind Kind
 	Node int // of the application's pod
+
+	Veleros bool // the pod is on the node with Velero's agent instead
 }
+
+// onNode reports whether the transfer is of a volume of a pod.
+func (w Work) onNode() bool { return w.Kind == Backup || w.Kind == Restore }
 
 // Draw makes the plan of a seed. Each seed also decides which faults are possible at all (swarm testing).
 func Draw(seed uint64) Plan {

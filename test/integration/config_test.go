@@ -14,7 +14,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/fixture"
@@ -65,21 +64,6 @@ func clusterRole(s *env) string {
 	}
 	require.Fail(s, "package deploy has no ClusterRole")
 	return ""
-}
-
-func TestAnAPIServerThatIsAwayAtTheStartDelaysTheAgent(t *testing.T) {
-	s := newEnv(t, 50*time.Millisecond)
-	gate, err := s.gate()
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, gate.Stop()) })
-	require.NoError(t, gate.Close())
-	r := s.start(func(options *agent.Options) {
-		options.Rest, options.Flags.StartupTimeout = gate.Config(options.Rest), time.Minute
-	})
-	timer := time.AfterFunc(1500*time.Millisecond, func() { _ = gate.Open(t.Context()) })
-	t.Cleanup(func() { timer.Stop() })
-	s.ends(s.transfer(), testenv.Completed)
-	r.finished("Completed", "completed")
 }
 
 // scheduled waits for the mover of a transfer, with what admission made of it.

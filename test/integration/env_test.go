@@ -91,12 +91,6 @@ func (e *env) work() (finish func()) {
 	return sync.OnceFunc(func() { close(finished) })
 }
 
-// gate is a way to the API server that the test can close.
-func (e *env) gate() (*cluster.Gate, error) {
-	_, address, _ := strings.Cut(e.Plane.Admin().Host, "://")
-	return cluster.NewGate(e.Context(), "tcp4", address)
-}
-
 // soon bounds one wait, which only guards against hanging.
 func (e *env) soon() context.Context { return fixture.Soon(e.T) }
 

@@ -88,7 +88,8 @@ func (c *Controller) Ready() <-chan struct{} { return c.ready }
 // The caches must be synced; first lists the keys that they hold.
 func (c *Controller) Run(ctx context.Context, first []string) {
 	c.expect(first)
-	steps, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	logger := klog.FromContext(ctx).WithValues("controller", c.name)
+	steps, cancel := context.WithCancel(klog.NewContext(context.WithoutCancel(ctx), logger))
 	defer cancel()
 	var workers sync.WaitGroup
 	for range c.workers {
@@ -112,7 +113,7 @@ func (c *Controller) work(ctx context.Context) bool {
 	}
 	defer c.queue.Done(key)
 	defer c.tried(key)
-	logger := klog.FromContext(ctx).WithValues("controller", c.name, "object", key)
+	logger := klog.FromContext(ctx).WithValues("object", key)
 	requeue, err := c.reconcile(klog.NewContext(ctx, logger), key)
 	if err != nil {
 		logger.Error(err, "Failed to reconcile", "failures", c.queue.NumRequeues(key))

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
 )
 
 // FieldManager is the field manager of Lateen's writes.
@@ -23,25 +23,13 @@ func MergePatch(before, after metav1.Object) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode changed: %w", err)
 	}
-	patch, err := jsonmergepatch.CreateThreeWayJSONMergePatch(original, changed, original)
+	patch, err := jsonpatch.CreateMergePatch(original, changed)
 	if err != nil {
 		return nil, fmt.Errorf("compare: %w", err)
 	}
-	fields := map[string]json.RawMessage{}
-	metadata := map[string]json.RawMessage{}
-	if err := json.Unmarshal(patch, &fields); err != nil {
-		return nil, fmt.Errorf("decode patch: %w", err)
+	version := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q}}`, before.GetResourceVersion())
+	if patch, err = jsonpatch.MergeMergePatches(patch, version); err != nil {
+		return nil, fmt.Errorf("add resourceVersion: %w", err)
 	}
-	if found, ok := fields["metadata"]; ok {
-		if err := json.Unmarshal(found, &metadata); err != nil {
-			return nil, fmt.Errorf("decode patch of metadata: %w", err)
-		}
-	}
-	if metadata["resourceVersion"], err = json.Marshal(before.GetResourceVersion()); err != nil {
-		return nil, fmt.Errorf("encode resourceVersion: %w", err)
-	}
-	if fields["metadata"], err = json.Marshal(metadata); err != nil {
-		return nil, fmt.Errorf("encode metadata: %w", err)
-	}
-	return json.Marshal(fields)
+	return patch, nil
 }

@@ -52,11 +52,11 @@ lint: ## Check style, layers and forbidden calls, in every module
 		without=; [[ " $(WRAPPERS) " != *" $$module "* ]] || without=--disable=$(DEEP_LINTERS); \
 		(cd $$module && $(BIN)/golangci-lint run --allow-serial-runners $$without --config $(CURDIR)/.golangci.yml ./...) || failed=1; done; exit $$failed
 
-bench: ## Compare with Velero's agent: throughput, API calls, memory (ONLY=pace|uploads|maintenance|memory; RECORD=1 keeps them in docs)
+bench: ## Compare with Velero's agent: throughput, API calls, memory (ONLY=pace|uploads|maintenance|memory; RECORD=1 keeps them in docs, PROFILE=1 writes CPU profiles to bin)
 	$(call need,bwrap=bubblewrap)
 	$(call with,lateen controlplane snapshot-controller velero)
 	@cd test && go build -o $(BIN)/bench ./bench
-	@bin/bench --only=$(ONLY) $(if $(RECORD),--record=docs/performance.md)
+	@bin/bench --only=$(ONLY) $(if $(RECORD),--record=docs/performance.md) $(if $(PROFILE),--profiles=bin)
 
 cluster: ## Start a cluster with a real kubelet, and leave it running (CLUSTER_DIR=/tmp/lateen-cluster); nothing of the machine is changed
 	$(clusterfiles)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/prometheus/common/model"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -38,12 +40,12 @@ const (
 	moverTakes = 50 * time.Millisecond
 )
 
-// fleet is an installation in which one node works and all others have nothing to do. What the others receive is what
-// an agent costs for what it does not own.
+// fleet is an installation in which few nodes work, or one, and all others have nothing to do. What the others receive is
+// what an agent costs for what it does not own.
 type fleet struct {
 	*fixture.Env
-	source *corev1.Pod
-	class  string // of the claims into which is restored
+	sources []*corev1.Pod // one of each node that works
+	class   string        // of the claims into which is restored
 
 	options func(*agent.Options) // applied to each agent; nil changes nothing
 
@@ -55,10 +57,15 @@ type fleet struct {
 	running sync.WaitGroup
 }
 
-// newFleet makes one without agents.
-func newFleet(ctx context.Context, plane *cluster.Cluster, dir string) (*fleet, error) {
-	options := fixture.Options{Takes: moverTakes, Config: fmt.Sprintf(`{"loadConcurrency": {"globalConfig": %d}}`, slots), Nodes: []node.Options{{Name: "worker"}}}
-	options.NodeLabels = map[string]string{"scale": "works"}
+// newFleet makes one without agents, of that many nodes that work.
+func newFleet(ctx context.Context, plane *cluster.Cluster, dir string, nodes int) (*fleet, error) {
+	name := "worker-" + rand.String(5) // nodes of ended fleets stay registered
+	options := fixture.Options{Takes: moverTakes, Config: fmt.Sprintf(
+		`{"loadConcurrency": {"globalConfig": %d}, "loadAffinity": [{"nodeSelector": {"matchLabels": {"scale": %q}}}]}`, slots, name)}
+	options.NodeLabels = map[string]string{"scale": name}
+	for i := range nodes {
+		options.Nodes = append(options.Nodes, node.Options{Name: fmt.Sprintf("%s-%d", name, i)})
+	}
 	f := &fleet{}
 	f.ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
 	var err error
@@ -67,7 +74,13 @@ func newFleet(ctx context.Context, plane *cluster.Cluster, dir string) (*fleet, 
 		return f, err
 	}
 	f.Movers.Silent = true
-	if f.source, err = f.Source(ctx, "application", f.Nodes[0]); err != nil {
+	f.sources = make([]*corev1.Pod, nodes)
+	err = fixture.InParallel(nodes, starting, func(i int) error {
+		var err error
+		f.sources[i], err = f.Source(ctx, fmt.Sprint("application-", i), f.Nodes[i])
+		return err
+	})
+	if err != nil {
 		return f, err
 	}
 	if err := testenv.InstallSnapshotCRDs(ctx, plane.Admin()); err != nil {
@@ -121,7 +134,8 @@ func (f *fleet) idleNode(ctx context.Context) (string, error) {
 
 // start starts a whole agent.
 func (f *fleet) start(ctx context.Context, name string) error {
-	one, err := f.Agent(ctx, f.Nodes[0], io.Discard, func(options *agent.Options) {
+	on := max(slices.IndexFunc(f.Nodes, func(n *node.Node) bool { return n.Name() == name }), 0)
+	one, err := f.Agent(ctx, f.Nodes[on], io.Discard, func(options *agent.Options) {
 		options.Flags.NodeName = name
 		options.Metrics = metrics.New(prometheus.NewRegistry(), "scale", name)
 		options.Election.Spread = 0 // that of a fleet
@@ -196,9 +210,19 @@ func ownConnection(config *rest.Config) (*rest.Config, error) {
 	return own, nil
 }
 
-// work runs that many PodVolumeBackups, and as many DataDownloads, on the node that works, and waits until they are done.
-// A DataDownload has a claim of its own, and a pod that is scheduled.
+// work runs that many PodVolumeBackups, and as many DataDownloads, on the nodes that work, and waits until they are done.
 func (f *fleet) work(ctx context.Context, transfers int) error {
+	if err := f.create(ctx, transfers); err != nil {
+		return err
+	}
+	return errors.Join(
+		f.Transfers(testenv.PodVolumeBackup).WaitNone(ctx, api.SelectUndone), f.Transfers(testenv.DataDownload).WaitNone(ctx, api.SelectUndone),
+	)
+}
+
+// create creates that many PodVolumeBackups and DataDownloads. A DataDownload has a claim of its own, and a pod that is
+// scheduled.
+func (f *fleet) create(ctx context.Context, transfers int) error {
 	name := fmt.Sprintf("work-%d", time.Now().UnixNano())
 	backup, err := f.Backup(ctx, name)
 	if err != nil {
@@ -208,8 +232,8 @@ func (f *fleet) work(ctx context.Context, transfers int) error {
 	if err != nil {
 		return err
 	}
-	err = fixture.InParallel(transfers, starting, func(i int) error {
-		if _, err := f.PodVolumeBackup(ctx, backup, f.source, "data"); err != nil {
+	return fixture.InParallel(transfers, starting, func(i int) error {
+		if _, err := f.PodVolumeBackup(ctx, backup, f.sources[i%len(f.sources)], "data"); err != nil {
 			return err
 		}
 		target, err := f.TargetClaim(ctx, fmt.Sprintf("%s-%d", name, i), f.class)
@@ -219,12 +243,6 @@ func (f *fleet) work(ctx context.Context, transfers int) error {
 		_, err = f.DataDownload(ctx, restore, target, "snapshot")
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return errors.Join(
-		f.Transfers(testenv.PodVolumeBackup).WaitNone(ctx, api.SelectUndone), f.Transfers(testenv.DataDownload).WaitNone(ctx, api.SelectUndone),
-	)
 }
 
 // counters are what the API server has counted since its start, by resource.group.

@@ -221,7 +221,7 @@ func TestMain(m *testing.M) { os.Exit(fixture.Main(m, &plane)) }
 // own: that is what a large cluster cannot pay. Whole agents and hollow ones run in this process, each with a connection of
 // its own and the permissions of the agents' ServiceAccount. One node works; what the others receive is the cost.
 func TestAnIdleAgentCostsWhatTheFormulaSays(t *testing.T) {
-	ctx, f := started(t)
+	ctx, f := started(t, 1)
 	var few *sample
 	measure := func(isHollow bool) {
 		many, err := f.measure(ctx, *backups)
@@ -249,12 +249,12 @@ func TestAnIdleAgentCostsWhatTheFormulaSays(t *testing.T) {
 }
 
 // started returns a fleet without agents, which ends with the test.
-func started(tb testing.TB) (context.Context, *fleet) {
+func started(tb testing.TB, nodes int) (context.Context, *fleet) {
 	tb.Helper()
 	require.NoError(tb, fixture.LogToFile(tb.TempDir()))
 	ctx, cancel := context.WithTimeout(tb.Context(), deadline)
 	tb.Cleanup(cancel)
-	f, err := newFleet(ctx, plane, tb.TempDir())
+	f, err := newFleet(ctx, plane, tb.TempDir(), nodes)
 	tb.Cleanup(func() { require.NoError(tb, f.close()) })
 	require.NoError(tb, err)
 	return ctx, f

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"strconv"
@@ -39,6 +40,9 @@ type load struct {
 	prepare func(ctx context.Context, on *installation, transfers int) (create func(i int) error, err error)
 }
 
+// profiledSeconds is about what Lateen's agents need for a load.
+const profiledSeconds = 8
+
 // seen is what was seen of them.
 type seen struct {
 	transitions []testenv.Transition
@@ -66,10 +70,24 @@ func (e *env) do(ctx context.Context, a nodeAgent, name string, l load) (result 
 	if err != nil {
 		return nil, err
 	}
+	profiled := make(chan error, 1)
+	go func() { profiled <- a.profile(ctx, programs[0], name) }()
 	if result, err = installed.observe(ctx, l, programs, create); err != nil {
 		return nil, fmt.Errorf("%w; the log of agent %s ends with:\n%s", err, installed.Nodes[0].Name(), programs[0].Tail())
 	}
-	return result, nil
+	return result, <-profiled
+}
+
+// profile writes a CPU profile of an agent, of the first seconds of its work.
+func (a nodeAgent) profile(ctx context.Context, agent *fixture.Program, name string) error {
+	if a.profiles == "" {
+		return nil
+	}
+	profile, err := agent.Get(ctx, fmt.Sprintf("/debug/pprof/profile?seconds=%d", profiledSeconds))
+	if err != nil {
+		return fmt.Errorf("profile agent: %w", err)
+	}
+	return os.WriteFile(filepath.Join(a.profiles, name+".pprof"), profile, 0o600)
 }
 
 // observe creates the transfers, and returns what was seen until the agents had nothing left to do for any.

@@ -40,7 +40,11 @@ const (
 func main() {
 	only := flag.String("only", "", "play one scenario: pace, uploads, maintenance or memory")
 	into := flag.String("record", "", "page whose tables get the figures")
+	profiles := flag.String("profiles", "", "directory for CPU profiles of Lateen's coordinator, one for each scenario")
 	flag.Parse()
+	if *profiles != "" {
+		measured[0].profiles, measured[0].works = *profiles, []string{"--profiling"}
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, *only, *into); err != nil {
@@ -132,6 +136,7 @@ type nodeAgent struct {
 	// start starts a program of it on a node, and waits until it works: the agent, or what maintains repositories.
 	start           func(*fixture.Env, context.Context, *node.Node, ...string) (*fixture.Program, error)
 	works, maintain []string // its arguments
+	profiles        string   // directory; empty makes none
 	// over reports whether it has nothing left to do for a transfer, besides removing the mover.
 	over func(*testenv.Transfer) bool
 }

@@ -27,10 +27,10 @@ import (
 // receives it, one whose selector rejects it, and one that waits for the Events of another mover. The unit is µs of CPU.
 // The watchers are bare requests whose answers nothing decodes.
 func BenchmarkAPIServer(b *testing.B) {
-	ctx, f := started(b)
+	ctx, f := started(b, 1)
 	backup, err := f.Backup(ctx, "unit")
 	require.NoError(b, err)
-	subject, err := f.PodVolumeBackup(ctx, backup, f.source, "data")
+	subject, err := f.PodVolumeBackup(ctx, backup, f.sources[0], "data")
 	require.NoError(b, err)
 
 	done := 0

@@ -15,11 +15,12 @@ import (
 
 // Preparation limits the transfers that are accepted. A place is taken in memory before the transfer is accepted.
 //
-// With prepareQueueLength, it is a queue of the whole cluster: places are of transfers that are Accepted or Prepared, those of
+// With prepareQueueLength, it is a queue of the whole cluster, and Accepted and Prepared transfers hold its places, those of
 // Velero's agents too. The coordinator alone accepts, so it alone has a queue. A transfer is queued while it could be accepted
-// at once: one that waits for anything else does not hold up the others. Without, it paces transfers: only as many mover pods exist as work, or work soon,
-// and a place is held until the mover ends. Volumes of pods have places on their node. Snapshots and claims, whose node the
-// scheduler chooses, have places in the fleet.
+// at once: one that waits for anything else does not hold up the others.
+//
+// Without, it paces transfers: only as many mover pods exist as work, or work soon, and a place is held until the mover ends.
+// Volumes of pods have places on their node. Snapshots and claims, whose node the scheduler chooses, have places in the fleet.
 type Preparation struct {
 	queue *Slots // nil without prepareQueueLength
 

@@ -176,20 +176,6 @@ func FuzzSlots(f *testing.F) {
 	})
 }
 
-func TestNodesHaveSeparateSlots(t *testing.T) {
-	nodeSlots := NewNodeSlots(func(node string) int { return map[string]int{"n1": 2, "n2": 1, "n3": 1}[node] })
-	take := func(node string, uid types.UID, age int) bool {
-		return nodeSlots.TryAcquire(node, uid, created(age), func() {})
-	}
-	require.True(t, take("n1", "a", 1))
-	require.True(t, take("n1", "b", 2))
-	require.False(t, take("n1", "c", 3), "it has two")
-	require.True(t, take("n2", "d", 4))
-	require.False(t, take("n2", "e", 5), "it has one")
-	require.True(t, take("n3", "f", 6))
-	require.Equal(t, 2, nodeSlots.On("n1").InUse())
-}
-
 func TestAResourceThatChangesItsNodeReleasesItsSlot(t *testing.T) {
 	nodeSlots := NewNodeSlots(Same(1))
 	nodeSlots.ForceAcquire("n2", "a")

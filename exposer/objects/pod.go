@@ -178,14 +178,15 @@ func Labelled(owner types.UID, acceptor string) map[string]any {
 //
 // The mover of a pod volume runs on the node of that pod. The scheduler places it by node affinity rather than by
 // spec.nodeName. Only pods that the scheduler places can preempt others or be queued by priority (velero-protocol
-// W32). Any other mover needs a node with an agent that can reach its volume. If the consumer of the volume has no
+// W32). It tolerates every taint NoSchedule: the taint may be newer than the pod, and Velero's movers get spec.nodeName,
+// which taints do not stop. Any other mover needs a node with an agent that can reach its volume. If the consumer of the volume has no
 // node yet, the mover also follows the configured load affinity.
 func applyScheduling(pod *corev1.PodSpec, spec MoverSpec, info VolumeInfo, template Template, settings Settings) {
 	system := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{onSystem(info.OS)}}}
 	if spec.Source.PodVolume != nil {
 		pod.Affinity = required(intersect(nodeTerm(corev1.NodeSelectorOpIn, info.Node), system))
 		pod.Tolerations = tolerations(info, settings.Tolerations, template.Tolerations, []corev1.Toleration{{
-			Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule,
+			Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule,
 		}}, info.Tolerations)
 		return
 	}

@@ -73,15 +73,15 @@ func TestPodLabelsOfTheConfigMapNeverHideAMover(t *testing.T) {
 }
 
 func TestMoversOfPodVolumesTolerate(t *testing.T) {
-	cordoned := corev1.Toleration{Key: "node.kubernetes.io/unschedulable", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}
+	noSchedule := corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}
 	spot := corev1.Toleration{Key: "spot", Operator: corev1.TolerationOpExists}
 	notReady := corev1.Toleration{Key: "node.kubernetes.io/not-ready", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr.To[int64](300)}
 	for name, test := range map[string]struct {
 		source, template, want []corev1.Toleration
 	}{
-		"a cordoned node in any case":                    {want: []corev1.Toleration{cordoned}},
-		"what the pod tolerates whose volume it is":      {source: []corev1.Toleration{notReady}, want: []corev1.Toleration{cordoned, notReady}},
-		"what the template tolerates, and nothing twice": {source: []corev1.Toleration{spot, cordoned}, template: []corev1.Toleration{spot}, want: []corev1.Toleration{spot, cordoned}},
+		"taints that are newer than the pod":             {want: []corev1.Toleration{noSchedule}},
+		"what the pod tolerates whose volume it is":      {source: []corev1.Toleration{notReady}, want: []corev1.Toleration{noSchedule, notReady}},
+		"what the template tolerates, and nothing twice": {source: []corev1.Toleration{spot, noSchedule}, template: []corev1.Toleration{spot}, want: []corev1.Toleration{spot, noSchedule}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			info := onHost()

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
@@ -49,6 +50,7 @@ type Resolution struct {
 	Effective  string // the class of new pods; empty for none
 	Reason     Reason // why Configured is not in force; empty if it is, or if nothing is configured
 	Message    string // explanation of Reason, with the fix, or why it is not known whether the class exists
+	Preempts   bool   // as of function Preempts; false if that is not known
 }
 
 // FallsBack reports whether pods run without a class that is configured.
@@ -69,10 +71,10 @@ func Resolve(ctx context.Context, name string, get Getter) Resolution {
 	if name == "" {
 		return Resolution{}
 	}
-	_, err := get(ctx, name)
+	class, err := get(ctx, name)
 	switch {
 	case err == nil:
-		return Resolution{Configured: name, Effective: name}
+		return Resolution{Configured: name, Effective: name, Preempts: Preempts(class)}
 	case apierrors.IsNotFound(err):
 		return Fallback(name, NotFound)
 	case apierrors.IsForbidden(err):
@@ -81,6 +83,12 @@ func Resolve(ctx context.Context, name string, get Getter) Resolution {
 	default:
 		return Resolution{Configured: name, Effective: name, Message: fmt.Sprintf("cannot read PriorityClass %q: %v", name, err)}
 	}
+}
+
+// Preempts reports whether pods of a class can preempt pods without a class, which have priority 0. A class without a
+// policy preempts (KEP 902). It is false for no class.
+func Preempts(class *schedulingv1.PriorityClass) bool {
+	return class != nil && class.Value > 0 && (class.PreemptionPolicy == nil || *class.PreemptionPolicy != corev1.PreemptNever)
 }
 
 // Fallback returns the resolution for a class that pods cannot have, with what to do.

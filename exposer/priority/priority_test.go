@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -69,6 +70,27 @@ func TestResolve(t *testing.T) {
 			require.Contains(t, got.Message, test.message)
 			require.Contains(t, got.Message, test.class)
 			require.True(t, test.reason == "" || slices.Contains(priority.Reasons(), got.Reason))
+		})
+	}
+}
+
+func TestPreempts(t *testing.T) {
+	never, lower := corev1.PreemptNever, corev1.PreemptLowerPriority
+	for name, test := range map[string]struct {
+		value  int32
+		policy *corev1.PreemptionPolicy
+		want   bool
+	}{
+		"the default policy":             {value: 1, want: true},
+		"the default policy by its name": {value: 1, policy: &lower, want: true},
+		"policy Never":                   {value: 1, policy: &never},
+		"no pod without a class is less": {value: 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			class := &schedulingv1.PriorityClass{Value: test.value, PreemptionPolicy: test.policy}
+			require.Equal(t, test.want, priority.Preempts(class))
+			got := priority.Resolve(t.Context(), "a", func(context.Context, string) (*schedulingv1.PriorityClass, error) { return class, nil })
+			require.Equal(t, priority.Resolution{Configured: "a", Effective: "a", Preempts: test.want}, got)
 		})
 	}
 }

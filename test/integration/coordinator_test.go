@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -29,7 +30,8 @@ func TestAnUploadWhoseMoverIsPreemptedCompletesWhenThereIsRoomAgainOnKubernetes(
 	v := f.volumes(csi.Options{})
 	low, high := "low-"+f.Namespace, "high-"+f.Namespace
 	require.NoError(t, f.PriorityClass(f.soon(), low, 10))
-	require.NoError(t, f.PriorityClass(f.soon(), high, 1000))
+	_, err := f.Kube.SchedulingV1().PriorityClasses().Create(f.soon(), &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: high}, Value: 1000}, metav1.CreateOptions{})
+	require.NoError(t, err)
 	f.configure(`{"priorityClassName":"` + low + `","podResources":{"cpuRequest":"500m"}}`)
 	r := f.start()
 	name, handle := v.uploads("data")

@@ -387,9 +387,9 @@ func (e *Env) claimOfVolume(ctx context.Context, pod *corev1.Pod, name string) (
 	return e.claimOf(ctx, pod.Namespace, pod.Spec.Volumes[index])
 }
 
-// PriorityClass creates a class. It is cluster-scoped, so its name must be unique to the test.
+// PriorityClass creates a class of movers, which preempts no pod. It is cluster-scoped, so its name must be unique to the test.
 func (e *Env) PriorityClass(ctx context.Context, name string, value int32) error {
-	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value}
+	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value, PreemptionPolicy: new(corev1.PreemptNever)}
 	if _, err := e.Kube.SchedulingV1().PriorityClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create priority class: %w", err)
 	}

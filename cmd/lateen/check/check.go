@@ -87,6 +87,9 @@ func Evaluate(document Document, cluster *Cluster) Result {
 	if cluster != nil && document.Kind == NodeAgent {
 		invalid := cluster.invalid(&result.Config)
 		result.Problems = slices.Concat(result.Problems, invalid, cluster.unmatched(result.Config), cluster.CopyProblems)
+		if class := result.Config.PriorityClassName; priority.Preempts(cluster.PriorityClasses[class]) {
+			result.Problems = append(result.Problems, startup.PreemptingClass(class))
+		}
 	}
 	if cluster != nil && document.Kind == Maintenance {
 		problems := cluster.invalidClass(&result.Jobs.PriorityClassName, config.SectionMaintenance, globalKey+".priorityClassName")

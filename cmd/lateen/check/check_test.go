@@ -89,6 +89,13 @@ func limited() *check.Cluster {
 	return cluster
 }
 
+// preempting returns the full cluster, whose class preempts.
+func preempting() *check.Cluster {
+	cluster := full()
+	cluster.PriorityClasses["velero-low"].Value = 10
+	return cluster
+}
+
 // old is full with movers of Velero 1.17.
 func old() *check.Cluster {
 	cluster := full()
@@ -116,6 +123,7 @@ func TestReports(t *testing.T) {
 		"a file alone":                           {file: "good-every-field.yaml"},
 		"a cluster that has all that is named":   {file: "good-every-field.yaml", cluster: full()},
 		"a priority class that quota limits":     {file: "good-every-field.yaml", cluster: limited(), count: 1},
+		"a priority class that preempts":         {file: "good-every-field.yaml", cluster: preempting(), count: 1},
 		"a node":                                 {file: "good-every-field.yaml", cluster: full(), node: &big},
 		"a cluster that has nothing":             {file: "good-every-field.yaml", cluster: bare(), count: 10},
 		"a cluster that could not be read":       {file: "good-every-field.yaml", cluster: &check.Cluster{}},

@@ -186,7 +186,7 @@ func Sections() []Section {
 // Reason is a stable code for the cause of a Problem.
 type Reason string
 
-// The reasons. For all except UnknownField and Ignored, the value at the Problem's path gets its default, or its list
+// The reasons. For all except UnknownField, Ignored and Risky, the value at the Problem's path gets its default, or its list
 // element is omitted.
 const (
 	Missing        Reason = "missing"         // a required object or field does not exist
@@ -196,6 +196,7 @@ const (
 	Forbidden      Reason = "forbidden"       // the agent may not read the named object
 	UnknownField   Reason = "unknown_field"   // the schema has no such field
 	Ignored        Reason = "ignored"         // a known value has no effect
+	Risky          Reason = "risky"           // the value is in effect, and can harm
 	DuplicateField Reason = "duplicate_field" // the field occurs twice, so its value is ambiguous
 	WrongType      Reason = "wrong_type"      // such as a string for a number
 	InvalidValue   Reason = "invalid_value"   // of the right type, but unusable
@@ -204,7 +205,7 @@ const (
 // Reasons lists all reasons, so that a metric can initialize a series for each.
 func Reasons() []Reason {
 	return []Reason{
-		Missing, Empty, TooManyKeys, InvalidJSON, Forbidden, UnknownField, Ignored, DuplicateField, WrongType, InvalidValue,
+		Missing, Empty, TooManyKeys, InvalidJSON, Forbidden, UnknownField, Ignored, Risky, DuplicateField, WrongType, InvalidValue,
 	}
 }
 
@@ -255,7 +256,7 @@ func NoMaintenance(namespace, name string) Problem {
 }
 
 // Invalidates reports whether the reason causes a default.
-func (r Reason) Invalidates() bool { return r != UnknownField && r != Ignored }
+func (r Reason) Invalidates() bool { return r != UnknownField && r != Ignored && r != Risky }
 
 // Edit is the effect of an edited configuration on a running agent.
 type Edit struct {

@@ -39,7 +39,7 @@ func Load(ctx context.Context, client kubernetes.Interface, options Options, clo
 	l.agents = &startup.Agents
 	for _, step := range []func(context.Context, *Startup) error{
 		l.readNode, l.checkResources, l.readConfigMap, l.readTemplates, l.findMaintenance, l.readRepository, l.checkCache, l.checkCopies,
-		l.resolvePriority, l.enforceStrict,
+		l.resolvePriority, l.enforceStrict, warnOfPreemption,
 	} {
 		if err := step(ctx, startup); err != nil {
 			return nil, err
@@ -123,7 +123,7 @@ func (l loader) readConfigMap(ctx context.Context, startup *Startup) error {
 	return nil
 }
 
-// enforceStrict runs last, after every step that may add a Problem or fall back.
+// enforceStrict runs after every step that may find a setting that cannot be used, or fall back.
 func (l loader) enforceStrict(_ context.Context, startup *Startup) error {
 	if !l.options.StrictConfig {
 		return nil
@@ -149,6 +149,30 @@ func (l loader) resolvePriority(ctx context.Context, startup *Startup) error {
 	}
 	startup.Priority = priority.Resolve(ctx, startup.Config.PriorityClassName, l.class)
 	return nil
+}
+
+// warnOfPreemption adds the Problem of a class that preempts. The class is in force, so --strict-config accepts it.
+func warnOfPreemption(_ context.Context, startup *Startup) error {
+	found := preemption(startup.Priority)
+	startup.parsed, startup.Problems = append(startup.parsed, found...), append(startup.Problems, found...)
+	return nil
+}
+
+func preemption(class priority.Resolution) []config.Problem {
+	if !class.Preempts {
+		return nil
+	}
+	return []config.Problem{PreemptingClass(class.Effective)}
+}
+
+// PreemptingClass returns the Problem of a priority class of movers that preempts. The mover of a pod volume is pinned to the
+// node of that pod. If the node is full, the scheduler preempts the pods there that have a lower priority, and may
+// choose the very pod whose volume the mover reads or writes.
+func PreemptingClass(name string) config.Problem {
+	return config.Problem{
+		Section: config.SectionPriorityClassName, Path: string(config.SectionPriorityClassName), Reason: config.Risky, Message: fmt.Sprintf(
+			"movers of PriorityClass %q can preempt the pod whose volume they back up or restore; name a class with preemptionPolicy: Never", name),
+	}
 }
 
 // class is a priority.Getter that retries within the budget.

@@ -69,7 +69,7 @@ func installation(text string, changes ...func(runtime.Object)) *fake.Clientset 
 		&appsv1.DaemonSet{ObjectMeta: meta("node-agent"), Spec: appsv1.DaemonSetSpec{Template: workload("lateen:agent", "lateen")}},
 		&appsv1.Deployment{ObjectMeta: meta("velero"), Spec: appsv1.DeploymentSpec{Template: server}},
 		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "local"}},
-		&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "velero-low"}, Value: 10},
+		&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "velero-low"}, Value: 10, PreemptionPolicy: new(corev1.PreemptNever)},
 	}
 	if text != "" {
 		objects = append(objects, &corev1.ConfigMap{ObjectMeta: meta("agent-config"), Data: map[string]string{"a": text}})
@@ -383,6 +383,21 @@ func TestStrictConfigurationIncludesThePriorityClass(t *testing.T) {
 		require.ErrorContains(t, err, message)
 		require.ErrorContains(t, err, "not starting because of --strict-config: priorityClassName")
 		require.NotContains(t, err.Error(), "; priorityClassName", "it is reported once")
+	}
+}
+
+func TestAClassThatPreemptsIsReportedAndInForce(t *testing.T) {
+	client := installation(`{"priorityClassName": "velero-low"}`, changed("velero-low", func(class *schedulingv1.PriorityClass) { class.PreemptionPolicy = nil }))
+	got, err := startup.Load(t.Context(), client, options(t, "--strict-config"), newHasty())
+	require.NoError(t, err)
+	require.Equal(t, "velero-low", got.Settings().PriorityClass)
+	require.Len(t, got.Problems, 1)
+	require.Equal(t, config.Risky, got.Problems[0].Reason)
+	require.Contains(t, got.Problems[0].String(), `priorityClassName: movers of PriorityClass "velero-low" can preempt the pod`)
+	for text, problems := range map[string]int{`{"priorityClassName": "velero-low", "podLabels": {}}`: 1, `{}`: 0} {
+		reload := got.Reload(t.Context(), client, options(t), newHasty(), &corev1.ConfigMap{Data: map[string]string{"a": text}})
+		require.Empty(t, reload.Added, text)
+		require.Len(t, reload.Problems, problems, text)
 	}
 }
 

@@ -236,7 +236,7 @@ func cluster(nodes int, config string) *fixture {
 		}}}},
 		&corev1.ConfigMap{ObjectMeta: meta("velero", "node-agent-config", time.Hour), Data: map[string]string{"config.json": config}},
 		&corev1.ConfigMap{ObjectMeta: meta("velero", "jobs", time.Hour), Data: map[string]string{"global": `{"priorityClassName": "backup-low"}`}},
-		&schedulingv1.PriorityClass{ObjectMeta: meta("", "backup-low", time.Hour), Value: 10},
+		&schedulingv1.PriorityClass{ObjectMeta: meta("", "backup-low", time.Hour), Value: 10, PreemptionPolicy: new(corev1.PreemptNever)},
 	)
 	return s
 }

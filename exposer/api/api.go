@@ -153,6 +153,12 @@ const (
 	AnnotationReleased = "lateen.dev/released"
 )
 
+// Annotations of the pod of an agent. Each is absent while it does not apply.
+const (
+	AnnotationClassFallback    = "lateen.dev/priority-class-fallback" // why movers run without the configured class: a priority.Reason
+	AnnotationConfigNotApplied = "lateen.dev/config-not-applied"      // why the last edit of the node-agent ConfigMap is not in force as a whole
+)
+
 // Annotations of an adopted DaemonSet, as JSON.
 const (
 	AnnotationAdopted     = "lateen.dev/adopted-from" // the original template

@@ -3,10 +3,8 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -25,7 +23,6 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/exposer"
-	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/reconcile"
 	"github.com/lateen-project/lateen/reconcile/capacity"
@@ -80,7 +77,7 @@ func (a *assembly) run(ctx context.Context) error {
 	}()
 	var kinds kindSet
 	a.snapshots = informers.NewSnapshots(a.clients.snapshots, a.clients.kube.Discovery(), func(namespace, name string) { a.enqueueUploads(kinds.uploads, namespace+"/"+name) })
-	a.class = &moverClass{assembly: a}
+	a.class, a.own = &moverClass{assembly: a}, a.newOwnState()
 	a.exposing, a.preparing = a.exposer(), a.preparation()
 	a.config.Store(&a.startup.Config)
 	shared := a.shared()
@@ -105,6 +102,7 @@ func (a *assembly) run(ctx context.Context) error {
 	}
 	a.reportConfig(ctx)
 	a.observe(shared.NodeSlots.On(a.Flags.NodeName), kinds.all)
+	started.Go(func() { a.own.run(ctx, a.ownPod()) })
 	started.Go(func() { a.follower(shared).run(ctx) })
 	return a.runAll(ctx, candidate, kinds.all)
 }
@@ -319,61 +317,6 @@ func newClients(options Options) (*clients, error) {
 		return nil, fmt.Errorf("create client for metadata: %w", err)
 	}
 	return &clients{kube: kube, velero: velero, events: events, lease: lease, metadata: objects, snapshots: snapshots}, nil
-}
-
-// ownPod returns the agent's own pod; nil if the agent does not run in a pod, or cannot tell which one.
-func (a *assembly) ownPod() *corev1.Pod {
-	if pods := ownPods(a.caches.LocalPods.List(), a.Flags); len(pods) == 1 {
-		return pods[0]
-	}
-	return nil
-}
-
-// ownPods returns the pods of the node that may be the agent's own. It is exactly one if POD_UID is set, as lateen install
-// and adopt do, or HOSTNAME is its name. Neither holds for Velero's DaemonSet with hostNetwork: then they are all agents of
-// the node, and with maxSurge there may be two.
-func ownPods(local []*corev1.Pod, flags startup.Options) []*corev1.Pod {
-	var agents []*corev1.Pod
-	for _, pod := range local {
-		if pod.Namespace != flags.Namespace || pod.Labels[api.LabelRole] != api.RoleNodeAgent || transfer.PodEnded(pod) {
-			continue
-		}
-		switch {
-		case flags.PodUID != "" && string(pod.UID) != flags.PodUID:
-		case flags.PodUID == "" && pod.Name == flags.PodName:
-			return []*corev1.Pod{pod}
-		default:
-			agents = append(agents, pod)
-		}
-	}
-	return agents
-}
-
-// labelOwnPod labels the agent's pod if it was started with the arguments of Velero's agent. Without the label, the
-// coordinator would take it for Velero's, and leave the transfers to it that Velero's agent of its node had accepted.
-// Velero's agent must not get the label. So if several pods may be its own, the agent does not start.
-func (a *assembly) labelOwnPod(ctx context.Context, pods []*corev1.Pod) error {
-	labelled := !slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return pod.Labels[api.LabelAgent] != "true" })
-	if !a.Flags.AsVelero || labelled {
-		return nil
-	}
-	if len(pods) > 1 {
-		return fmt.Errorf("label the agent's own pod: node %s has %d pods of agents, and none has the name in HOSTNAME; "+
-			"in the DaemonSet, set env POD_UID to valueFrom.fieldRef.fieldPath metadata.uid", a.Flags.NodeName, len(pods))
-	}
-	pod := pods[0]
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "labels": map[string]string{api.LabelAgent: "true"}}})
-	if err != nil {
-		return err
-	}
-	err = startup.Retry(ctx, a.Flags, a.Clock, func(ctx context.Context) error {
-		_, err := a.clients.kube.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("label pod %s as an agent of Lateen: %w; or set label %s=true in the pod template of the DaemonSet", pod.Name, err, api.LabelAgent)
-	}
-	return nil
 }
 
 // synced waits for caches to sync and reports whether they did. client-go logs one line per cache, two dozen at every

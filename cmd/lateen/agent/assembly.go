@@ -84,6 +84,7 @@ type assembly struct {
 	restored   *informers.Targets
 	exposing   *exposer.Exposer
 	class      *moverClass
+	own        *ownState
 	preparing  *capacity.Preparation
 	config     atomic.Pointer[config.Config] // in force
 

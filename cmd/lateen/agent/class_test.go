@@ -93,7 +93,7 @@ func agentOf(t *testing.T, cluster *classes, registry *prometheus.Registry) (p *
 		Options: Options{Flags: startup.Options{Namespace: "velero"}, Clock: clock, Metrics: metrics.New(registry, "v1", "n1")},
 		clients: &clients{kube: client}, caches: caches, recorder: events,
 	}
-	p.class = &moverClass{assembly: p}
+	p.class, p.own = &moverClass{assembly: p}, p.newOwnState()
 	p.exposing = &exposer.Exposer{
 		Client: client, Templates: map[corev1.OSName]objects.Template{corev1.Linux: {Image: "velero"}}, Refresh: p.class.refresh, Rejected: p.class.rejected,
 	}
@@ -171,6 +171,7 @@ func TestPriorityClass(t *testing.T) {
 			}
 			require.Equal(t, test.movers, strings.Join(movers, " "))
 			requireReported(t, events, registry, test.reason)
+			require.Equal(t, p.class.class.Reason, priority.Reason(p.own.wanted[api.AnnotationClassFallback]))
 		})
 	}
 }

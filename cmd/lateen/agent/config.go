@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/startup"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 	"github.com/lateen-project/lateen/exposer/truncate"
@@ -151,7 +153,7 @@ func (c *configFollower) run(ctx context.Context) {
 	err := informers.WatchConfigMap(ctx, c.clients.kube, name, func(found *corev1.ConfigMap) { c.changed(ctx, found) })
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to watch ConfigMap, an edit needs a restart of this agent", "configMap", name)
-		c.recorder.Eventf(c.self(), corev1.EventTypeWarning, EventConfigNotApplied, "Agent cannot watch ConfigMap %s (%v). After an edit, restart the agent", name, err)
+		c.notApplied(fmt.Sprintf("Agent cannot watch ConfigMap %s (%v). After an edit, restart the agent", name, err))
 	}
 }
 
@@ -200,12 +202,17 @@ func (c *configFollower) reportRejected(ctx context.Context, problems []config.P
 		lines = append(lines, problem.String())
 	}
 	klog.FromContext(ctx).Error(nil, "Rejected edit of ConfigMap, the previous configuration stays in force", "configMap", c.Flags.NodeAgentConfigMap, "problems", lines)
-	c.recorder.Event(c.self(), corev1.EventTypeWarning, EventConfigNotApplied, truncate.End(
-		"Rejected the edit of ConfigMap "+c.Flags.NodeAgentConfigMap+"; the previous configuration stays in force. Correct "+strings.Join(lines, "; "), maxEventBytes))
+	c.notApplied("Rejected the edit of ConfigMap " + c.Flags.NodeAgentConfigMap + "; the previous configuration stays in force. Correct " + strings.Join(lines, "; "))
 }
 
-// reportApplied reports what changed. The Event of the priority class is the last: a reader of Events takes it for
-// obsolete if the configuration changed after it.
+// notApplied reports on the agent's own pod why an edit is not in force.
+func (c *configFollower) notApplied(message string) {
+	message = truncate.End(message, maxEventBytes)
+	c.recorder.Event(c.self(), corev1.EventTypeWarning, EventConfigNotApplied, message)
+	c.own.set(api.AnnotationConfigNotApplied, message)
+}
+
+// reportApplied reports what changed.
 func (c *configFollower) reportApplied(ctx context.Context, reload startup.Reload) {
 	logger := klog.FromContext(ctx)
 	applied := "Applied ConfigMap " + c.Flags.NodeAgentConfigMap + " without a restart"
@@ -214,9 +221,10 @@ func (c *configFollower) reportApplied(ctx context.Context, reload startup.Reloa
 	}
 	logger.Info("Applied configuration", "configMap", c.Flags.NodeAgentConfigMap, "changed", reload.Applied)
 	c.recorder.Event(c.self(), corev1.EventTypeNormal, EventConfigApplied, applied)
+	c.own.set(api.AnnotationConfigNotApplied, "")
 	if len(reload.Pending) > 0 {
 		logger.Error(nil, "Configuration changed in fields that need a restart", "configMap", c.Flags.NodeAgentConfigMap, "fields", reload.Pending)
-		c.recorder.Eventf(c.self(), corev1.EventTypeWarning, EventConfigNotApplied, "Restart the agents to apply %s", strings.Join(reload.Pending, ", "))
+		c.notApplied("Restart the agents to apply " + strings.Join(reload.Pending, ", "))
 	}
 	for _, problem := range reload.Added {
 		c.recorder.Event(c.self(), corev1.EventTypeWarning, EventConfig, problem.String())

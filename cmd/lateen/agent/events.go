@@ -82,6 +82,7 @@ func (a *assembly) exportHash(ctx context.Context, inForce *startup.Startup) {
 func (a *assembly) reportMoverClass(ctx context.Context, class priority.Resolution) {
 	logger := klog.FromContext(ctx)
 	a.Metrics.PriorityClass(priority.DataMover, class.Configured, class.Effective)
+	a.own.set(api.AnnotationClassFallback, string(class.Reason))
 	if !class.FallsBack() {
 		logger.Info("Priority class of data movers", "configured", class.Configured, "effective", class.Effective, "message", class.Message)
 		return

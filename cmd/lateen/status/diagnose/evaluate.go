@@ -10,6 +10,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -55,7 +56,7 @@ func (s *Snapshot) Report() view.Report {
 		Namespace: s.namespace, Time: s.now.UTC().Truncate(time.Second), Transfers: []view.Transfer{}, Ended: map[string]int{},
 		Queue: view.Queue{Prepared: e.prepared[""], Limit: e.settings.movers.PrepareQueueLength}, Coordinator: s.coordinator(),
 		PriorityClasses: e.priorityClasses(), Repositories: s.maintenance(), MaintenanceJobs: e.settings.jobs, ConfigProblems: e.settings.problems,
-		AgentsWithOlderConfig: e.agentsWithOlderConfig(), Unreadable: append([]view.Unreadable{}, s.unreadable...),
+		AgentsWithOlderConfig: e.annotated(api.AnnotationConfigNotApplied), Unreadable: append([]view.Unreadable{}, s.unreadable...),
 	}
 	for _, one := range s.transfers {
 		if one.state.Foreign && one.state.Phase.Terminal() {

@@ -151,21 +151,7 @@ func missingClass() *fixture {
 	s := cluster(1, `{"priorityClassName": "backup-high", "loadConcurrency": {"globalConfig": 2}}`)
 	s.add(&corev1.ConfigMap{ObjectMeta: meta("velero", "jobs", time.Hour), Data: map[string]string{"global": `{"priorityClassName": `}})
 	s.mover(s.backup("nightly", "node-1", time.Minute, inProgress(time.Minute, 512, 1024)), "node-1", func(pod *corev1.Pod) { pod.Spec.PriorityClassName, pod.Spec.Priority = "", new(int32(0)) })
-	s.agent("node-2", true)
-	for _, object := range *s {
-		switch o := object.(type) {
-		case *corev1.Pod:
-			if o.Name == "node-agent-node-2" {
-				o.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: ago(time.Hour)}}}}
-				s.event("Pod", o, corev1.EventTypeWarning, "PriorityClassNotInForce", "Data movers run without priority class", 59*time.Minute)
-				s.event("Pod", o, corev1.EventTypeWarning, "ConfigNotApplied", "Rejected the edit of ConfigMap node-agent-config", time.Minute)
-			}
-		case *corev1.ConfigMap:
-			if o.Name == "node-agent-config" {
-				o.ManagedFields = []metav1.ManagedFieldsEntry{{Time: past(time.Minute), FieldsV1: metav1.NewFieldsV1(`{"f:data":{".":{}}}`)}}
-			}
-		}
-	}
+	s.agent("node-2", true).Annotations = map[string]string{api.AnnotationClassFallback: "not_found", api.AnnotationConfigNotApplied: "Rejected the edit of ConfigMap node-agent-config"}
 	never := s.repository("new-default-kopia", 0)
 	never.Status.Phase = velerov1.BackupRepositoryPhaseNotReady
 	s.repository("app-default-kopia", time.Hour)
@@ -241,7 +227,7 @@ func cluster(nodes int, config string) *fixture {
 	return s
 }
 
-func (f *fixture) agent(node string, ready bool) {
+func (f *fixture) agent(node string, ready bool) *corev1.Pod {
 	status := corev1.ConditionFalse
 	if ready {
 		status = corev1.ConditionTrue
@@ -250,6 +236,7 @@ func (f *fixture) agent(node string, ready bool) {
 	pod.Labels = map[string]string{"role": "node-agent"}
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}
 	f.add(pod, &corev1.Node{ObjectMeta: meta("", node, time.Hour)})
+	return pod
 }
 
 func (f *fixture) lease(holder string, age time.Duration) {

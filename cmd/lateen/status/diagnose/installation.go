@@ -11,7 +11,6 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/cmd/lateen/check"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
@@ -118,7 +117,7 @@ func (e *evaluator) priorityClasses() []view.PriorityClass {
 		class := e.settings.classes[i]
 		one := view.PriorityClass{Consumer: priority.Consumers()[i], Configured: class.configured, Effective: class.effective, Message: class.message, NotInForceOn: []string{}}
 		if one.Consumer == priority.DataMover {
-			one.NotInForceOn = e.deniedBy()
+			one.NotInForceOn = e.annotated(api.AnnotationClassFallback)
 		}
 		if found := e.priorities[class.effective]; found != nil {
 			one.Priority = &found.Value
@@ -215,62 +214,15 @@ func (s *Snapshot) agentPods() []*corev1.Pod {
 	return found
 }
 
-// lastReport returns when an agent last sent an Event with one of these reasons; zero if it has not since its start.
-func (s *Snapshot) lastReport(pod *corev1.Pod, reasons ...string) time.Time {
-	var last time.Time
-	for _, event := range s.events {
-		seen := lastSeen(event)
-		if event.InvolvedObject.UID == pod.UID && slices.Contains(reasons, event.Reason) && !seen.Before(runningSince(pod).Truncate(time.Second)) && seen.After(last) {
-			last = seen
-		}
-	}
-	return last
-}
-
-// deniedBy returns the nodes whose agents have reported, since they read their configuration, that the priority class of
-// movers is not in force.
-func (s *Snapshot) deniedBy() []string {
+// annotated returns the nodes whose agents have set an annotation of their pod.
+func (s *Snapshot) annotated(annotation string) []string {
 	nodes := []string{}
 	for _, pod := range s.agentPods() {
-		denied := s.lastReport(pod, agent.EventPriorityClass)
-		if !denied.IsZero() && !denied.Before(s.lastReport(pod, agent.EventConfigApplied)) {
+		if pod.Annotations[annotation] != "" {
 			nodes = append(nodes, pod.Spec.NodeName)
 		}
 	}
 	return slices.Compact(nodes)
-}
-
-// agentsWithOlderConfig returns the nodes whose agents started before the last change of their ConfigMap, and have
-// reported that the change is not in force.
-func (s *Snapshot) agentsWithOlderConfig() []string {
-	nodes := []string{}
-	if s.daemonSet == nil {
-		return nodes
-	}
-	installation := check.Installation{Namespace: s.namespace, Agents: &s.daemonSet.Spec.Template}
-	changed := dataChanged(s.configMaps[installation.Flag("--node-agent-configmap")])
-	for _, pod := range s.agentPods() {
-		started, refused := runningSince(pod), s.lastReport(pod, agent.EventConfigNotApplied)
-		if !started.IsZero() && started.Before(changed) && !refused.IsZero() && !refused.Before(s.lastReport(pod, agent.EventConfigApplied)) {
-			nodes = append(nodes, pod.Spec.NodeName)
-		}
-	}
-	return slices.Compact(nodes)
-}
-
-// dataChanged returns the last write of the data of a ConfigMap, from its managed fields; zero if they do not show
-// it.
-func dataChanged(of *corev1.ConfigMap) time.Time {
-	var last time.Time
-	if of == nil {
-		return last
-	}
-	for _, entry := range of.ManagedFields {
-		if entry.Time != nil && entry.FieldsV1 != nil && strings.Contains(entry.FieldsV1.GetRawString(), `"f:data"`) && entry.Time.After(last) {
-			last = entry.Time.Time
-		}
-	}
-	return last
 }
 
 // runningSince returns the start time of a mover's container; zero if it does not run.

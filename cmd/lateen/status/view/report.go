@@ -24,7 +24,7 @@ type Report struct {
 	MaintenanceJobs JobConfig       `json:"maintenanceJobs"`
 	// number of Problems that `lateen check` reports
 	ConfigProblems int `json:"configProblems"`
-	// nodes whose agents started before their ConfigMap changed
+	// nodes whose agents do not have the last edit of their ConfigMap in force as a whole
 	AgentsWithOlderConfig []string `json:"agentsWithOlderConfig"`
 	// resources that could not be read and are missing above
 	Unreadable []Unreadable `json:"unreadable"`
@@ -112,7 +112,7 @@ type PriorityClass struct {
 	Message    string `json:"message,omitempty"`  // why it is not in force
 	With       int    `json:"podsWith"`           // current pods with the configured class
 	Without    int    `json:"podsWithout"`        // current pods without it
-	// nodes whose agents reported at their start that it is not in force
+	// nodes whose agents create movers without the configured class
 	NotInForceOn []string `json:"notInForceOn"`
 }
 

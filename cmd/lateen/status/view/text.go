@@ -184,7 +184,7 @@ func (r *Report) classes(text *strings.Builder) {
 		text.WriteString("  unknown\n")
 	}
 	if len(r.AgentsWithOlderConfig) > 0 {
-		text.WriteString(wrap("  ", fmt.Sprintf("the last edit of the ConfigMap is not in force for the agents of %s: see Events ConfigNotApplied of their pods", truncate.Names(r.AgentsWithOlderConfig, maxNames))))
+		text.WriteString(wrap("  ", fmt.Sprintf("edits of the ConfigMap are not in force for the agents of %s: see annotation %s of their pods", truncate.Names(r.AgentsWithOlderConfig, maxNames), api.AnnotationConfigNotApplied)))
 	}
 	if r.ConfigProblems > 0 {
 		text.WriteString(wrap("  ", fmt.Sprintf("%s in the ConfigMaps: see lateen check -n %s", Counted(r.ConfigProblems, "problem"), r.Namespace)))
@@ -207,8 +207,8 @@ func formatClass(class PriorityClass) string {
 	if class.With+class.Without > 0 && class.Configured != "" {
 		description += fmt.Sprintf("; %s it, %d without", Counted(class.With, "pod")+" with", class.Without)
 	}
-	if len(class.NotInForceOn) > 0 {
-		description += fmt.Sprintf("; the agents of %s reported that they create movers without it", truncate.Names(class.NotInForceOn, maxNames))
+	if len(class.NotInForceOn) > 0 && class.Configured != "" {
+		description += fmt.Sprintf("; the agents of %s create movers without it", truncate.Names(class.NotInForceOn, maxNames))
 	}
 	return description
 }

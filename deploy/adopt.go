@@ -3,7 +3,6 @@ package deploy
 import (
 	"errors"
 	"fmt"
-	"path"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -160,11 +159,4 @@ func agentOf(template *corev1.PodTemplateSpec) (container *corev1.Container, arg
 		}
 	}
 	return nil, nil, false, errors.New("its container does not run velero node-agent server, so it is not Velero's node-agent")
-}
-
-// RunsServer reports whether a container runs Velero's server.
-func RunsServer(container corev1.Container) bool {
-	description := slices.Concat(container.Command, container.Args)
-	at := slices.Index(description, "server")
-	return at > 0 && path.Base(description[at-1]) == "velero"
 }

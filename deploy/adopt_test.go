@@ -115,10 +115,3 @@ func TestRestoredAgentsRunVelerosProgram(t *testing.T) {
 		require.Equal(t, "velero", restored.Spec.ServiceAccountName)
 	}
 }
-
-func TestVelerosServerIsFound(t *testing.T) {
-	require.True(t, deploy.RunsServer(corev1.Container{Command: []string{"/velero"}, Args: []string{"server", "--features="}}))
-	require.True(t, deploy.RunsServer(corev1.Container{Args: []string{"velero", "server"}}))
-	require.False(t, deploy.RunsServer(agents().Spec.Containers[0]))
-	require.False(t, deploy.RunsServer(corev1.Container{Args: []string{"server"}}))
-}

@@ -91,9 +91,9 @@ func (v *versions) read(ctx context.Context, from *cli.Flags) error {
 			v.Agents = append(v.Agents, versionOf(agents))
 		}
 	}
-	server, err := startup.ReadServer(ctx, kube, namespace)
+	server, err := startup.ReadServer(ctx, kube, namespace, "")
 	if server != nil {
-		v.Velero = startup.ServerImage(server.Spec)
+		v.Velero = startup.ServerImage(server.Spec.Template.Spec)
 	}
 	return err
 }

@@ -3,8 +3,12 @@
 package api
 
 import (
+	"path"
+	"slices"
+
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
@@ -203,3 +207,10 @@ const (
 	// HostPodsMount is the mount path of that directory if the agent searches for volumes itself.
 	HostPodsMount = "/host_pods"
 )
+
+// RunsServer reports whether a container runs Velero's server.
+func RunsServer(container corev1.Container) bool {
+	description := slices.Concat(container.Command, container.Args)
+	at := slices.Index(description, "server")
+	return at > 0 && path.Base(description[at-1]) == "velero"
+}

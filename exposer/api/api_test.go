@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	v1crds "github.com/vmware-tanzu/velero/config/crd/v1/crds"
 	v2alpha1crds "github.com/vmware-tanzu/velero/config/crd/v2alpha1/crds"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lateen-project/lateen/exposer/api"
 )
@@ -51,5 +52,21 @@ func TestEveryColumnOfTheTableIsFilledAndNamesAreUnique(t *testing.T) {
 			unique[name] = true
 		}
 		require.NotEmpty(t, kind.Finalizer)
+	}
+}
+
+func TestRunsServer(t *testing.T) {
+	for name, test := range map[string]struct {
+		command, args []string
+		want          bool
+	}{
+		"as Velero installs it":    {[]string{"/velero"}, []string{"server", "--features="}, true},
+		"all in its arguments":     {nil, []string{"velero", "server"}, true},
+		"an agent":                 {[]string{"/velero"}, []string{"node-agent", "server"}, false},
+		"another program's server": {nil, []string{"server"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, test.want, api.RunsServer(corev1.Container{Command: test.command, Args: test.args}))
+		})
 	}
 }

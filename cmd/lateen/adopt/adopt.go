@@ -261,28 +261,9 @@ func (a *adoption) copyRights(ctx context.Context) (rights []*unstructured.Unstr
 	return rights, nil
 }
 
-// server returns Velero's Deployment: the one with the usual name, else the only one that runs Velero's server. It is
-// nil without one.
+// server returns Velero's server; nil without one.
 func (a *adoption) server(ctx context.Context) (*appsv1.Deployment, error) {
-	deployments := a.Kube.AppsV1().Deployments(a.Namespace)
-	usual, err := deployments.Get(ctx, api.VeleroDeployment, metav1.GetOptions{})
-	if err == nil || !apierrors.IsNotFound(err) {
-		return usual, err
-	}
-	list, err := deployments.List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("find Velero's server: %w", err)
-	}
-	var found []*appsv1.Deployment
-	for index := range list.Items {
-		if slices.ContainsFunc(list.Items[index].Spec.Template.Spec.Containers, deploy.RunsServer) {
-			found = append(found, &list.Items[index])
-		}
-	}
-	if len(found) != 1 {
-		return nil, nil
-	}
-	return found[0], nil
+	return startup.ReadServer(ctx, a.Kube, a.Namespace, "")
 }
 
 // serverArgs returns the arguments that replace Velero's Deployment if it does not have the usual name. They set the
@@ -293,12 +274,9 @@ func (a *adoption) serverArgs(ctx context.Context, velero corev1.PodTemplateSpec
 	if err != nil {
 		return nil, err
 	}
-	maintenance := ""
-	if server != nil {
-		maintenance, _ = startup.MaintenanceConfigMap("", &server.Spec.Template)
-	}
+	maintenance, by := startup.MaintenanceConfigMap("", server)
 	if maintenance != "" {
-		a.maintenance = fmt.Sprintf("Maintenance jobs use ConfigMap %s, named by Deployment %s.", maintenance, server.Name)
+		a.maintenance = fmt.Sprintf("Maintenance jobs use ConfigMap %s, named by %s.", maintenance, by)
 	}
 	var args []string
 	if a.movers.Account {

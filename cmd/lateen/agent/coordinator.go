@@ -300,7 +300,7 @@ type jobPlanner struct {
 }
 
 func (j jobPlanner) plan(ctx context.Context, object *velerov1.BackupRepository) (repository.JobPlan, error) {
-	server, err := startup.ReadServer(ctx, j.clients.kube, j.Flags.Namespace)
+	server, err := startup.ReadServer(ctx, j.clients.kube, j.Flags.Namespace, startup.ServerName(j.Flags.MoverTemplate))
 	if err != nil {
 		return repository.JobPlan{}, err
 	}
@@ -310,7 +310,7 @@ func (j jobPlanner) plan(ctx context.Context, object *velerov1.BackupRepository)
 	}
 	template := objects.JobTemplate{Template: j.startup.Templates[corev1.Linux]}
 	if server != nil {
-		if template, err = startup.JobTemplate(*server, j.Flags); err != nil {
+		if template, err = startup.JobTemplate(server, j.Flags); err != nil {
 			return repository.JobPlan{}, err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -25,7 +26,7 @@ import (
 type Installation struct {
 	Namespace string
 	Agents    *corev1.PodTemplateSpec // of the DaemonSet node-agent; nil if it does not exist
-	Server    *corev1.PodTemplateSpec // of the Deployment velero; nil if it does not exist
+	Server    *appsv1.Deployment      // of Velero; nil if it does not exist
 }
 
 // Find reads the workloads of an installation. A missing DaemonSet or Deployment is no error.
@@ -38,7 +39,7 @@ func Find(ctx context.Context, client kubernetes.Interface, namespace string) (*
 	if err == nil {
 		found.Agents = &agents.Spec.Template
 	}
-	found.Server, err = startup.ReadServer(ctx, client, namespace)
+	found.Server, err = startup.ReadServer(ctx, client, namespace, found.ServerName())
 	return found, err
 }
 
@@ -50,6 +51,9 @@ func (i *Installation) Flag(name string) string {
 	return startup.FlagOf(i.Agents.Spec.Containers, name)
 }
 
+// ServerName returns the Deployment from which movers inherit, which often is Velero's server; empty for none.
+func (i *Installation) ServerName() string { return startup.ServerName(i.Flag("--mover-template")) }
+
 // Maintenance returns the name of the ConfigMap of maintenance jobs, and the workload that names it.
 func (i *Installation) Maintenance() (name string, by startup.NamedBy) {
 	return startup.MaintenanceConfigMap(i.Flag("--repo-maintenance-job-configmap"), i.Server)
@@ -59,7 +63,7 @@ func (i *Installation) Maintenance() (name string, by startup.NamedBy) {
 func (i *Installation) MoverImage() string {
 	image := i.Flag("--mover-image")
 	if i.Server != nil {
-		image = cmp.Or(image, startup.ServerImage(i.Server.Spec))
+		image = cmp.Or(image, startup.ServerImage(i.Server.Spec.Template.Spec))
 	}
 	if i.Agents != nil {
 		image = cmp.Or(image, startup.ServerImage(i.Agents.Spec))

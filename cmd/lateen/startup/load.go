@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -33,7 +34,7 @@ import (
 func Load(ctx context.Context, client kubernetes.Interface, options Options, clock clock.Clock) (*Startup, error) {
 	l := loader{
 		client: client, options: options, budget: newBudget(clock, options.StartupTimeout),
-		workloads: map[object]*corev1.PodTemplateSpec{},
+		daemonSets: map[string]*corev1.PodTemplateSpec{}, deployments: map[string]*appsv1.Deployment{},
 	}
 	startup := &Startup{PodsDir: objects.DefaultPodsDir}
 	l.agents = &startup.Agents
@@ -204,11 +205,13 @@ func unreadableClass(problems []config.Problem) (priority.Reason, string) {
 }
 
 type loader struct {
-	client    kubernetes.Interface
-	options   Options
-	budget    budget
-	workloads map[object]*corev1.PodTemplateSpec // the workloads read so far; nil for a missing one
-	agents    *int                               // sums up what their DaemonSets want
+	client  kubernetes.Interface
+	options Options
+	budget  budget
+	// the workloads read so far by name; nil for a missing one
+	daemonSets  map[string]*corev1.PodTemplateSpec
+	deployments map[string]*appsv1.Deployment
+	agents      *int // sums up what their DaemonSets want
 }
 
 // get reads one object within the budget; nil if it does not exist.
@@ -250,8 +253,9 @@ type Startup struct {
 	MaintenanceConfigMap string  // of maintenance jobs; read again for each job
 	MaintenanceNamedBy   NamedBy // the workload whose flag names it; empty if none does
 
-	written config.Config    // as the ConfigMap says, before the cluster is checked for what it names
-	parsed  []config.Problem // those of the node-agent ConfigMap itself
+	server  *appsv1.Deployment // of Velero; nil if it was not found, or was not needed
+	written config.Config      // as the ConfigMap says, before the cluster is checked for what it names
+	parsed  []config.Problem   // those of the node-agent ConfigMap itself
 }
 
 // Settings returns the effective settings of movers and their volumes.
@@ -268,14 +272,12 @@ type Node struct {
 	OS     corev1.OSName // linux if the node has no such label, as in Velero
 }
 
-// NamedBy is the workload whose flag names the ConfigMap of maintenance jobs.
+// NamedBy is the workload whose flag names the ConfigMap of maintenance jobs: NamedByAgents, or the Deployment of Velero's
+// server, such as "Deployment velero".
 type NamedBy string
 
-// The workloads whose flag may name it.
-const (
-	NamedByAgents NamedBy = "DaemonSet " + api.DaemonSetName
-	NamedByServer NamedBy = "Deployment " + api.VeleroDeployment
-)
+// NamedByAgents is the DaemonSet of the agents.
+const NamedByAgents NamedBy = "DaemonSet " + api.DaemonSetName
 
 const (
 	firstDelay     = 200 * time.Millisecond

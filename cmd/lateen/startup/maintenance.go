@@ -8,13 +8,13 @@ import (
 	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
@@ -24,26 +24,24 @@ import (
 const maintenanceFlag = "--repo-maintenance-job-configmap"
 
 // MaintenanceConfigMap returns the name of the ConfigMap of maintenance jobs, and the workload that names it. The
-// agents' own flag takes precedence over the flag of Velero's server. Here, server is the server's pod template, or
-// nil. Both results are empty if neither flag is set.
-func MaintenanceConfigMap(own string, server *corev1.PodTemplateSpec) (name string, by NamedBy) {
+// agents' own flag takes precedence over the flag of Velero's server, which may be nil. Both results are empty if neither
+// flag is set.
+func MaintenanceConfigMap(own string, server *appsv1.Deployment) (name string, by NamedBy) {
 	if own != "" {
 		return own, NamedByAgents
 	}
 	if server == nil {
 		return "", ""
 	}
-	if name = FlagOf(serverContainer(server.Spec), maintenanceFlag); name == "" {
+	if name = FlagOf(serverContainer(server.Spec.Template.Spec), maintenanceFlag); name == "" {
 		return "", ""
 	}
-	return name, NamedByServer
+	return name, NamedBy("Deployment " + server.Name)
 }
 
-// findMaintenance finds the ConfigMap of maintenance jobs without another request. The Deployment is already read if
-// movers inherit from it.
+// findMaintenance finds the ConfigMap of maintenance jobs without another request.
 func (l loader) findMaintenance(_ context.Context, startup *Startup) error {
-	server := l.workloads[l.options.deployment(api.VeleroDeployment)]
-	startup.MaintenanceConfigMap, startup.MaintenanceNamedBy = MaintenanceConfigMap(l.options.MaintenanceConfigMap, server)
+	startup.MaintenanceConfigMap, startup.MaintenanceNamedBy = MaintenanceConfigMap(l.options.MaintenanceConfigMap, startup.server)
 	return nil
 }
 
@@ -64,23 +62,11 @@ func FlagOf(containers []corev1.Container, flag string) (value string) {
 	return value
 }
 
-// ReadServer reads the current pod template of Velero's Deployment; nil if the Deployment does not exist.
-func ReadServer(ctx context.Context, client kubernetes.Interface, namespace string) (*corev1.PodTemplateSpec, error) {
-	server, err := client.AppsV1().Deployments(namespace).Get(ctx, api.VeleroDeployment, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("get deployment %s/%s: %w", namespace, api.VeleroDeployment, err)
-	}
-	return &server.Spec.Template, nil
-}
-
 // ReadMaintenance reads the current maintenance settings of a repository. Unlike all other configuration, they take
-// effect without a restart, as in Velero. Here, server is the pod template of Velero's Deployment, or nil. A setting
+// effect without a restart, as in Velero. Here, server is Velero's, or nil. A setting
 // that cannot be used has its default and a Problem. An error means that the ConfigMap could not be read, so no job
 // can be planned.
-func ReadMaintenance(ctx context.Context, client kubernetes.Interface, options Options, server *corev1.PodTemplateSpec, repository *velerov1.BackupRepository) (config.Maintenance, []config.Problem, error) {
+func ReadMaintenance(ctx context.Context, client kubernetes.Interface, options Options, server *appsv1.Deployment, repository *velerov1.BackupRepository) (config.Maintenance, []config.Problem, error) {
 	name, _ := MaintenanceConfigMap(options.MaintenanceConfigMap, server)
 	if name == "" {
 		return config.DefaultMaintenance(), nil, nil
@@ -107,12 +93,12 @@ func ReadMaintenance(ctx context.Context, client kubernetes.Interface, options O
 	return result, problems, nil
 }
 
-// JobTemplate returns the fields that maintenance jobs inherit from the pod template of Velero's Deployment. Its
-// error names what the template lacks.
-func JobTemplate(server corev1.PodTemplateSpec, options Options) (objects.JobTemplate, error) {
-	template, err := inheritServer(server)
+// JobTemplate returns the fields that maintenance jobs inherit from Velero's server. Its error names what the pod template
+// lacks.
+func JobTemplate(server *appsv1.Deployment, options Options) (objects.JobTemplate, error) {
+	template, err := inheritServer(server.Spec.Template)
 	if err != nil {
-		return objects.JobTemplate{}, fmt.Errorf("inherit from deployment %s: %w", api.VeleroDeployment, err)
+		return objects.JobTemplate{}, fmt.Errorf("inherit from deployment %s: %w", server.Name, err)
 	}
 	template.Image = cmp.Or(options.MoverImage, template.Image)
 	template.ServiceAccount = cmp.Or(options.MoverServiceAccount, template.ServiceAccount)

@@ -11,7 +11,10 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	ktesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/startup"
@@ -19,30 +22,81 @@ import (
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
-// server returns the pod template of Velero's Deployment with these container arguments.
-func server(arguments ...string) *corev1.PodTemplateSpec {
-	return &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{
+// server returns Velero's Deployment with these container arguments.
+func server(arguments ...string) *appsv1.Deployment {
+	deployment := &appsv1.Deployment{ObjectMeta: meta("velero")}
+	deployment.Spec.Template.Spec.Containers = []corev1.Container{
 		{Name: "proxy", Args: []string{"--repo-maintenance-job-configmap=of-a-sidecar"}},
 		{Name: "velero", Command: []string{"/velero"}, Args: arguments},
-	}}}
+	}
+	return deployment
+}
+
+func TestServerOf(t *testing.T) {
+	named := func(name string, arguments ...string) appsv1.Deployment {
+		deployment := server(arguments...)
+		deployment.Name = name
+		return *deployment
+	}
+	velero, backup, second, ui := named("velero"), named("backup", "server"), named("second", "server"), named("ui", "serve")
+	for name, test := range map[string]struct {
+		name string
+		all  []appsv1.Deployment
+		want string
+	}{
+		"the usual name":                        {"", []appsv1.Deployment{ui, backup, velero}, "velero"},
+		"the name that is given":                {"second", []appsv1.Deployment{velero, backup, second}, "second"},
+		"not the given one that runs no server": {"ui", []appsv1.Deployment{ui, backup}, "backup"},
+		"the only one that runs the server":     {"", []appsv1.Deployment{ui, backup}, "backup"},
+		"none of several":                       {"", []appsv1.Deployment{backup, second}, ""},
+		"none":                                  {"velero", []appsv1.Deployment{ui}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found := startup.ServerOf(test.name, test.all)
+			require.Equal(t, test.want, ptr.Deref(found, appsv1.Deployment{}).Name)
+		})
+	}
+}
+
+// TestTheNameOfTheServerCountsEverywhere has a server of another name. The chart gives it as --mover-template; without it, agents
+// that may list Deployments find the server.
+func TestTheNameOfTheServerCountsEverywhere(t *testing.T) {
+	client := installation(fullConfig, changed("velero", func(velero *appsv1.Deployment) {
+		velero.Name = "backup"
+		velero.Spec.Template.Spec.Containers[0].Args = []string{"velero", "server", "--repo-maintenance-job-configmap=jobs"}
+	}))
+	var mayList bool
+	client.PrependReactor("list", "deployments", func(ktesting.Action) (bool, runtime.Object, error) { return !mayList, nil, notAllowed("deployments") })
+	for _, name := range []string{"deployment/backup", "daemonset"} {
+		mayList = name == "daemonset"
+		got, err := startup.Load(t.Context(), client, options(t, "--strict-config", "--mover-template="+name), newHasty())
+		require.NoError(t, err, name)
+		require.Equal(t, "velero:server", got.Templates[corev1.Linux].Image, name)
+		require.Equal(t, "velero-server", got.Templates[corev1.Linux].ServiceAccount, name)
+		require.Equal(t, "jobs", got.MaintenanceConfigMap, name)
+		require.Equal(t, startup.NamedBy("Deployment backup"), got.MaintenanceNamedBy, name)
+		found, err := startup.ReadServer(t.Context(), client, "velero", startup.ServerName(name))
+		require.NoError(t, err, name)
+		require.Equal(t, "backup", found.Name, name)
+	}
 }
 
 func TestTheServersFlagAppliesIfTheAgentsHaveNone(t *testing.T) {
 	joined := []string{"server", "--repo-maintenance-job-configmap=jobs"}
 	for name, test := range map[string]struct {
 		own    string
-		server *corev1.PodTemplateSpec
+		server *appsv1.Deployment
 		want   string
 		by     startup.NamedBy
 	}{
 		"the agents' own flag comes first": {"own", server(joined...), "own", startup.NamedByAgents},
-		"in one token":                     {"", server(joined...), "jobs", startup.NamedByServer},
-		"in two tokens":                    {"", server("server", "--repo-maintenance-job-configmap", "jobs"), "jobs", startup.NamedByServer},
-		"the last one counts":              {"", server("server", "--repo-maintenance-job-configmap=old", "--repo-maintenance-job-configmap=jobs"), "jobs", startup.NamedByServer},
+		"in one token":                     {"", server(joined...), "jobs", "Deployment velero"},
+		"in two tokens":                    {"", server("server", "--repo-maintenance-job-configmap", "jobs"), "jobs", "Deployment velero"},
+		"the last one counts":              {"", server("server", "--repo-maintenance-job-configmap=old", "--repo-maintenance-job-configmap=jobs"), "jobs", "Deployment velero"},
 		"a flag without a value":           {"", server("server", "--repo-maintenance-job-configmap"), "", ""},
 		"no such flag":                     {"", server("server"), "", ""},
 		"no server":                        {"", nil, "", ""},
-		"no container":                     {"", &corev1.PodTemplateSpec{}, "", ""},
+		"no container":                     {"", &appsv1.Deployment{}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, by := startup.MaintenanceConfigMap(test.own, test.server)
@@ -53,14 +107,14 @@ func TestTheServersFlagAppliesIfTheAgentsHaveNone(t *testing.T) {
 }
 
 func TestJobsTakeTheConfigMapOfTheServersFlag(t *testing.T) {
-	template := server("server", "--repo-maintenance-job-configmap=jobs")
+	velero := server("server", "--repo-maintenance-job-configmap=jobs")
 	client := fake.NewClientset(
-		&appsv1.Deployment{ObjectMeta: meta("velero"), Spec: appsv1.DeploymentSpec{Template: *template}},
+		velero,
 		&corev1.ConfigMap{ObjectMeta: meta("jobs"), Data: map[string]string{"global": `{"keepLatestMaintenanceJobs":1,"priorityClassName":"low"}`}},
 	)
-	found, err := startup.ReadServer(t.Context(), client, "velero")
+	found, err := startup.ReadServer(t.Context(), client, "velero", "")
 	require.NoError(t, err)
-	require.Equal(t, template, found)
+	require.Equal(t, velero, found)
 	got, problems, err := startup.ReadMaintenance(t.Context(), client, startup.Options{Namespace: "velero"}, found, &velerov1.BackupRepository{})
 	require.NoError(t, err)
 	require.Empty(t, problems)
@@ -83,11 +137,11 @@ func TestJobsTakeTheConfigMapOfTheServersFlag(t *testing.T) {
 		require.Len(t, problems, 1)
 		require.Equal(t, "configmaps velero/jobs", problems[0].Path)
 	}
-	none, err := startup.ReadServer(t.Context(), client, "elsewhere")
+	none, err := startup.ReadServer(t.Context(), client, "elsewhere", "")
 	require.NoError(t, err)
 	require.Nil(t, none)
 	fault(client, "deployments", 0, refused())
-	_, err = startup.ReadServer(t.Context(), client, "elsewhere")
+	_, err = startup.ReadServer(t.Context(), client, "elsewhere", "")
 	require.ErrorContains(t, err, "get deployment elsewhere/velero: ")
 }
 
@@ -99,7 +153,7 @@ func TestLoadFindsTheConfigMapOfMaintenanceJobsWithoutAnotherRequest(t *testing.
 	got, err := startup.Load(t.Context(), client, options(t), newHasty())
 	require.NoError(t, err)
 	require.Equal(t, "jobs", got.MaintenanceConfigMap)
-	require.Equal(t, startup.NamedByServer, got.MaintenanceNamedBy)
+	require.Equal(t, startup.NamedBy("Deployment velero"), got.MaintenanceNamedBy)
 	require.Equal(t, 1, *reads)
 }
 

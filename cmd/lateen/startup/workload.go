@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -103,47 +104,57 @@ func (l loader) template(ctx context.Context, os corev1.OSName) (objects.Templat
 // podTemplate returns the pod template of a workload and reads it only once. It is nil if the workload does not
 // exist.
 func (l loader) podTemplate(ctx context.Context, workload object) (*corev1.PodTemplateSpec, error) {
-	if template, known := l.workloads[workload]; known {
-		return template, nil
-	}
-	template, err := l.readPodTemplate(ctx, workload)
-	if err != nil {
-		return nil, err
-	}
-	l.workloads[workload] = template
-	return template, nil
-}
-
-func (l loader) readPodTemplate(ctx context.Context, workload object) (*corev1.PodTemplateSpec, error) {
-	apps := l.client.AppsV1()
-	if workload.resource == daemonSets {
-		found, err := get(ctx, l, workload, apps.DaemonSets(workload.namespace).Get)
+	if workload.resource != daemonSets {
+		found, err := l.deployment(ctx, workload.name)
 		if found == nil {
 			return nil, err
 		}
-		*l.agents += int(found.Status.DesiredNumberScheduled)
 		return &found.Spec.Template, nil
 	}
-	found, err := get(ctx, l, workload, apps.Deployments(workload.namespace).Get)
-	if found == nil {
+	if template, known := l.daemonSets[workload.name]; known {
+		return template, nil
+	}
+	found, err := get(ctx, l, workload, l.client.AppsV1().DaemonSets(workload.namespace).Get)
+	if err != nil {
 		return nil, err
 	}
-	return &found.Spec.Template, nil
+	l.daemonSets[workload.name] = nil
+	if found != nil {
+		l.daemonSets[workload.name] = &found.Spec.Template
+		*l.agents += int(found.Status.DesiredNumberScheduled)
+	}
+	return l.daemonSets[workload.name], nil
+}
+
+// deployment returns a Deployment and reads it only once; nil if it does not exist.
+func (l loader) deployment(ctx context.Context, name string) (*appsv1.Deployment, error) {
+	if found, known := l.deployments[name]; known {
+		return found, nil
+	}
+	what := l.options.deployment(name)
+	found, err := get(ctx, l, what, l.client.AppsV1().Deployments(what.namespace).Get)
+	if err != nil {
+		return nil, err
+	}
+	l.deployments[name] = found
+	return found, nil
 }
 
 // takeIdentity sets image and ServiceAccount from Velero's own Deployment. The agent's image has no /velero, and a
 // mover needs other permissions than the agent.
 func (l loader) takeIdentity(ctx context.Context, startup *Startup) error {
 	image, account := l.options.MoverImage, l.options.MoverServiceAccount
-	if image == "" || account == "" {
-		server, err := l.podTemplate(ctx, l.options.deployment(api.VeleroDeployment))
-		if err != nil {
+	if incomplete := image == "" || account == ""; incomplete || ServerName(l.options.MoverTemplate) != "" {
+		server, err := l.server(ctx)
+		switch startup.server = server; {
+		case err != nil:
 			return err
-		}
-		if server == nil {
+		case server != nil:
+			pod := server.Spec.Template.Spec
+			image, account = cmp.Or(image, ServerImage(pod)), cmp.Or(account, pod.ServiceAccountName)
+		case incomplete:
 			return l.withoutServer(startup)
 		}
-		image, account = cmp.Or(image, ServerImage(server.Spec)), cmp.Or(account, server.Spec.ServiceAccountName)
 	}
 	for os, template := range startup.Templates {
 		template.Image, template.ServiceAccount = image, account
@@ -156,8 +167,8 @@ func (l loader) takeIdentity(ctx context.Context, startup *Startup) error {
 // exception, because it belongs to the agent itself.
 func (l loader) withoutServer(startup *Startup) error {
 	if l.options.MoverTemplate == templateDaemonSet && l.options.MoverServiceAccount == "" {
-		return errors.New("find the ServiceAccount of movers: Deployment " + l.options.Namespace + "/" + api.VeleroDeployment +
-			" does not exist; set --mover-service-account and --mover-image")
+		return errors.New("find the ServiceAccount of movers: no Deployment " + l.options.Namespace + "/" + api.VeleroDeployment +
+			", and not exactly one other that runs velero server; set --mover-service-account and --mover-image")
 	}
 	for os, template := range startup.Templates {
 		template.Image = cmp.Or(l.options.MoverImage, template.Image)
@@ -167,7 +178,7 @@ func (l loader) withoutServer(startup *Startup) error {
 	linux := startup.Templates[corev1.Linux]
 	startup.Problems = append(startup.Problems, config.Problem{
 		Section: config.SectionMoverTemplate, Path: l.options.deployment(api.VeleroDeployment).String(), Reason: config.Missing,
-		Message: fmt.Sprintf("does not exist, so movers run image %s as ServiceAccount %s; set them with --mover-image and --mover-service-account",
+		Message: fmt.Sprintf("does not exist, and not exactly one other Deployment runs velero server, so movers run image %s as ServiceAccount %s; set them with --mover-image and --mover-service-account",
 			linux.Image, cmp.Or(linux.ServiceAccount, "default")),
 	})
 	return nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/check"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/priority"
@@ -54,9 +55,7 @@ func (s *Snapshot) readSettings() settings {
 	if s.daemonSet != nil {
 		installation.Agents = &s.daemonSet.Spec.Template
 	}
-	if s.server != nil {
-		installation.Server = &s.server.Spec.Template
-	}
+	installation.Server = startup.ServerOf(installation.ServerName(), s.deployments)
 	cluster := &check.Cluster{}
 	if s.sees(view.ResourcePriorityClasses, "") {
 		cluster.PriorityClasses = map[string]*schedulingv1.PriorityClass{}

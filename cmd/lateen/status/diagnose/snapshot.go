@@ -46,7 +46,7 @@ type Snapshot struct {
 	events       []*corev1.Event
 	lease        *coordinationv1.Lease
 	daemonSet    *appsv1.DaemonSet // of the agents
-	server       *appsv1.Deployment
+	deployments  []appsv1.Deployment
 
 	// Maps of namespaced objects have the key namespace/name; configMaps, and cluster-scoped ones, the name.
 	pods       map[string]*corev1.Pod
@@ -100,7 +100,7 @@ func (s *Snapshot) take(object runtime.Object) {
 	case *appsv1.DaemonSet:
 		s.daemonSet = o
 	case *appsv1.Deployment:
-		s.server = o
+		s.deployments = append(s.deployments, *o)
 	case *corev1.Pod:
 		s.pods[keyOf(o)] = o
 	case *corev1.PersistentVolumeClaim:

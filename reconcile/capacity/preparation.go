@@ -144,6 +144,16 @@ func (p *Preparation) SetSlotsOf(node string, slots int) {
 	p.setLimits()
 }
 
+// Forget drops what is known of a node that left the cluster. Transfers that have a place there keep it.
+func (p *Preparation) Forget(node string) {
+	p.lock.Lock()
+	delete(p.slots, node)
+	p.setLimits()
+	p.lock.Unlock()
+	p.homes.Forget(node)
+	p.share.Forget(node)
+}
+
 // KnowsSlotsOf reports whether SetSlotsOf was called for a node since SetSlots, or places do not follow from the slots.
 func (p *Preparation) KnowsSlotsOf(node string) bool {
 	p.lock.Lock()

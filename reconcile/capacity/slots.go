@@ -220,9 +220,8 @@ func (n *NodeSlots) Release(uid types.UID) {
 
 // at returns the slots of a node. It releases the resource from any other node.
 func (n *NodeSlots) at(node string, uid types.UID) *Slots {
-	slots := n.On(node)
 	n.lock.Lock()
-	before := n.where[uid]
+	slots, before := n.on(node), n.where[uid]
 	n.where[uid] = slots
 	n.lock.Unlock()
 	if before != nil && before != slots {
@@ -235,8 +234,24 @@ func (n *NodeSlots) at(node string, uid types.UID) *Slots {
 func (n *NodeSlots) On(node string) *Slots {
 	n.lock.Lock()
 	defer n.lock.Unlock()
+	return n.on(node)
+}
+
+func (n *NodeSlots) on(node string) *Slots {
 	if n.nodes[node] == nil {
 		n.nodes[node] = NewSlots(n.limit(node))
 	}
 	return n.nodes[node]
+}
+
+// Forget drops the slots of a node that left the cluster, unless a resource holds one or is queued.
+func (n *NodeSlots) Forget(node string) {
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	for _, slots := range n.where {
+		if slots == n.nodes[node] {
+			return
+		}
+	}
+	delete(n.nodes, node)
 }

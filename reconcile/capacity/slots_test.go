@@ -213,3 +213,14 @@ func TestChangedLimitsDisturbNoHolderAndEnqueueWhatMayStart(t *testing.T) {
 	nodeSlots.Release("c")
 	require.True(t, queue("n1", "g", 3))
 }
+
+func TestANodeThatLeavesTheClusterKeepsOnlyWhatIsHeldThere(t *testing.T) {
+	slots := NewNodeSlots(Same(1))
+	slots.ForceAcquire("busy", "a")
+	slots.ForceAcquire("idle", "b")
+	slots.Release("b")
+	slots.Forget("busy")
+	slots.Forget("idle")
+	require.Len(t, slots.nodes, 1)
+	require.False(t, slots.TryAcquire("busy", "c", time.Time{}, func() {}))
+}

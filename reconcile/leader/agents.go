@@ -20,7 +20,7 @@ import (
 //
 // A watch of a single Node shows whether that Node is Ready. It is open while no agent is Ready there and Lost was
 // called. When a Node stops answering, the node controller sets its pods to not Ready, including its agent. So a
-// cluster whose agents are all Ready has no watch of Nodes.
+// cluster whose agents are all Ready has no watch of Nodes. The state of a node ends some time after the node.
 type AgentTracker struct {
 	grace   time.Duration
 	clock   clock.WithDelayedExecution
@@ -32,6 +32,9 @@ type AgentTracker struct {
 	nodes   map[string]*agentState
 }
 
+// forgetAfter is how long the state of a node that has neither an agent nor a Node is kept after the last request for it.
+const forgetAfter = 10 * time.Minute
+
 // Nodes watches single Nodes. Watch calls enqueue from another goroutine. Node returns nil for a Node that does not
 // exist.
 type Nodes interface {
@@ -41,7 +44,8 @@ type Nodes interface {
 }
 
 // NewAgentTracker returns a tracker for the agent pods of a cache. It calls changed, without a lock, when an answer
-// changes for a node that has or had an agent, or that was requested.
+// changes for a node that has or had an agent, or that was requested, when a node gets its first or loses its last pod of an
+// agent, and when its state ends.
 func NewAgentTracker(grace time.Duration, clk clock.WithDelayedExecution, nodes Nodes, changed func(node string)) *AgentTracker {
 	return &AgentTracker{grace: grace, clock: clk, watched: nodes, changed: changed, nodes: map[string]*agentState{}}
 }
@@ -62,8 +66,7 @@ func (a *AgentTracker) Stop() {
 	defer a.lock.Unlock()
 	a.started = time.Time{}
 	for name, node := range a.nodes {
-		node.unavailable.reset()
-		a.unwatch(name, node)
+		a.end(name, node)
 		node.answer = answer{}
 	}
 }
@@ -79,6 +82,13 @@ func (a *AgentTracker) Nodes() int {
 		}
 	}
 	return count
+}
+
+// Knows reports whether there is a state of the node.
+func (a *AgentTracker) Knows(node string) bool {
+	a.lock.Lock()
+	defer a.lock.Unlock()
+	return a.nodes[node] != nil
 }
 
 // Unavailable reports whether the node has had no Ready agent for the grace. Before Start it returns false.
@@ -120,7 +130,9 @@ func (a *AgentTracker) requested(name string) *agentState {
 		a.at(name).unavailable.since = a.started
 		a.evaluate(name)
 	}
-	return a.nodes[name]
+	node := a.nodes[name]
+	node.asked = a.clock.Now()
+	return node
 }
 
 // Update records an agent's pod from the cache.
@@ -164,10 +176,10 @@ func (a *AgentTracker) isDown(name string, node *agentState) bool {
 func (a *AgentTracker) change(name string, how func(*agentState)) {
 	a.lock.Lock()
 	node := a.at(name)
-	before := node.answer
+	before, hadPods := node.answer, len(node.pods) > 0
 	how(node)
 	a.evaluate(name)
-	flipped := node.answer != before
+	flipped := node.answer != before || !a.started.IsZero() && hadPods != (len(node.pods) > 0)
 	a.lock.Unlock()
 	if flipped {
 		a.changed(name)
@@ -196,6 +208,54 @@ func (a *AgentTracker) evaluate(name string) {
 		unavailable: node.unavailable.past,
 		veleros:     node.hasVeleros(ready, node.unavailable.past),
 		lost:        node.unavailable.past && node.down.past,
+	}
+	a.expire(name, node)
+}
+
+// gone reports whether a node has neither an agent nor, if it is watched, a Node, for longer than the grace.
+func (a *AgentTracker) gone(name string, node *agentState) bool {
+	if len(node.pods) > 0 || !node.answer.unavailable || node.watched && !node.answer.lost {
+		return false
+	}
+	observed, _ := a.watched.Node(name)
+	return observed == nil
+}
+
+// expire schedules the end of the state of a node that is gone. Whoever asks for the node later gets the answers of a new term.
+func (a *AgentTracker) expire(name string, node *agentState) {
+	switch gone := a.gone(name, node); {
+	case !gone && node.expiry != nil:
+		node.expiry.Stop()
+		node.expiry = nil
+	case gone && node.expiry == nil:
+		node.expiry = a.clock.AfterFunc(forgetAfter-a.clock.Since(node.asked), func() { a.expired(name, node) })
+	}
+}
+
+// expired forgets a node unless it has been asked for meanwhile.
+func (a *AgentTracker) expired(name string, node *agentState) {
+	a.lock.Lock()
+	node.expiry = nil
+	forget := a.nodes[name] == node && a.gone(name, node) && a.clock.Since(node.asked) >= forgetAfter
+	if forget {
+		a.end(name, node)
+		delete(a.nodes, name)
+	} else if !a.started.IsZero() {
+		a.expire(name, node)
+	}
+	a.lock.Unlock()
+	if forget {
+		a.changed(name)
+	}
+}
+
+// end stops the timers and the watch of a node.
+func (a *AgentTracker) end(name string, node *agentState) {
+	node.unavailable.reset()
+	a.unwatch(name, node)
+	if node.expiry != nil {
+		node.expiry.Stop()
+		node.expiry = nil
 	}
 }
 
@@ -241,6 +301,8 @@ type agentState struct {
 	wanted      bool                // Lost was called
 	watched     bool                // the Node is watched
 	answer      answer
+	asked       time.Time   // when anybody last asked for the node
+	expiry      clock.Timer // set while the node is gone
 }
 
 // answer holds the results for one node.

@@ -29,7 +29,10 @@ func newTrackerFixture(t *testing.T) *trackerFixture {
 	t.Helper()
 	f := &trackerFixture{T: t, answers: map[string]answer{}, nodes: map[string]*watchedNode{}}
 	f.AgentTracker = NewAgentTracker(time.Minute, clock.RealClock{}, f, func(node string) {
-		f.AgentTracker.lock.Lock() // the callback may call the tracker
+		if !f.Knows(node) { // the callback may call the tracker
+			return
+		}
+		f.AgentTracker.lock.Lock()
 		now := f.requested(node).answer
 		f.AgentTracker.lock.Unlock()
 		f.lock.Lock()
@@ -248,6 +251,52 @@ func TestAfterTheTermNothingChanges(t *testing.T) {
 	})
 }
 
+func TestTheStateOfANodeEndsAfterTheNode(t *testing.T) {
+	inTerm(t, func(f *trackerFixture) {
+		for i := range 200 {
+			name := fmt.Sprint("n", i)
+			pod := agentPod(name, name, notReady, 0)
+			f.Update(agentPod(name, name, isReady, 0))
+			f.Update(pod)
+			require.False(f, f.Lost(name))
+			if i%2 == 0 {
+				f.deliverOf(name, "")
+			} else {
+				f.deliverOf(name, notReady)
+				letPass(time.Minute)
+				f.deliverOf(name, "")
+			}
+			f.Delete(pod)
+		}
+		letPass(time.Minute)
+		require.Zero(f, f.AgentTracker.Nodes())
+		for range 20 {
+			require.True(f, f.Lost("n199"), "it is asked for")
+			letPass(forgetAfter / 2)
+		}
+		require.Len(f, f.AgentTracker.nodes, 1)
+		letPass(2 * forgetAfter)
+		require.Empty(f, f.AgentTracker.nodes)
+		for name := range f.nodes {
+			require.Nil(f, f.entry(name).enqueue, "it is still watched")
+		}
+	})
+}
+
+func TestTheStateOfANodeStaysWhileItsNodeExists(t *testing.T) {
+	inTerm(t, func(f *trackerFixture) {
+		require.False(f, f.Lost("n1"))
+		f.deliver(isReady)
+		letPass(10 * forgetAfter)
+		f.deliver(notReady)
+		letPass(time.Minute)
+		f.takeChanges()
+		require.True(f, f.Lost("n1"), "its watch has shown it")
+		letPass(10 * forgetAfter)
+		require.True(f, f.isWatched())
+	})
+}
+
 // created returns the creation time of the resource with that age; smaller numbers are older.
 func created(age int) time.Time { return time.Unix(1_800_000_000+int64(age), 0) }
 
@@ -294,8 +343,13 @@ func (t *trackerFixture) isWatched() bool {
 // deliver sends the Node n1 through its watch. An empty status means that it does not exist.
 func (t *trackerFixture) deliver(ready corev1.ConditionStatus) {
 	t.Helper()
+	t.deliverOf("n1", ready)
+}
+
+func (t *trackerFixture) deliverOf(name string, ready corev1.ConditionStatus) {
+	t.Helper()
 	t.lock.Lock()
-	of := t.entry("n1")
+	of := t.entry(name)
 	of.known, of.node = true, nil
 	if ready != "" {
 		of.node = &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{

@@ -78,7 +78,7 @@ func (a *assembly) run(ctx context.Context) error {
 	var kinds kindSet
 	a.snapshots = informers.NewSnapshots(a.clients.snapshots, a.clients.kube.Discovery(), func(namespace, name string) { a.enqueueUploads(kinds.uploads, namespace+"/"+name) })
 	a.class, a.own = &moverClass{assembly: a}, a.newOwnState()
-	a.exposing, a.preparing = a.exposer(), a.preparation()
+	a.exposing, a.preparing, a.nodeSlots = a.exposer(), a.preparation(), capacity.NewNodeSlots(a.slots(a.startup.Config.Limits))
 	a.config.Store(&a.startup.Config)
 	shared := a.shared()
 	kinds = a.kinds(shared)
@@ -101,9 +101,9 @@ func (a *assembly) run(ctx context.Context) error {
 		return err
 	}
 	a.reportConfig(ctx)
-	a.observe(shared.NodeSlots.On(a.Flags.NodeName), kinds.all)
+	a.observe(a.nodeSlots.On(a.Flags.NodeName), kinds.all)
 	started.Go(func() { a.own.run(ctx, a.ownPod()) })
-	started.Go(func() { a.follower(shared).run(ctx) })
+	started.Go(func() { a.follower().run(ctx) })
 	return a.runAll(ctx, candidate, kinds.all)
 }
 
@@ -194,7 +194,7 @@ func (a *assembly) shared() reconcile.Dependencies {
 		},
 		LearnSlots: a.learnSlots,
 		Exposer:    a.exposing,
-		NodeSlots:  capacity.NewNodeSlots(a.slots(effective.Limits)),
+		NodeSlots:  a.nodeSlots,
 		Preparing:  a.preparing,
 		Recorder:   a.recorder,
 		Metrics:    a.Metrics,

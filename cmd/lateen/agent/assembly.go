@@ -86,6 +86,7 @@ type assembly struct {
 	class      *moverClass
 	own        *ownState
 	preparing  *capacity.Preparation
+	nodeSlots  *capacity.NodeSlots
 	config     atomic.Pointer[config.Config] // in force
 
 	coordination *metrics.Coordination

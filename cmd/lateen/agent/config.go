@@ -21,8 +21,6 @@ import (
 	"github.com/lateen-project/lateen/exposer/priority"
 	"github.com/lateen-project/lateen/exposer/truncate"
 	"github.com/lateen-project/lateen/informers"
-	"github.com/lateen-project/lateen/reconcile"
-	"github.com/lateen-project/lateen/reconcile/capacity"
 )
 
 const (
@@ -134,13 +132,12 @@ const maxEventBytes = 1024
 // configFollower applies edits of the node-agent ConfigMap while the agent runs. One goroutine uses it.
 type configFollower struct {
 	*assembly
-	inForce   *startup.Startup
-	last      *corev1.ConfigMap // as last evaluated; nil if there was none
-	nodeSlots *capacity.NodeSlots
+	inForce *startup.Startup
+	last    *corev1.ConfigMap // as last evaluated; nil if there was none
 }
 
-func (a *assembly) follower(shared reconcile.Dependencies) *configFollower {
-	return &configFollower{assembly: a, inForce: a.startup, last: a.startup.ConfigMap, nodeSlots: shared.NodeSlots}
+func (a *assembly) follower() *configFollower {
+	return &configFollower{assembly: a, inForce: a.startup, last: a.startup.ConfigMap}
 }
 
 // run watches the ConfigMap until the context ends. If RBAC does not allow it, as under the Role of an older Lateen,

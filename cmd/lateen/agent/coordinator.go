@@ -178,6 +178,10 @@ func (a *assembly) agentTracker(nodes leader.Nodes, kinds []kind) *leader.AgentT
 	var agents *leader.AgentTracker
 	agents = leader.NewAgentTracker(cmp.Or(a.AgentTimeout, agentTimeout), a.Clock, nodes, func(node string) {
 		a.preparing.SetNodes(agents.Nodes())
+		if !agents.Knows(node) {
+			a.preparing.Forget(node)
+			a.nodeSlots.Forget(node)
+		}
 		for _, k := range kinds {
 			k.enqueueNode(node)
 		}

@@ -134,7 +134,7 @@ func TestAdoptedAgentsKeepAllButTheirProgram(t *testing.T) {
 	s.installVelero("--use-node-agent", "--use-node-agent-windows", "--features=EnableCSI", "--pod-labels=team=storage",
 		"--node-agent-priority-class-name=agents", "--kubelet-root-dir=/data/kubelet")
 	s.edit(types.MergePatchType, `{"metadata":{"annotations":{"team":"storage"}},"spec":{"template":{"spec":{"nodeSelector":{"disk":"ssd"},"tolerations":[{"operator":"Exists"}]}}}}`)
-	linux, windows := s.agents(), s.daemonSet(api.WindowsDaemonSetName)
+	linux, windows, server := s.agents(), s.daemonSet(api.WindowsDaemonSetName), s.server()
 
 	out, err := s.helm("install", "lateen", chart, "--set=image.repository=example.test/lateen")
 	require.Error(t, err)
@@ -147,6 +147,7 @@ func TestAdoptedAgentsKeepAllButTheirProgram(t *testing.T) {
 		require.Contains(t, out, part)
 	}
 	require.Equal(t, asJSON(t, linux), asJSON(t, s.agents()), "neither of the three has changed them")
+	require.Equal(t, server.Generation, s.server().Generation)
 
 	_, reported = s.succeeds("", "adopt", "--force", toV1)
 	require.Equal(t, ofWindowsToo, reported)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -134,23 +135,59 @@ type configFollower struct {
 	*assembly
 	inForce *startup.Startup
 	last    *corev1.ConfigMap // as last evaluated; nil if there was none
+	denied  bool              // RBAC does not allow the watch
 }
 
 func (a *assembly) follower() *configFollower {
 	return &configFollower{assembly: a, inForce: a.startup, last: a.startup.ConfigMap}
 }
 
-// run watches the ConfigMap until the context ends. If RBAC does not allow it, as under the Role of an older Lateen,
+// watchInterval is the time between two attempts to watch a ConfigMap that RBAC does not allow to watch.
+const watchInterval = 5 * time.Minute
+
+// run watches the ConfigMap until the context ends. While RBAC does not allow it, as under the Role of an older Lateen,
 // an edit needs a restart.
 func (c *configFollower) run(ctx context.Context) {
 	if c.Flags.NodeAgentConfigMap == "" {
 		return
 	}
 	name := types.NamespacedName{Namespace: c.Flags.Namespace, Name: c.Flags.NodeAgentConfigMap}
-	err := informers.WatchConfigMap(ctx, c.clients.kube, name, func(found *corev1.ConfigMap) { c.changed(ctx, found) })
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Failed to watch ConfigMap, an edit needs a restart of this agent", "configMap", name)
-		c.notApplied(fmt.Sprintf("Agent cannot watch ConfigMap %s (%v). After an edit, restart the agent", name, err))
+	for {
+		err := informers.WatchConfigMap(ctx, c.clients.kube, name, func(found *corev1.ConfigMap) {
+			c.reportAllowed()
+			c.changed(ctx, found)
+		})
+		if err == nil {
+			return
+		}
+		c.reportDenied(ctx, name, err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.Clock.After(watchInterval):
+		}
+	}
+}
+
+// reportDenied reports once that edits are not followed.
+func (c *configFollower) reportDenied(ctx context.Context, name types.NamespacedName, err error) {
+	if c.denied {
+		return
+	}
+	c.denied = true
+	klog.FromContext(ctx).Error(err, "Failed to watch ConfigMap, an edit needs a restart of this agent", "configMap", name)
+	c.notApplied(fmt.Sprintf("Agent cannot watch ConfigMap %s (%v). After an edit, restart the agent, or allow list and watch on configmaps", name, err))
+	problem := config.Problem{Section: config.SectionConfigMap, Path: "configmaps " + name.String(), Reason: config.Forbidden}
+	c.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
+	c.showProblems(problem.Section, append(slices.Clone(c.inForce.Problems), problem))
+}
+
+// reportAllowed takes back what reportDenied has reported.
+func (c *configFollower) reportAllowed() {
+	if c.denied {
+		c.denied = false
+		c.own.set(api.AnnotationConfigNotApplied, "")
+		c.showProblems(config.SectionConfigMap, c.inForce.Problems)
 	}
 }
 

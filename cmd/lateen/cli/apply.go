@@ -78,9 +78,6 @@ func (c *Client) write(ctx context.Context, manifest *unstructured.Unstructured)
 	case isUnknownResource(err), err != nil && !apierrors.IsNotFound(err):
 		return "", err
 	case err == nil:
-		if err := foreignAgents(before); err != nil {
-			return "", err
-		}
 		if unknown := NewerFields(before, manifest); len(unknown) > 0 {
 			return fmt.Sprintf("is of a newer Velero (it has %s), unchanged", unknown[0]), nil
 		}
@@ -118,13 +115,24 @@ func withLabel(manifest *unstructured.Unstructured, installed string) *unstructu
 	return manifest
 }
 
-// foreignAgents rejects a DaemonSet of Velero's own agents: an apply merges the two, and Lateen's image has no
-// /velero to run.
-func foreignAgents(found *unstructured.Unstructured) error {
-	if found.GetKind() != "DaemonSet" || found.GetLabels()["app.kubernetes.io/part-of"] == "lateen" {
-		return nil
+// RefuseForeign rejects an apply over the DaemonSets of Velero's own agents, before anything of that installation is changed:
+// an apply merges the two, and Lateen's image has no /velero to run.
+func (c *Client) RefuseForeign(ctx context.Context, manifests []*unstructured.Unstructured) error {
+	var foreign []error
+	for _, manifest := range manifests {
+		if !c.Apply || manifest.GetKind() != "DaemonSet" {
+			continue
+		}
+		found, err := c.Resource(manifest).Get(ctx, manifest.GetName(), metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return fmt.Errorf("get DaemonSet %s: %w", manifest.GetName(), err)
+		case found.GetLabels()["app.kubernetes.io/part-of"] != "lateen":
+			foreign = append(foreign, fmt.Errorf("install DaemonSet %s: it belongs to Velero's agents; replace them with lateen adopt -n %s", found.GetName(), found.GetNamespace()))
+		}
 	}
-	return fmt.Errorf("it belongs to Velero's agents; replace them with lateen adopt -n %s", found.GetNamespace())
+	return errors.Join(foreign...)
 }
 
 // InstallDefinitions installs the definitions and waits until all of them are served.

@@ -84,6 +84,34 @@ func readyAgents(ctx context.Context, client *dynamicfake.FakeDynamicClient) err
 	}, func() bool { return ready == 1 })
 }
 
+func TestAnApplyOverVelerosAgentsIsRefused(t *testing.T) {
+	secret := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "cloud-credentials", "namespace": "velero"}}}
+	windows, own := agents(0), agents(0)
+	windows.SetName("node-agent-windows")
+	own.SetLabels(map[string]string{"app.kubernetes.io/part-of": "lateen"})
+	for name, test := range map[string]struct {
+		found  *unstructured.Unstructured
+		update bool // without it, nothing existing is changed
+		want   string
+	}{
+		"of Velero":             {agents(0), true, "install DaemonSet node-agent: it belongs to Velero's agents; replace them with lateen adopt -n velero"},
+		"of Velero on Windows":  {windows, true, "install DaemonSet node-agent-windows: it belongs to Velero's agents; replace them with lateen adopt -n velero"},
+		"of Velero, no --apply": {agents(0), false, ""},
+		"of an older Lateen":    {own, true, ""},
+		"none":                  {secret, true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme(), test.found)
+			err := (&Client{Dynamic: client, Apply: test.update}).RefuseForeign(t.Context(), []*unstructured.Unstructured{secret, agents(0), windows})
+			if test.want == "" {
+				require.NoError(t, err)
+			} else {
+				require.EqualError(t, err, test.want)
+			}
+		})
+	}
+}
+
 func TestWaitingSurvivesAClosedWatch(t *testing.T) {
 	client := fakeCluster()
 	watches := 0

@@ -91,6 +91,9 @@ func (o *options) send(ctx context.Context, client *cli.Client, definitions, res
 			return err
 		}
 	}
+	if err := client.RefuseForeign(ctx, rest); err != nil {
+		return err
+	}
 	if err := client.InstallDefinitions(ctx, definitions); err != nil {
 		return err
 	}

@@ -1,0 +1,79 @@
+package agent
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+	ktesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
+	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/informers"
+	"github.com/lateen-project/lateen/metrics"
+)
+
+func TestAWatchOfTheConfigMapThatIsDeniedIsReportedAndTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		denied, registry, events := true, prometheus.NewPedanticRegistry(), record.NewFakeRecorder(10)
+		found := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "agents"}}
+		kube := fake.NewClientset(found)
+		kube.PrependReactor("list", "configmaps", func(ktesting.Action) (bool, runtime.Object, error) {
+			return denied, nil, apierrors.NewForbidden(corev1.Resource("configmaps"), "", nil)
+		})
+		kube.PrependWatchReactor("configmaps", func(action ktesting.Action) (bool, watch.Interface, error) {
+			if denied {
+				return true, nil, apierrors.NewForbidden(corev1.Resource("configmaps"), "", nil)
+			}
+			lists := action.(ktesting.WatchActionImpl).ListOptions.SendInitialEvents != nil // the fake client cannot
+			return lists, nil, apierrors.NewBadRequest("no streamed list")
+		})
+		velero, err := informers.NewClientset(&rest.Config{Host: "http://127.0.0.1:1"})
+		require.NoError(t, err)
+		caches, err := informers.NewCaches(kube, velero, informers.Selectors{Namespace: "velero", Node: "n1"})
+		require.NoError(t, err)
+		a := &assembly{
+			Options: Options{
+				Flags: startup.Options{Namespace: "velero", NodeAgentConfigMap: "agents"},
+				Clock: clock.RealClock{}, Metrics: metrics.New(registry, "v1", "n1"),
+			},
+			clients: &clients{kube: kube}, caches: caches, recorder: events, startup: &startup.Startup{Config: config.Defaults(), ConfigMap: found},
+		}
+		a.own = a.newOwnState()
+		c := a.follower()
+		go c.run(t.Context())
+		problems := func() (sum float64) {
+			synctest.Wait()
+			families, err := registry.Gather()
+			require.NoError(t, err)
+			for _, family := range families {
+				for _, metric := range family.GetMetric() {
+					if family.GetName() == "lateen_config_problems" {
+						sum += metric.GetGauge().GetValue()
+					}
+				}
+			}
+			return sum
+		}
+		time.Sleep(3*watchInterval + time.Minute)
+		require.InDelta(t, 1, problems(), 0)
+		require.Contains(t, a.own.wanted[api.AnnotationConfigNotApplied], "After an edit, restart the agent")
+		require.Len(t, events.Events, 1, "it is reported once")
+		denied = false
+		time.Sleep(watchInterval)
+		require.Zero(t, problems())
+		require.Empty(t, a.own.wanted[api.AnnotationConfigNotApplied])
+	})
+}

@@ -273,32 +273,34 @@ func unlisted(resource string) transport.WrapperFunc {
 	}
 }
 
-// A coordinator that cannot list what it needs gives its Lease up and says what it cannot list. Transfers continue: with the next
-// coordinator, or if only the maintenance needs the resource.
+// A coordinator that cannot list what it needs gives its Lease up and says what it cannot list. Transfers continue with the next
+// coordinator.
 func TestACoordinatorThatCannotListGivesItsLeaseUpAndSaysWhy(t *testing.T) {
-	for resource, transfers := range map[string]bool{"storageclasses": false, "backuprepositories": true} {
-		t.Run(resource, func(t *testing.T) {
-			s := newEnv(t, 50*time.Millisecond)
-			leases, err := s.Kube.CoordinationV1().Leases(s.Namespace).Watch(s.soon(), metav1.ListOptions{})
-			require.NoError(t, err)
-			defer leases.Stop()
-			blind := s.start(fixture.Through(unlisted(resource)), func(options *agent.Options) {
-				options.SyncTimeout, options.Flags.MaintenanceConcurrency = time.Second, 1
-			})
-			s.says("CachesNotSynced", "no way to list "+resource)
-			require.Zero(t, blind.metric("lateen_coordinator"), "an alert says so")
-			s.givesUp(leases)
-			if transfers {
-				s.ends(s.transfer(), testenv.Completed)
-				return
-			}
-			blind.stop()
-			seeing := s.start()
-			s.ends(s.transfer(), testenv.Completed)
-			s.leads(s.node)
-			require.Eventually(t, func() bool { return seeing.metric("lateen_coordinator") == 1 }, testenv.Patience, 10*time.Millisecond)
-		})
-	}
+	s := newEnv(t, 50*time.Millisecond)
+	leases, err := s.Kube.CoordinationV1().Leases(s.Namespace).Watch(s.soon(), metav1.ListOptions{})
+	require.NoError(t, err)
+	defer leases.Stop()
+	blind := s.start(fixture.Through(unlisted("storageclasses")), func(options *agent.Options) { options.SyncTimeout = time.Second })
+	s.says("CachesNotSynced", "no way to list storageclasses")
+	require.Zero(t, blind.metric("lateen_coordinator"), "an alert says so")
+	s.givesUp(leases)
+	blind.stop()
+	seeing := s.start()
+	s.ends(s.transfer(), testenv.Completed)
+	s.leads(s.node)
+	require.Eventually(t, func() bool { return seeing.metric("lateen_coordinator") == 1 }, testenv.Patience, 10*time.Millisecond)
+}
+
+// A coordinator that cannot list what only maintenance needs leads without it, and says so.
+func TestACoordinatorThatCannotListRepositoriesLeadsWithoutMaintenance(t *testing.T) {
+	s := newEnv(t, 50*time.Millisecond)
+	blind := s.start(fixture.Through(unlisted("backuprepositories")), func(options *agent.Options) {
+		options.SyncTimeout, options.Flags.MaintenanceConcurrency = time.Second, 1
+	})
+	s.says("CachesNotSynced", "no way to list backuprepositories")
+	s.ends(s.transfer(), testenv.Completed)
+	require.Equal(t, 1, blind.metric("lateen_coordinator"))
+	require.Equal(t, 1, blind.metric("lateen_config_problems", "section", "repoMaintenance", "reason", "forbidden"))
 }
 
 // givesUp waits until the coordinator gives its Lease back.

@@ -100,11 +100,11 @@ func (a *assembly) runTerm(ctx context.Context, kinds []kind) error {
 		}
 		return nil
 	}
-	return a.lead(ctx, end, kinds, term, agents)
+	return a.lead(ctx, kinds, term, agents)
 }
 
-// lead acts for resources without a node until the term ends. The caches of the term are synced. end ends the term.
-func (a *assembly) lead(ctx context.Context, end func(), kinds []kind, term *informers.CoordinatorCaches, agents *leader.AgentTracker) error {
+// lead acts for resources without a node until the term ends. The caches of the term are synced.
+func (a *assembly) lead(ctx context.Context, kinds []kind, term *informers.CoordinatorCaches, agents *leader.AgentTracker) error {
 	agents.Start()
 	a.preparing.SetNodes(agents.Nodes())
 	a.caches.SetCoordinator(term)
@@ -125,8 +125,9 @@ func (a *assembly) lead(ctx context.Context, end func(), kinds []kind, term *inf
 	for _, k := range kinds {
 		k.beginTerm()
 	}
+	a.coordination.SetCoordinator(true)
 	maintained := make(chan error, 1)
-	go func() { maintained <- a.maintain(ctx, func() { a.coordination.SetCoordinator(true) }, end) }()
+	go func() { maintained <- a.maintain(ctx) }()
 	var finishing sync.WaitGroup
 	finishing.Go(func() { a.labelDone(ctx, kinds) })
 	finishing.Go(func() { a.deleteFinished(ctx) })
@@ -220,11 +221,9 @@ func (a *assembly) addTermHandlers(term *informers.CoordinatorCaches, kinds []ki
 const EventJobConfig = "MaintenanceConfigProblem"
 
 // maintain maintains repositories for one term of a coordinator. It runs beside the rest of the term and never blocks
-// it. It calls complete after its caches have synced. If they do not sync in time, it calls giveUp: another agent may
-// be able to list these resources.
-func (a *assembly) maintain(ctx context.Context, complete, giveUp func()) error {
+// it. If its caches do not sync in time, it reports that; it begins when they have synced.
+func (a *assembly) maintain(ctx context.Context) error {
 	if a.Flags.MaintenanceConcurrency == 0 {
-		complete()
 		return nil
 	}
 	caches, err := informers.NewRepositoryCaches(a.clients.kube, a.clients.velero, a.Flags.Namespace, api.LabelRepository)
@@ -247,12 +246,12 @@ func (a *assembly) maintain(ctx context.Context, complete, giveUp func()) error 
 	late := a.Clock.AfterFunc(cmp.Or(a.SyncTimeout, syncTimeout), func() {
 		if lacking := caches.Lacking(); lacking != "" && ctx.Err() == nil {
 			a.reportLacking(ctx, "repository maintenance", lacking)
-			giveUp()
+			a.showProblems(config.SectionMaintenance, []config.Problem{{Section: config.SectionMaintenance, Reason: config.Forbidden}})
 		}
 	})
 	defer late.Stop()
 	if synced(ctx, "caches of maintenance", handled...) {
-		complete()
+		a.showProblems(config.SectionMaintenance, nil)
 	}
 	controller.Run(ctx, nil) // if the term has ended before, it only shuts the queue down
 	a.maintenance.Reset()

@@ -100,7 +100,8 @@ func Evaluate(document Document, cluster *Cluster) Result {
 
 // repositories returns the keys that configure one repository each.
 func (d *Document) repositories() []string {
-	return slices.DeleteFunc(sortedNames(d.Data), func(key string) bool { return !config.IsRepositoryKey(key) })
+	data, _ := config.MaintenanceData(d.Data)
+	return slices.DeleteFunc(sortedNames(data), func(key string) bool { return !config.IsRepositoryKey(key) })
 }
 
 func sortedNames[T any](all map[string]T) []string { return slices.Sorted(maps.Keys(all)) }

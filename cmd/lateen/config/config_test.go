@@ -341,7 +341,8 @@ func TestParseInvalidMaintenance(t *testing.T) {
 		"no JSON for all":                             {map[string]string{"global": "x: y"}, config.InvalidJSON, priority.ConfigInvalid},
 		"no JSON for this repository":                 {map[string]string{repositoryKey: "{"}, config.InvalidJSON, ""},
 		"a class that is no name":                     {map[string]string{"global": `{"priorityClassName":"Not A Name"}`}, config.InvalidValue, priority.ConfigInvalid},
-		"a file under its own name":                   {map[string]string{"config.json": `{"global":{"priorityClassName":"low"}}`}, config.InvalidValue, priority.ConfigInvalid},
+		"a file with a key that is none":              {map[string]string{"config.json": `{"global":{"priorityClassName":"low"},"all":{}}`}, config.InvalidValue, priority.ConfigInvalid},
+		"a file beside another":                       {map[string]string{"a": `{"global":{}}`, repositoryKey: `{}`}, config.InvalidValue, priority.ConfigInvalid},
 		"a file of fields":                            {map[string]string{"config.json": `{"priorityClassName":"low"}`}, config.InvalidValue, priority.ConfigInvalid},
 		"a key beside global":                         {map[string]string{"global": `{}`, "notes": "by hand"}, config.Ignored, ""},
 		"global in global":                            {map[string]string{"global": `{"global":{"keepLatestMaintenanceJobs":1}}`}, config.UnknownField, ""},
@@ -361,6 +362,20 @@ func TestParseInvalidMaintenance(t *testing.T) {
 			require.Equal(t, want, got)
 		})
 	}
+}
+
+func TestALoneFileIsReadByTheKeysInIt(t *testing.T) {
+	got, problems := config.ParseMaintenance(map[string]string{
+		"config.json": `{"global": {"priorityClassName": "low", "keepLatest": 1}, "` + repositoryKey + `": {"keepLatestMaintenanceJobs": 1}}`,
+	}, repositoryKey)
+	require.Equal(t, "low", got.PriorityClassName)
+	require.Equal(t, 1, got.Jobs.Keep)
+	require.Len(t, problems, 2)
+	require.Equal(t, config.UnknownField, problems[0].Reason)
+	require.Zero(t, problems[0].Line, "the line of the file is not known")
+	require.Equal(t, config.Risky, problems[1].Reason)
+	require.Contains(t, problems[1].String(), "config.json: Velero's server does not read it")
+	require.Contains(t, problems[1].Message, "--from-file=global=FILE")
 }
 
 func TestParseRepository(t *testing.T) {

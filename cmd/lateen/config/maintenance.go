@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -35,6 +36,14 @@ func DefaultMaintenance() Maintenance {
 // precedence over global. The priority class, labels and annotations of global take precedence instead.
 func ParseMaintenance(data map[string]string, repositoryKey string) (Maintenance, []Problem) {
 	result := DefaultMaintenance()
+	if data, wrapped := MaintenanceData(data); wrapped != "" {
+		result, problems := ParseMaintenance(data, repositoryKey)
+		for i := range problems {
+			problems[i].Line, problems[i].Column = 0, 0 // they count in the text of one key
+		}
+		return result, append(problems, Problem{Section: SectionMaintenance, Path: wrapped, Reason: Risky, Message: "Velero's server does not read it, " +
+			"so the jobs that it starts have defaults; " + createMaintenance})
+	}
 	if len(data) == 0 {
 		result.Unreadable = priority.ConfigEmpty
 		return result, []Problem{{Section: SectionMaintenance, Reason: Empty, Message: "no data; add key global with the configuration as JSON"}}
@@ -65,6 +74,30 @@ func ParseMaintenance(data map[string]string, repositoryKey string) (Maintenance
 	return result, problems
 }
 
+const createMaintenance = "create the ConfigMap with --from-file=global=FILE, where FILE has the fields of a job at the top level"
+
+// MaintenanceData returns the data of a maintenance ConfigMap by its keys. A lone file with the keys in its text, such as
+// {"global": {...}} under config.json, is read as it is meant; wrapped is then the name of that file.
+func MaintenanceData(data map[string]string) (byKey map[string]string, wrapped string) {
+	for file, text := range data {
+		var inner map[string]json.RawMessage
+		if len(data) != 1 || isMaintenanceKey(file) || json.Unmarshal([]byte(text), &inner) != nil || len(inner) == 0 {
+			break
+		}
+		byKey = map[string]string{}
+		for key, value := range inner {
+			if !isMaintenanceKey(key) {
+				return data, ""
+			}
+			byKey[key] = string(value)
+		}
+		return byKey, file
+	}
+	return data, ""
+}
+
+func isMaintenanceKey(key string) bool { return key == globalKey || IsRepositoryKey(key) }
+
 // IsRepositoryKey reports whether a key of the maintenance ConfigMap has the form of one repository:
 // <namespace>-<location>-<type>.
 func IsRepositoryKey(key string) bool {
@@ -72,19 +105,18 @@ func IsRepositoryKey(key string) bool {
 }
 
 // unreadKeys returns Problems for keys that neither Velero nor Lateen reads. An example is the key of a file with the
-// whole configuration (--from-file=config.json).
+// fields of a job (--from-file=config.json).
 func unreadKeys(data map[string]string) (problems []Problem) {
 	reason := Ignored
 	if _, found := data[globalKey]; !found {
 		reason = InvalidValue // it may hold the settings for all repositories
 	}
 	for _, key := range slices.Sorted(maps.Keys(data)) {
-		if key == globalKey || IsRepositoryKey(key) {
+		if isMaintenanceKey(key) {
 			continue
 		}
 		problems = append(problems, Problem{Section: SectionMaintenance, Reason: reason, Message: "unknown key " + quote(key) + ": " +
-			"key global is for all repositories, key <namespace>-<location>-kopia for one; " +
-			"create the ConfigMap with --from-file=global=FILE, where FILE has the fields of a job at the top level"})
+			"key global is for all repositories, key <namespace>-<location>-kopia for one; " + createMaintenance})
 	}
 	return problems[:min(len(problems), maxProblems)]
 }

@@ -36,6 +36,8 @@ type Exposer struct {
 	Paths     HostPaths
 	// Source returns the cached pod with that key if it runs on this node; nil falls back to a GET.
 	Source func(key string) *corev1.Pod
+	// Lost reports whether a node counts as lost; nil: none does.
+	Lost func(node string) bool
 	// StorageClass returns the cached class of that name; nil falls back to a GET. The function itself may be nil.
 	StorageClass func(name string) *storagev1.StorageClass
 	// Refresh is called before a mover is planned; it may set the settings. It may be nil.

@@ -128,8 +128,10 @@ func (e *Exposer) target(ctx context.Context, spec objects.MoverSpec) (objects.V
 	info := objects.VolumeInfo{
 		OS: spec.OS, Target: claim, Block: isBlock(claim), StorageClass: ptr.Deref(claim.Spec.StorageClassName, ""),
 	}
-	if !e.current().IgnoreDelayBinding {
-		info.SelectedNode = claim.Annotations[annotationSelectedNode]
+	selected := claim.Annotations[annotationSelectedNode]
+	lost := selected != "" && e.Lost != nil && e.Lost(selected) // its consumer starts again on another node
+	if !lost && !e.current().IgnoreDelayBinding {
+		info.SelectedNode = selected
 	}
 	return info, nil
 }

@@ -144,6 +144,12 @@ func TestVolumeInfoOfATarget(t *testing.T) {
 	info, err = e.volumeInfo(t.Context(), download())
 	require.NoError(t, err)
 	require.Empty(t, info.SelectedNode, "it is restored without waiting for its consumer")
+
+	e = exposed(fake.NewClientset(free), objects.Settings{})
+	e.Lost = func(node string) bool { return node == "n3" }
+	info, err = e.volumeInfo(t.Context(), download())
+	require.NoError(t, err)
+	require.Empty(t, info.SelectedNode, "its consumer starts on another node")
 }
 
 func TestASourceWithoutItsVolume(t *testing.T) {

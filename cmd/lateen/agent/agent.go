@@ -248,6 +248,7 @@ func (a *assembly) exposer() *exposer.Exposer {
 		Paths:        exposer.HostPaths{Client: a.clients.kube, PodsDir: a.startup.PodsDir, Mounted: a.Flags.HostPath, OS: a.startup.Node.OS},
 		Snapshots:    a.snapshots,
 		Source:       a.caches.Pod,
+		Lost:         a.leadership.Lost,
 		StorageClass: a.caches.StorageClass,
 		Refresh:      a.class.refresh,
 		Rejected:     a.class.rejected,

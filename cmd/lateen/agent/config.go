@@ -93,7 +93,7 @@ func (m *moverClass) due() string {
 func (m *moverClass) rejected(ctx context.Context, mover *corev1.Pod, class string, reason priority.Reason) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	klog.FromContext(ctx).Error(nil, "Created mover without its priority class", "pod", klog.KObj(mover), "class", class, "actual", mover.Spec.PriorityClassName, "reason", reason)
+	warn(ctx, "Created mover without its priority class", "pod", klog.KObj(mover), "class", class, "actual", mover.Spec.PriorityClassName, "reason", reason)
 	if class == m.class.Effective {
 		m.setLocked(ctx, priority.Fallback(class, reason))
 	}
@@ -202,7 +202,7 @@ func (c *configFollower) changed(ctx context.Context, found *corev1.ConfigMap) {
 		return // the class could not be read because the agent stops
 	}
 	for _, problem := range reload.Added {
-		warn(ctx, problem)
+		warnOf(ctx, problem)
 		c.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
 	}
 	for _, section := range config.Sections() {

@@ -331,7 +331,7 @@ func (j jobPlanner) plan(ctx context.Context, object *velerov1.BackupRepository)
 // reportProblems reports the new Problems, once for all the jobs they concern, and exports all current ones.
 func (j jobPlanner) reportProblems(ctx context.Context, object *velerov1.BackupRepository, problems []config.Problem) {
 	for _, problem := range j.problems.replace(informers.Key(object), problems, j.exists) {
-		warn(ctx, problem)
+		warnOf(ctx, problem)
 		j.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
 		j.recorder.Event(repository.ReferenceTo(object), corev1.EventTypeWarning, EventJobConfig, problem.String())
 	}
@@ -349,7 +349,7 @@ func (j jobPlanner) reportClass(ctx context.Context, object *velerov1.BackupRepo
 		return
 	}
 	j.Metrics.PriorityClassFallback(priority.MaintenanceJob, string(class.Reason))
-	klog.FromContext(ctx).Error(nil, "Priority class is not in force, created maintenance job without one", "configured", class.Configured, "reason", class.Reason)
+	warn(ctx, "Priority class is not in force, created maintenance job without one", "configured", class.Configured, "reason", class.Reason)
 	j.recorder.Eventf(repository.ReferenceTo(object), corev1.EventTypeWarning, EventPriorityClass,
 		"Maintenance job runs without priority class %q (%s). The next job reads the configuration again", class.Configured, class.Reason)
 }

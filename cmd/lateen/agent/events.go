@@ -54,7 +54,7 @@ func (a *assembly) reportConfig(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	self := a.self()
 	for _, problem := range a.startup.Problems {
-		warn(ctx, problem)
+		warnOf(ctx, problem)
 		a.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
 		a.recorder.Event(self, corev1.EventTypeWarning, EventConfig, problem.String())
 	}
@@ -88,7 +88,7 @@ func (a *assembly) reportMoverClass(ctx context.Context, class priority.Resoluti
 		return
 	}
 	a.Metrics.PriorityClassFallback(priority.DataMover, string(class.Reason))
-	logger.Error(nil, "Priority class is not in force, data movers run without one", "configured", class.Configured, "reason", class.Reason, "message", class.Message)
+	warn(ctx, "Priority class is not in force, data movers run without one", "configured", class.Configured, "reason", class.Reason, "message", class.Message)
 	a.recorder.Event(a.self(), corev1.EventTypeWarning, EventPriorityClass,
 		fmt.Sprintf("Data movers run without priority class %q (%s): %s", class.Configured, class.Reason, class.Message))
 }
@@ -113,15 +113,17 @@ func (a *assembly) reportUntested(ctx context.Context, self *corev1.ObjectRefere
 	if untested == "" {
 		return
 	}
-	klog.FromContext(ctx).Error(nil, "Version is not tested with this Lateen", "reason", reason, "message", untested)
+	warn(ctx, "Version is not tested with this Lateen", "reason", reason, "message", untested)
 	a.recorder.Event(self, corev1.EventTypeWarning, reason, untested+"; use a newer Lateen, or test a backup and a restore first")
 }
 
-// warn logs a Problem as a warning. logr has no warning level, slog has. At --log-level=warning, an informational
-// message gets lost.
-func warn(ctx context.Context, problem config.Problem) {
-	slog.New(logr.ToSlogHandler(klog.FromContext(ctx))).WarnContext(ctx, "Found configuration problem",
-		"section", problem.Section, "path", problem.Path, "reason", problem.Reason, "message", problem.Message)
+// warn logs a warning. logr has no warning level, slog has. At --log-level=warning, an informational message gets lost.
+func warn(ctx context.Context, message string, pairs ...any) {
+	slog.New(logr.ToSlogHandler(klog.FromContext(ctx))).WarnContext(ctx, message, pairs...)
+}
+
+func warnOf(ctx context.Context, problem config.Problem) {
+	warn(ctx, "Found configuration problem", "section", problem.Section, "path", problem.Path, "reason", problem.Reason, "message", problem.Message)
 }
 
 // self returns the agent's own pod, or the DaemonSet if the agent does not run in a pod of it.

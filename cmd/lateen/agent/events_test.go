@@ -29,6 +29,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/exposer/priority"
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile"
@@ -67,9 +68,12 @@ func TestAProblemIsAWarning(t *testing.T) {
 	logger := logr.FromSlogHandler(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelWarn})).WithValues("controller", "maintenance")
 	ctx := klog.NewContext(t.Context(), logger)
 	klog.FromContext(ctx).Info("nothing of note")
-	warn(ctx, config.Problem{Section: config.SectionPodLabels, Path: "podLabels.team", Reason: config.WrongType, Message: "a number"})
+	warnOf(ctx, config.Problem{Section: config.SectionPodLabels, Path: "podLabels.team", Reason: config.WrongType, Message: "a number"})
 	require.Contains(t, out.String(), `level=WARN msg="Found configuration problem" controller=maintenance section=podLabels path=podLabels.team reason=wrong_type message="a number"`)
 	require.NotContains(t, out.String(), "nothing of note")
+	p, _, _, _ := agentOf(t, &classes{}, prometheus.NewPedanticRegistry())
+	p.class.set(ctx, priority.Fallback("low", priority.NotFound))
+	require.Contains(t, out.String(), `level=WARN msg="Priority class is not in force, data movers run without one" controller=maintenance configured=low reason=not_found`)
 }
 
 func TestReportOnceEventsAreKeptOncePerTransfer(t *testing.T) {

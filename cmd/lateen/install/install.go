@@ -87,7 +87,7 @@ func (o *options) target(ctx context.Context, out, warnings io.Writer) (*cli.Cli
 // send installs the objects and, with --wait, waits for the workloads.
 func (o *options) send(ctx context.Context, client *cli.Client, definitions, rest []*unstructured.Unstructured, warnings io.Writer) error {
 	if !o.crdsOnly {
-		if err := o.checkCluster(ctx, client.Kube, warnings); err != nil {
+		if err := o.checkCluster(ctx, client, warnings); err != nil {
 			return err
 		}
 	}
@@ -139,20 +139,21 @@ func (o *options) manifests() (definitions, rest []*unstructured.Unstructured, e
 
 // checkCluster checks the existing objects that the installation names. An unusable ConfigMap fails the installation,
 // as in Velero. A missing class is a warning, because it may be created later.
-func (o *options) checkCluster(ctx context.Context, kube kubernetes.Interface, warnings io.Writer) error {
-	o.checkClasses(ctx, kube, warnings)
-	return o.checkConfigMaps(ctx, kube, warnings)
+func (o *options) checkCluster(ctx context.Context, client *cli.Client, warnings io.Writer) error {
+	o.checkClasses(ctx, client, warnings)
+	return o.checkConfigMaps(ctx, client.Kube, warnings)
 }
 
-func (o *options) checkClasses(ctx context.Context, kube kubernetes.Interface, warnings io.Writer) {
-	for _, class := range []struct{ flag, name, whose string }{
-		{"--server-priority-class-name", o.server.PriorityClass, "the server"},
-		{"--node-agent-priority-class-name", o.agent.PriorityClass, "the agents"},
+func (o *options) checkClasses(ctx context.Context, client *cli.Client, warnings io.Writer) {
+	for _, class := range []struct{ flag, name, whose, workload string }{
+		{"--server-priority-class-name", o.server.PriorityClass, "the server", "Velero server deployment"},
+		{"--node-agent-priority-class-name", o.agent.PriorityClass, "the agents", "node agent daemonset"},
 	} {
 		if class.name == "" {
 			continue
 		}
-		_, err := kube.SchedulingV1().PriorityClasses().Get(ctx, class.name, metav1.GetOptions{})
+		fmt.Fprintf(client.Out, "Setting priority class %q for %s\n", class.name, class.workload)
+		_, err := client.Kube.SchedulingV1().PriorityClasses().Get(ctx, class.name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
 			fmt.Fprintf(warnings, "Warning: %s: PriorityClass %s does not exist; pods of %s cannot be created until it does\n", class.flag, class.name, class.whose)

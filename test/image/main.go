@@ -35,8 +35,8 @@ func lateen(args []string) error {
 	binaries := flags.String("binaries", "bin", "directory of the binaries lateen-OS-ARCH")
 	version := flags.String("version", "unknown", "value of the label org.opencontainers.image.version")
 	name := flags.String("name", "lateen:latest", "name of the image")
-	platforms := flags.String("platforms", "linux/amd64,linux/arm64,windows/amd64", "platforms, separated by commas")
-	windowsBase := flags.String("windows-base", "", "image in a registry that the one for Windows is based on; empty is scratch")
+	platforms := flags.String("platforms", "linux/amd64,linux/arm64", "platforms, separated by commas")
+	windowsBase := flags.String("windows-base", "", "image in a registry that the one for Windows is based on; required for it")
 	layout := flags.String("layout", "bin/image", "directory that becomes an OCI layout; it is replaced")
 	archive := flags.String("archive", "bin/image.tar", "file that becomes an archive of the layout")
 	if err := flags.Parse(args); err != nil {
@@ -47,6 +47,9 @@ func lateen(args []string) error {
 		binary := filepath.Join(*binaries, "lateen-"+strings.ReplaceAll(platform, "/", "-"))
 		spec := lateenSpec(platform, binary, *version)
 		if isWindows(platform) {
+			if *windowsBase == "" {
+				return fmt.Errorf("build image for %s: it would not run without a base; set --windows-base", platform)
+			}
 			spec.Base = *windowsBase
 		}
 		image, err := build(spec)

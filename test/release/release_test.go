@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -187,4 +188,11 @@ func TestTheWorkflowsAreLinted(t *testing.T) {
 	found, err := linter.LintFiles(files, nil)
 	require.NoError(t, err)
 	require.Empty(t, found)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, use := range regexp.MustCompile(`uses: (\S+)`).FindAllStringSubmatch(string(text), -1) {
+			require.Regexp(t, `^\./|@[0-9a-f]{40}$`, use[1], "a tag can be moved")
+		}
+	}
 }

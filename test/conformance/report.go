@@ -109,9 +109,34 @@ func reportOf(name string) (*Report, error) {
 	return report, nil
 }
 
+// Groups of cases: what Velero's own server and users rely on, what Velero 1.18 does worse (W-numbers), and what only newer
+// versions of Velero have (section 10), which counts for no older one.
+const (
+	groupContract = "Velero's contract"
+	groupFailures = "failure handling"
+	groupOwn      = "Lateen's own"
+)
+
+// Group returns the group of a case, which follows from what it shows.
+func (c *Case) Group() string {
+	switch {
+	case slices.Contains(c.Shows, "10"):
+		return groupOwn
+	case slices.ContainsFunc(c.Shows, func(of string) bool { return strings.HasPrefix(of, "W") }):
+		return groupFailures
+	}
+	return groupContract
+}
+
+// group is the cases of a group.
+type group struct {
+	Name  string
+	Cases []*Case
+}
+
 // page has what the template of the page shows.
 type page struct {
-	Cases          []*Case
+	Groups         []group
 	Lateen, Velero *Report
 	Versions       []*Report // of Lateen, on each version of Kubernetes
 }
@@ -123,7 +148,7 @@ var layout string
 func renderPage() ([]byte, error) {
 	var p page
 	var err error
-	if p.Cases, err = Cases(); err != nil {
+	if p.Groups, err = groups(); err != nil {
 		return nil, err
 	}
 	if p.Velero, err = reportOf("velero"); err != nil {
@@ -155,6 +180,18 @@ func renderPage() ([]byte, error) {
 	return text.Bytes(), nil
 }
 
+func groups() ([]group, error) {
+	all, err := Cases()
+	if err != nil {
+		return nil, err
+	}
+	var found []group
+	for _, name := range []string{groupContract, groupFailures, groupOwn} {
+		found = append(found, group{Name: name, Cases: slices.DeleteFunc(slices.Clone(all), func(c *Case) bool { return c.Group() != name })})
+	}
+	return found, nil
+}
+
 func writePage() error {
 	text, err := renderPage()
 	if err != nil {
@@ -168,13 +205,28 @@ func writePage() error {
 
 // Passed returns such as "115 of 115".
 func (r *Report) Passed() string {
+	return passed(r.Results)
+}
+
+// PassedOf returns such as "66 of 66".
+func (r *Report) PassedOf(cases []*Case) string {
+	var results []Result
+	for _, testCase := range cases {
+		if result := r.of(testCase); result != nil {
+			results = append(results, *result)
+		}
+	}
+	return passed(results)
+}
+
+func passed(results []Result) string {
 	failed := 0
-	for _, result := range r.Results {
+	for _, result := range results {
 		if result.Why != "" {
 			failed++
 		}
 	}
-	return fmt.Sprintf("%d of %d", len(r.Results)-failed, len(r.Results))
+	return fmt.Sprintf("%d of %d", len(results)-failed, len(results))
 }
 
 // When is the day on which the cases were played, or the first and the last one.

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/util/retry"
 
 	"github.com/lateen-project/lateen/cmd/lateen/cli"
@@ -143,6 +144,9 @@ func (a *adoption) revert(ctx context.Context, changes []replacement) error {
 			failed = a.DaemonSetRollout(waiting, change.before.GetName())
 		}
 	}
+	if failed == nil {
+		failed = a.handOver(ctx)
+	}
 	if failed != nil {
 		return errors.Join(failed, errors.New("the RBAC objects of Lateen's agents are left"))
 	}
@@ -155,6 +159,52 @@ func (a *adoption) revert(ctx context.Context, changes []replacement) error {
 		}
 	}
 	return nil
+}
+
+// handOver marks Accepted transfers as Prepared whose movers run. Velero's agents would do that only for movers that start to
+// run after them (velero-protocol 1.6), and fail the others after the prepare timeout.
+func (a *adoption) handOver(ctx context.Context) error {
+	for _, kind := range api.Kinds() {
+		client := a.Dynamic.Resource(kind.GVR()).Namespace(a.Namespace)
+		list, err := client.List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return fmt.Errorf("list %s: %w", kind.Resource, err)
+		}
+		for _, transfer := range list.Items {
+			if !isAccepted(&transfer) {
+				continue
+			}
+			err := retry.RetryOnConflict(retry.DefaultBackoff, func() error { return a.markPrepared(ctx, client, transfer.GetName()) })
+			if err != nil && !apierrors.IsNotFound(err) {
+				return fmt.Errorf("hand %s %s over: %w", kind.Name, transfer.GetName(), err)
+			}
+		}
+	}
+	return nil
+}
+
+func (a *adoption) markPrepared(ctx context.Context, client dynamic.ResourceInterface, name string) error {
+	transfer, err := client.Get(ctx, name, metav1.GetOptions{})
+	if err != nil || !isAccepted(transfer) {
+		return err
+	}
+	mover, err := a.Kube.CoreV1().Pods(a.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil || !objects.OwnedBy(mover, transfer.GetUID()) || mover.Status.Phase != corev1.PodRunning {
+		return err
+	}
+	err = errors.Join(
+		unstructured.SetNestedField(transfer.Object, "Prepared", "status", "phase"),
+		unstructured.SetNestedField(transfer.Object, mover.Spec.NodeName, "status", "node"),
+	)
+	if err == nil {
+		_, err = client.Update(ctx, transfer, metav1.UpdateOptions{FieldManager: cli.FieldManager})
+	}
+	return err
+}
+
+func isAccepted(transfer *unstructured.Unstructured) bool {
+	phase, _, _ := unstructured.NestedString(transfer.Object, "status", "phase")
+	return phase == "Accepted"
 }
 
 // removeRights removes Lateen's RBAC objects. Its error names those that are left.

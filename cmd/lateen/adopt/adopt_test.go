@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -159,6 +160,46 @@ func failedCommands(t *testing.T) {
 		}
 		require.Equal(t, want, i.state(), "write %d: %s %s", fails, i.failed.GetVerb(), i.failed.GetResource().Resource)
 	}
+}
+
+// Velero's agents do not notice a mover that runs when they start.
+func TestUndoMarksAcceptedTransfersWhoseMoversRunAsPrepared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newInstallation(t)
+		require.NoError(t, i.run(false))
+		for _, transfer := range []struct {
+			kind         api.Kind
+			name, phase  string
+			owner, mover string
+			want         string
+		}{
+			{api.PodVolumeBackup(), "b-runs", "Accepted", "b-runs", "Running", "Prepared"},
+			{api.DataUpload(), "u-runs", "Accepted", "u-runs", "Running", "Prepared"},
+			{api.DataUpload(), "u-waits", "Accepted", "u-waits", "Pending", "Accepted"},
+			{api.DataDownload(), "d-other", "Accepted", "another one", "Running", "Accepted"},
+			{api.DataDownload(), "d-works", "InProgress", "d-works", "Running", "InProgress"},
+		} {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: transfer.name}, Spec: corev1.PodSpec{NodeName: "worker-1"}}
+			pod.OwnerReferences = []metav1.OwnerReference{{UID: types.UID(transfer.owner), Controller: new(true)}}
+			pod.Status.Phase = corev1.PodPhase(transfer.mover)
+			require.NoError(t, i.kube.Tracker().Add(pod))
+			object := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"phase": transfer.phase}}}
+			object.SetGroupVersionKind(transfer.kind.GVK)
+			object.SetNamespace("velero")
+			object.SetName(transfer.name)
+			object.SetUID(types.UID(transfer.name))
+			require.NoError(t, i.dynamic.Tracker().Create(transfer.kind.GVR(), object, "velero"))
+			defer func() {
+				found, err := i.dynamic.Resource(transfer.kind.GVR()).Namespace("velero").Get(t.Context(), transfer.name, metav1.GetOptions{})
+				require.NoError(t, err)
+				phase, _, _ := unstructured.NestedString(found.Object, "status", "phase")
+				require.Equal(t, transfer.want, phase, transfer.name)
+				node, _, _ := unstructured.NestedString(found.Object, "status", "node")
+				require.Equal(t, transfer.want == "Prepared", node == "worker-1", transfer.name)
+			}()
+		}
+		require.NoError(t, i.run(true))
+	})
 }
 
 // requireOthersDone: a write that fails stops nothing that does not need it.

@@ -231,7 +231,7 @@ func (a *adoption) warnOfRestic(ctx context.Context) {
 const (
 	newMeans            = "a New transfer may be accepted by an agent of Velero or of Lateen while both run"
 	acceptedAtAdoption  = "an Accepted transfer belongs to Velero's agent until that agent stops, then Lateen continues it"
-	acceptedAtUndo      = "an Accepted transfer whose mover starts before Velero's agent fails after the prepare timeout (30m by default)"
+	acceptedAtUndo      = "an Accepted transfer whose mover starts before Velero's agent is marked as Prepared when Velero's agents are ready"
 	transfersMayBeAwait = "lateen status shows whether there are any left"
 )
 

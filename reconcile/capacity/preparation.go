@@ -256,7 +256,7 @@ func (p *Preparation) learn(uid types.UID, stage Stage, home string) {
 	switch {
 	case before.stage == stage || stage == Late && before.stage == Starting:
 		return // a late one goes on to start
-	case took > 0 && stage == Ready && before.stage <= Late:
+	case took > 0 && stage == Ready && before.stage == Starting:
 		average(&pace.start, took)
 		p.setLimits()
 	case took > 0 && stage == Ended && before.stage == Working:

@@ -181,7 +181,7 @@ func TestAMoverThatTheClusterChangesDoesItsWorkOnKubernetes(t *testing.T) {
 			operation("replace", "/metadata/labels/velero.io~1exclude-from-backup", "false"),
 		), is: func(pod *corev1.Pod) bool { return len(pod.Spec.Containers) == 2 && pod.Labels["team"] == "storage" }},
 		"loses its class": {change: mutated(
-			operation("remove", "/spec/priorityClassName", nil), operation("remove", "/spec/priority", nil),
+			operation("remove", "/spec/priorityClassName", nil), operation("remove", "/spec/priority", nil), operation("remove", "/spec/preemptionPolicy", nil),
 		), is: func(pod *corev1.Pod) bool { return pod.Spec.PriorityClassName == "" }},
 	} {
 		t.Run(name, func(t *testing.T) {

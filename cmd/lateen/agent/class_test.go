@@ -171,6 +171,9 @@ func TestPriorityClass(t *testing.T) {
 			}
 			require.Equal(t, test.movers, strings.Join(movers, " "))
 			requireReported(t, events, registry, test.reason)
+			require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(
+				"# HELP lateen_priority_class_info The configured priority class and the one in force, by consumer; always 1.\n# TYPE lateen_priority_class_info gauge\n"+
+					fmt.Sprintf("lateen_priority_class_info{configured=%q,consumer=%q,effective=%q} 1\n", class, priority.DataMover, p.class.class.Effective)), "lateen_priority_class_info"))
 			require.Equal(t, p.class.class.Reason, priority.Reason(p.own.wanted[api.AnnotationClassFallback]))
 		})
 	}

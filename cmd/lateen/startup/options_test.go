@@ -102,7 +102,7 @@ func TestCompleteErrorsNameFlagAndRemedy(t *testing.T) {
 		"without resource timeout":                       {arguments: []string{"--resource-timeout=0s"}, message: []string{"--resource-timeout", "10m"}},
 		"with a negative prepare timeout":                {arguments: []string{"--data-mover-prepare-timeout=-1s"}, message: []string{"--data-mover-prepare-timeout is -1s"}},
 		"without startup timeout":                        {arguments: []string{"--startup-timeout=0s"}, message: []string{"--startup-timeout"}},
-		"with a window of one time":                      {arguments: []string{"--repo-maintenance-window=01:00"}, message: []string{`--repo-maintenance-window "01:00"`, "22:00-02:00"}},
+		"with a window of one time":                      {arguments: []string{"--repo-maintenance-window=01:00"}, message: []string{`--repo-maintenance-window "01:00" is invalid: `, "22:00-02:00"}},
 		"with an empty window":                           {arguments: []string{"--repo-maintenance-window=01:00-01:00"}, message: []string{"two different times"}},
 		"with a window at no time of day":                {arguments: []string{"--repo-maintenance-window=20:00-24:00"}, message: []string{"two different times"}},
 		"with a window that ends never":                  {arguments: []string{"--repo-maintenance-window=01:00-x"}, message: []string{"two different times"}},
@@ -117,7 +117,7 @@ func TestCompleteErrorsNameFlagAndRemedy(t *testing.T) {
 		"with a level that Velero has not":               {arguments: []string{"--log-level=loud"}, message: []string{"--log-level", "trace, debug, info"}},
 		"with a format that Velero has not":              {arguments: []string{"--log-format=xml"}, message: []string{"--log-format", "text or json"}},
 		"with an address without a port":                 {arguments: []string{"--metrics-address=localhost"}, message: []string{"--metrics-address", "host:port"}},
-		"with a port that is none":                       {arguments: []string{"--metrics-address=:metrics"}, message: []string{"--metrics-address", "65535"}},
+		"with a port that is none":                       {arguments: []string{"--metrics-address=:metrics"}, message: []string{`--metrics-address ":metrics" is invalid (`, "65535"}},
 		"with a host path that is not absolute":          {arguments: []string{"--host-path=host_pods"}, message: []string{"--host-path", "/host_pods"}},
 		"with two mistakes, both are named":              {arguments: []string{"--workers=0", "--log-format=xml"}, message: []string{"--workers", "--log-format"}},
 	} {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 
@@ -27,10 +28,12 @@ import (
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/exposer/priority"
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/reconcile"
 	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/leader"
+	"github.com/lateen-project/lateen/reconcile/maintenance"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -346,4 +349,69 @@ func TestTheOwnerOfAnObjectIsFoundByItsUID(t *testing.T) {
 		exists, done := k.owner(uid)
 		require.Equal(t, want, [2]bool{exists, done}, uid)
 	}
+}
+
+// TestAnAssemblyHasWhatItsFlagsAndConfigurationSay looks at each part that is built from them. The numbers are those of the
+// documentation.
+func TestAnAssemblyHasWhatItsFlagsAndConfigurationSay(t *testing.T) {
+	velero, err := informers.NewClientset(&rest.Config{Host: "http://127.0.0.1:1"})
+	require.NoError(t, err)
+	kube := fake.NewClientset()
+	caches, err := informers.NewCaches(kube, velero, informers.Selectors{Namespace: "velero", Node: "n1"})
+	require.NoError(t, err)
+	flags := startup.Options{
+		Namespace: "velero", NodeName: "n1", PodUID: "u1", ResourceTimeout: 7 * time.Minute, HostPath: "/host_pods",
+		DataMoverPrepareTimeout: 30 * time.Minute, CancelGrace: 5 * time.Minute, StallTimeout: 2 * time.Hour, MoverRetries: 3,
+		MaintenanceFrequency: 2 * time.Hour, MaintenanceTimeout: 12 * time.Hour, MaintenanceConcurrency: 5, MaintenanceWindow: "22:00-02:00",
+	}
+	a := &assembly{
+		Options:    Options{Flags: flags, Limits: flags.Limits(), Clock: clock.RealClock{}, OrphanSweep: 11 * time.Minute, Process: "p"},
+		clients:    &clients{kube: kube, velero: velero, lease: kube},
+		caches:     caches,
+		leadership: &leadership{},
+		startup: &startup.Startup{
+			PodsDir: "/data/kubelet/pods", Agents: 40, Node: startup.Node{Name: "n1", OS: corev1.Windows}, Priority: priority.Resolution{Effective: "low"},
+			Config: config.Config{
+				Limits: config.Limits{Concurrency: 3, GlobalConcurrency: 2, MaxConcurrency: 3},
+				Movers: objects.Settings{IgnoreDelayBinding: true},
+			},
+		},
+	}
+	a.class = &moverClass{assembly: a}
+	a.exposing, a.preparing, a.nodeSlots = a.exposer(), a.preparation(), capacity.NewNodeSlots(a.slots(a.startup.Config.Limits))
+
+	require.Equal(t, exposer.HostPaths{Client: kube, PodsDir: "/data/kubelet/pods", Mounted: "/host_pods", OS: corev1.Windows}, a.exposing.Paths)
+	require.Equal(t, []int{3, 2}, []int{a.nodeSlots.On("n1").Limit(), a.nodeSlots.On("n2").Limit()})
+
+	shared := a.shared()
+	require.Equal(t, "n1", shared.Agent.Node)
+	require.Equal(t, 7*time.Minute, shared.ResourceTimeout)
+	require.True(t, shared.NoConsumer)
+	require.Equal(t, transfer.Limits{
+		PrepareTimeout: 30 * time.Minute, PlaceTimeout: 10 * time.Second, CancelGrace: 5 * time.Minute, TerminationGrace: time.Minute,
+		RestartDelay: 10 * time.Second, RebindTimeout: 10 * time.Minute, RebindGrace: 5 * time.Minute, CleanUpWarning: time.Minute,
+		FirstProgress: 3 * time.Second, FetchTarget: time.Minute, StallTimeout: 2 * time.Hour, Retries: 3,
+	}, shared.Limits)
+
+	repositories, err := informers.NewRepositoryCaches(kube, velero, "velero", api.LabelRepository)
+	require.NoError(t, err)
+	maintainer := a.maintainer(repositories)
+	require.Equal(t, 5, maintainer.Limit)
+	require.Equal(t, maintenance.Policy{
+		Frequency: 2 * time.Hour, Timeout: 12 * time.Hour, Window: maintenance.Window{Start: 22 * time.Hour, End: 2 * time.Hour},
+		MaxJitter: 5 * time.Minute, MinBackoff: 5 * time.Minute, MaxBackoff: 6 * time.Hour, DeleteDelay: 10 * time.Second,
+		PodWait: 2 * time.Minute, PendingWait: 30 * time.Minute,
+	}, maintainer.Policy)
+
+	sweeper := a.sweeper(t.Context(), nil)
+	require.Equal(t, "velero", sweeper.Namespace)
+	require.Equal(t, 11*time.Minute, sweeper.Interval)
+	exists, _ := sweeper.Owner("any")
+	require.False(t, exists)
+
+	candidate, err := a.candidate()
+	require.NoError(t, err)
+	require.Equal(t, []string{"velero", "lateen-coordinator", "n1_u1_p", "n1_u1_"}, []string{candidate.Namespace, candidate.Name, candidate.Identity, candidate.Former})
+	require.Equal(t, []time.Duration{30 * time.Second, 20 * time.Second, 5 * time.Second}, []time.Duration{candidate.Lease, candidate.Renew, candidate.Retry})
+	require.Equal(t, 40, candidate.Agents)
 }

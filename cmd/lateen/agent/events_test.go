@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
@@ -33,6 +34,7 @@ import (
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile"
+	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 func TestAgentsWarnOfVersionsThatWereNotTested(t *testing.T) {
@@ -188,4 +190,48 @@ func TestAProblemOfJobsIsReportedOnceAndExported(t *testing.T) {
 	shown, err := testutil.GatherAndCount(registry, "lateen_config_problems")
 	require.NoError(t, err)
 	require.Len(t, config.Reasons(), shown)
+}
+
+// TestMetricsOfVeleroFollowThePhases plays each change of a phase that Velero's own agent counts, and each that it does not.
+func TestMetricsOfVeleroFollowThePhases(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	a := &assembly{Options: Options{Metrics: metrics.New(registry, "v1", "n1")}}
+	backup := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Name: "b1"}}
+	states := map[transfer.Phase]transfer.State{}
+	for _, phase := range transfer.Phases() {
+		states[phase] = transfer.State{Phase: phase, StartedAt: time.Unix(100, 0), CompletedAt: time.Unix(103, 0)}
+	}
+	for _, change := range [][2]transfer.Phase{
+		{transfer.New, transfer.Accepted},
+		{transfer.Accepted, transfer.Prepared},
+		{transfer.Prepared, transfer.InProgress},
+		{transfer.InProgress, transfer.Canceling},
+		{transfer.Canceling, transfer.Canceled},
+		{transfer.InProgress, transfer.Failed},
+		{transfer.InProgress, transfer.Completed},
+	} {
+		a.backupChanged(backup, states[change[0]], states[change[1]])
+		a.dataMoved(api.DataUpload().Name, states[change[1]])
+		a.dataMoved(api.DataDownload().Name, states[change[1]])
+	}
+	want := map[string]float64{
+		"podVolume_pod_volume_backup_enqueue_count": 1, "podVolume_pod_volume_backup_dequeue_count": 1,
+		"podVolume_data_upload_success_total": 1, "podVolume_data_upload_failure_total": 1, "podVolume_data_upload_cancel_total": 1,
+		"podVolume_data_download_success_total": 1, "podVolume_data_download_failure_total": 1, "podVolume_data_download_cancel_total": 1,
+	}
+	found, latency := map[string]float64{}, 0.0
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			switch {
+			case family.GetName() == "podVolume_pod_volume_operation_latency_seconds_gauge":
+				latency = metric.GetGauge().GetValue()
+			case strings.HasPrefix(family.GetName(), "podVolume_") && metric.GetCounter() != nil:
+				found[family.GetName()] += metric.GetCounter().GetValue()
+			}
+		}
+	}
+	require.Equal(t, want, found)
+	require.InDelta(t, 3, latency, 0)
 }

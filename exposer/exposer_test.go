@@ -123,6 +123,18 @@ func TestAnExistingPod(t *testing.T) {
 	}
 }
 
+func TestAPodOfAnEarlierAttemptIsDeleted(t *testing.T) {
+	client, spec := fake.NewClientset(mover()), podVolumeBackup()
+	spec.Attempt = 1
+	_, err := exposed(client, objects.Settings{}).Ensure(t.Context(), spec)
+	require.ErrorContains(t, err, "mover pod b1 of an earlier attempt is being deleted")
+	_, err = exposed(client, objects.Settings{}).Ensure(t.Context(), spec)
+	require.NoError(t, err)
+	pod, err := client.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, 1, objects.Attempt(pod))
+}
+
 func TestDeleteHasAUIDPreconditionAndIgnoresNotFound(t *testing.T) {
 	client := fake.NewClientset()
 	pod := mover()

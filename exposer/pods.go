@@ -75,7 +75,8 @@ func (e *Exposer) TryClass(ctx context.Context, namespace, class string) priorit
 }
 
 // adopt takes an existing pod. Either the response to its creation was lost, or Velero's own agent created it; the
-// latter gets Lateen's labels, or is deleted if it cannot work. Then the error has the caller create it again.
+// latter gets Lateen's labels, or is deleted if it cannot work. Then the error has the caller create it again. So is a pod
+// of an earlier attempt.
 func (e *Exposer) adopt(ctx context.Context, want *corev1.Pod) error {
 	pods := e.Client.CoreV1().Pods(want.Namespace)
 	pod, err := pods.Get(ctx, want.Name, metav1.GetOptions{})
@@ -83,8 +84,16 @@ func (e *Exposer) adopt(ctx context.Context, want *corev1.Pod) error {
 		return fmt.Errorf("get mover pod %s: %w", want.Name, err)
 	}
 	patch, err := adoption("pod", pod, want)
-	if err != nil || patch == nil {
+	switch {
+	case err != nil:
 		return err
+	case objects.Attempt(pod) < objects.Attempt(want):
+		if err := e.DeleteMover(ctx, Existing{Pod: pod}); err != nil {
+			return err
+		}
+		return fmt.Errorf("mover pod %s of an earlier attempt is being deleted", want.Name)
+	case patch == nil:
+		return nil
 	}
 	if image := pod.Spec.Containers[0].Image; image != want.Spec.Containers[0].Image && !hasRun(pod) {
 		if err := e.DeleteMover(ctx, Existing{Pod: pod}); err != nil {

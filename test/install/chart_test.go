@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -251,37 +252,201 @@ func TestTheChartRefusesValuesByName(t *testing.T) {
 	}
 }
 
-// Every value nodeAgent.* of Velero's chart 12.1.0 changes the DaemonSet, or is refused.
-func TestEveryValueOfVelerosChartIsHonouredOrRefused(t *testing.T) {
-	values := map[string]string{
-		"disableHostPath": `false`, "podVolumePath": `"/data/kubelet/pods"`, "priorityClassName": `"agents"`, "runtimeClassName": `"gvisor"`,
-		"resources": `{"requests":{"cpu":"1"}}`, "resizePolicy": `[{"resourceName":"cpu","restartPolicy":"NotRequired"}]`,
-		"tolerations": `[{"operator":"Exists"}]`, "annotations": `{"team":"storage"}`, "labels": `{"team":"storage"}`, "podLabels": `{"team":"storage"}`,
-		"extraVolumes": `[{"name":"ca","configMap":{"name":"ca"}}]`, "extraVolumeMounts": `[{"name":"ca","mountPath":"/ca"}]`,
-		"extraEnvVars": `[{"name":"HTTPS_PROXY","value":"http://proxy.test"}]`, "extraArgs": `["--workers=4"]`,
-		"dnsPolicy": `"Default"`, "hostAliases": `[{"ip":"127.0.0.1","hostnames":["a.test"]}]`, "podSecurityContext": `{"fsGroup":1337}`,
-		"containerSecurityContext": `{"seccompProfile":{"type":"RuntimeDefault"}}`, "lifecycle": `{"preStop":{"sleep":{"seconds":1}}}`,
-		"nodeSelector": `{"disk":"ssd"}`, "affinity": `{"nodeAffinity":{}}`, "dnsConfig": `{"nameservers":["10.0.0.10"]}`,
-		"updateStrategy": `{"rollingUpdate":{"maxUnavailable":"20%"}}`,
+// everyValue sets every value of the chart to something else than its default, but for pairs of which one hides the other.
+const everyValue = `
+image: {repository: example.test/lateen, digest: "sha256:0000000000000000000000000000000000000000000000000000000000000000", pullPolicy: Never, imagePullSecrets: [registry]}
+veleroDeployment: backups
+configuration:
+  features: EnableCSI
+  logLevel: debug
+  logFormat: json
+  dataMoverPrepareTimeout: 40m
+  nodeAgentConfigMap: agents
+  backupRepositoryConfigMap: repositories
+  repoMaintenanceJobConfigMap: jobs
+  repoMaintenanceFrequency: 2h
+  repoMaintenanceWindow: "22:00-02:00"
+  finishedTTL: 168h
+nodeAgent:
+  disableHostPath: false
+  podVolumePath: /data/kubelet/pods
+  priorityClassName: agents
+  runtimeClassName: gvisor
+  resources: {requests: {cpu: 1, memory: 1Gi}, limits: {memory: 2Gi}}
+  resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}]
+  tolerations: [{key: storage, operator: Exists}]
+  annotations: {team: storage}
+  labels: {team: storage}
+  podLabels: {team: storage}
+  extraVolumes: [{name: ca, configMap: {name: ca}}]
+  extraVolumeMounts: [{name: ca, mountPath: /ca}]
+  extraEnvVars: [{name: HTTPS_PROXY, value: "http://proxy.test"}]
+  extraArgs: [--workers=4]
+  dnsPolicy: Default
+  dnsConfig: {nameservers: [10.0.0.10]}
+  hostAliases: [{ip: 127.0.0.1, hostnames: [a.test]}]
+  podSecurityContext: {fsGroup: 1337}
+  containerSecurityContext: {privileged: false}
+  lifecycle: {preStop: {sleep: {seconds: 1}}}
+  nodeSelector: {disk: ssd}
+  affinity: {nodeAffinity: {}}
+  updateStrategy: {rollingUpdate: {maxUnavailable: 20%}}
+nodeAgentWindows: {enabled: true}
+podAnnotations: {team: storage}
+terminationGracePeriodSeconds: 0
+serviceAccount: {annotations: {role: agents}}
+moverServiceAccount: {create: true, annotations: {role: movers}, secrets: [second]}
+podPolicy: restricted
+podPolicyAllows: {image: example.test/velero, serviceAccount: server, secrets: [bucket], csiDrivers: [inline.test], copySecrets: [kms-key], copyConfigMaps: [kms]}
+networkPolicy: {enabled: false}
+flowControl: {enabled: false}
+metrics:
+  podAnnotations: {scrape: "yes"}
+  nodeAgentPodMonitor: {enabled: true, additionalLabels: {monitor: a}, annotations: {monitor: b}}
+  prometheusRule: {enabled: true, additionalLabels: {rule: a}}
+  dashboard: {enabled: true}
+`
+
+// Every value has its exact content at its place. A want that begins with + is one element of the list there; - is no such object.
+func TestEveryValueOfTheChartIsWhereItBelongs(t *testing.T) {
+	const (
+		agents    = "DaemonSet node-agent"
+		pod       = "spec/template/spec/"
+		container = pod + "containers/0/"
+		policy    = "ValidatingAdmissionPolicy lateen-velero-movers"
+	)
+	const digest = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
+	visible := strings.NewReplacer(`digest: "`+digest+`"`, "tag: v9", "nodeAgentPodMonitor: {enabled: true", "nodeAgentPodMonitor: {enabled: false",
+		"moverServiceAccount: {create: true", "moverServiceAccount: {create: false").Replace(everyValue)
+	all, others := documents(t, everyValue), documents(t, visible)
+	rows := map[string]struct{ object, at, want string }{
+		"image.repository":                             {agents, container + "image", `"example.test/lateen@` + digest + `"`},
+		"image.digest":                                 {agents, container + "image", `"example.test/lateen@` + digest + `"`},
+		"image.tag":                                    {agents, container + "image", `"example.test/lateen:v9"`},
+		"image.pullPolicy":                             {agents, container + "imagePullPolicy", `"Never"`},
+		"image.imagePullSecrets":                       {agents, pod + "imagePullSecrets", `[{"name":"registry"}]`},
+		"veleroDeployment":                             {agents, container + "args", `+"--mover-template=deployment/backups"`},
+		"configuration.features":                       {agents, container + "args", `+"--features=EnableCSI"`},
+		"configuration.logLevel":                       {agents, container + "args", `+"--log-level=debug"`},
+		"configuration.logFormat":                      {agents, container + "args", `+"--log-format=json"`},
+		"configuration.dataMoverPrepareTimeout":        {agents, container + "args", `+"--data-mover-prepare-timeout=40m"`},
+		"configuration.nodeAgentConfigMap":             {agents, container + "args", `+"--node-agent-configmap=agents"`},
+		"configuration.backupRepositoryConfigMap":      {agents, container + "args", `+"--backup-repository-configmap=repositories"`},
+		"configuration.repoMaintenanceJobConfigMap":    {agents, container + "args", `+"--repo-maintenance-job-configmap=jobs"`},
+		"configuration.repoMaintenanceFrequency":       {agents, container + "args", `+"--repo-maintenance-frequency=2h"`},
+		"configuration.repoMaintenanceWindow":          {agents, container + "args", `+"--repo-maintenance-window=22:00-02:00"`},
+		"configuration.finishedTTL":                    {agents, container + "args", `+"--finished-ttl=168h"`},
+		"nodeAgent.disableHostPath":                    {agents, container + "args", `+"--host-path"`},
+		"nodeAgent.podVolumePath":                      {agents, pod + "volumes", `+{"name":"host-pods","hostPath":{"path":"/data/kubelet/pods"}}`},
+		"nodeAgent.priorityClassName":                  {agents, pod + "priorityClassName", `"agents"`},
+		"nodeAgent.runtimeClassName":                   {agents, pod + "runtimeClassName", `"gvisor"`},
+		"nodeAgent.resources":                          {agents, container + "resources", `{"requests":{"cpu":1,"memory":"1Gi"},"limits":{"memory":"2Gi"}}`},
+		"nodeAgent.resizePolicy":                       {agents, container + "resizePolicy", `[{"resourceName":"cpu","restartPolicy":"NotRequired"}]`},
+		"nodeAgent.tolerations":                        {agents, pod + "tolerations", `[{"key":"storage","operator":"Exists"}]`},
+		"nodeAgent.annotations":                        {agents, "metadata/annotations", `{"team":"storage"}`},
+		"nodeAgent.labels":                             {agents, "metadata/labels/team", `"storage"`},
+		"nodeAgent.podLabels":                          {agents, "spec/template/metadata/labels", `{"team":"storage","component":"velero","name":"node-agent","role":"node-agent"}`},
+		"nodeAgent.extraVolumes":                       {agents, pod + "volumes", `+{"name":"ca","configMap":{"name":"ca"}}`},
+		"nodeAgent.extraVolumeMounts":                  {agents, container + "volumeMounts", `+{"name":"ca","mountPath":"/ca"}`},
+		"nodeAgent.extraEnvVars":                       {agents, container + "env", `+{"name":"HTTPS_PROXY","value":"http://proxy.test"}`},
+		"nodeAgent.extraArgs":                          {agents, container + "args", `+"--workers=4"`},
+		"nodeAgent.dnsPolicy":                          {agents, pod + "dnsPolicy", `"Default"`},
+		"nodeAgent.dnsConfig":                          {agents, pod + "dnsConfig", `{"nameservers":["10.0.0.10"]}`},
+		"nodeAgent.hostAliases":                        {agents, pod + "hostAliases", `[{"ip":"127.0.0.1","hostnames":["a.test"]}]`},
+		"nodeAgent.podSecurityContext":                 {agents, pod + "securityContext", `{"fsGroup":1337,"runAsNonRoot":false,"runAsUser":0,"runAsGroup":0,"seccompProfile":{"type":"RuntimeDefault"}}`},
+		"nodeAgent.containerSecurityContext":           {agents, container + "securityContext", `{"privileged":false,"allowPrivilegeEscalation":false,"readOnlyRootFilesystem":true,"capabilities":{"drop":["ALL"]}}`},
+		"nodeAgent.lifecycle":                          {agents, container + "lifecycle", `{"preStop":{"sleep":{"seconds":1}}}`},
+		"nodeAgent.nodeSelector":                       {agents, pod + "nodeSelector", `{"disk":"ssd","kubernetes.io/os":"linux"}`},
+		"nodeAgent.affinity":                           {agents, pod + "affinity", `{"nodeAffinity":{}}`},
+		"nodeAgent.updateStrategy":                     {agents, "spec/updateStrategy", `{"rollingUpdate":{"maxUnavailable":"20%"}}`},
+		"nodeAgentWindows.enabled":                     {"DaemonSet node-agent-windows", pod + "securityContext", `{"runAsNonRoot":false,"windowsOptions":{"runAsUserName":"ContainerAdministrator"}}`},
+		"podAnnotations":                               {agents, "spec/template/metadata/annotations", `{"team":"storage"}`},
+		"terminationGracePeriodSeconds":                {agents, pod + "terminationGracePeriodSeconds", `0`},
+		"serviceAccount.annotations":                   {"ServiceAccount lateen", "metadata/annotations", `{"role":"agents"}`},
+		"moverServiceAccount.create":                   {agents, container + "args", `+"--mover-service-account=lateen-mover"`},
+		"moverServiceAccount.annotations":              {"ServiceAccount lateen-mover", "metadata/annotations", `{"role":"movers"}`},
+		"moverServiceAccount.secrets":                  {"Role lateen-mover", "rules", `+{"apiGroups":[""],"resources":["secrets"],"resourceNames":["second"],"verbs":["get"]}`},
+		"podPolicy":                                    {policy, "spec/variables", `+{"name":"privileged","expression":"false"}`},
+		"podPolicyAllows.image":                        {policy, "spec/variables", `+{"name":"image","expression":"\"example.test/velero\""}`},
+		"podPolicyAllows.serviceAccount":               {policy, "spec/variables", `+{"name":"account","expression":"\"server\""}`},
+		"podPolicyAllows.secrets":                      {policy, "spec/variables", `+{"name":"secrets","expression":"[\"bucket\"]"}`},
+		"podPolicyAllows.csiDrivers":                   {policy, "spec/variables", `+{"name":"drivers","expression":"[\"inline.test\"]"}`},
+		"podPolicyAllows.copySecrets":                  {"ValidatingAdmissionPolicy lateen-velero-copies", "spec/variables", `+{"name":"copySecrets","expression":"[\"kms-key\"]"}`},
+		"podPolicyAllows.copyConfigMaps":               {"ValidatingAdmissionPolicy lateen-velero-copies", "spec/variables", `+{"name":"copyConfigMaps","expression":"[\"kms\"]"}`},
+		"networkPolicy.enabled":                        {"NetworkPolicy lateen", "", "-"},
+		"flowControl.enabled":                          {"FlowSchema lateen", "", "-"},
+		"metrics.podAnnotations":                       {agents, "spec/template/metadata/annotations", `{"team":"storage","scrape":"yes","prometheus.io/scrape":"true","prometheus.io/port":"8085","prometheus.io/path":"/metrics"}`},
+		"metrics.nodeAgentPodMonitor.enabled":          {"PodMonitor lateen", "kind", `"PodMonitor"`},
+		"metrics.nodeAgentPodMonitor.additionalLabels": {"PodMonitor lateen", "metadata/labels/monitor", `"a"`},
+		"metrics.nodeAgentPodMonitor.annotations":      {"PodMonitor lateen", "metadata/annotations", `{"monitor":"b"}`},
+		"metrics.prometheusRule.enabled":               {"PrometheusRule lateen", "kind", `"PrometheusRule"`},
+		"metrics.prometheusRule.additionalLabels":      {"PrometheusRule lateen", "metadata/labels/rule", `"a"`},
+		"metrics.dashboard.enabled":                    {"ConfigMap lateen-dashboard", "kind", `"ConfigMap"`},
 	}
-	refused := []string{"pluginVolumePath", "securityContext", "useScratchEmptyDir"}
-	text, err := os.ReadFile("../../deploy/chart/values.schema.json")
+	text, err := os.ReadFile("../../deploy/chart/values.yaml")
 	require.NoError(t, err)
-	var schema struct {
-		Properties struct {
-			NodeAgent struct{ Properties map[string]any }
+	var defaults map[string]any
+	require.NoError(t, yaml.Unmarshal(text, &defaults))
+	for _, value := range leaves("", defaults, func(path string) bool { return rows[path].object != "" }) {
+		row := rows[value]
+		require.NotEmpty(t, row.object, "no row for %s", value)
+		from := all
+		if slices.Contains([]string{"image.tag", "metrics.podAnnotations", "podPolicyAllows.serviceAccount"}, value) {
+			from = others
+		}
+		if row.want == "-" {
+			require.NotContains(t, from, row.object, value)
+			continue
+		}
+		var found any = from[row.object]
+		require.NotNil(t, found, "%s: no %s", value, row.object)
+		for key := range strings.SplitSeq(row.at, "/") {
+			if list, is := found.([]any); is {
+				index, err := strconv.Atoi(key)
+				require.NoError(t, err)
+				found = list[index]
+				continue
+			}
+			found = found.(map[string]any)[key]
+		}
+		var want any
+		part, element := strings.CutPrefix(row.want, "+")
+		require.NoError(t, json.Unmarshal([]byte(part), &want))
+		if element {
+			require.Contains(t, found, want, value)
+		} else {
+			require.Equal(t, want, found, value)
 		}
 	}
-	require.NoError(t, json.Unmarshal(text, &schema))
-	for name := range schema.Properties.NodeAgent.Properties {
-		require.True(t, values[name] != "" || slices.Contains(refused, name), "no test of nodeAgent.%s", name)
-	}
-	const image = "image: {repository: example.test/lateen}\n"
-	without := rendered(t, "velero", image)["DaemonSet node-agent"]
+}
+
+// leaves returns the paths of the values, down to those for which whole is true.
+func leaves(at string, values map[string]any, whole func(path string) bool) (all []string) {
 	for name, value := range values {
-		with := rendered(t, "velero", image+"nodeAgent: {"+name+": "+value+"}")["DaemonSet node-agent"]
-		require.NotEqual(t, without, with, "nodeAgent.%s has no effect", name)
+		path := strings.TrimPrefix(at+"."+name, ".")
+		if below, is := value.(map[string]any); is && !whole(path) && len(below) > 0 {
+			all = append(all, leaves(path, below, whole)...)
+		} else {
+			all = append(all, path)
+		}
 	}
+	return all
+}
+
+// documents returns what the chart makes of values, by kind and name.
+func documents(t *testing.T, values string) map[string]map[string]any {
+	t.Helper()
+	out, complaints, err := template(t, "velero", values)
+	require.NoError(t, err, complaints)
+	all := map[string]map[string]any{}
+	for document := range strings.SplitSeq(out, "\n---\n") {
+		var object unstructured.Unstructured
+		require.NoError(t, yaml.UnmarshalStrict([]byte(document), &object.Object))
+		if object.Object != nil {
+			all[object.GetKind()+" "+object.GetName()] = object.Object
+		}
+	}
+	return all
 }
 
 // A label of a user never replaces a standard one, which other tools and lateen adopt read. YAML forbids a key twice.
@@ -303,12 +468,4 @@ metrics:
 func TestHelmFindsNoFaultInTheChart(t *testing.T) {
 	out, err := program(t.Context(), t, "helm", "lint", "--strict", chart, "--set=image.repository=example.test/lateen").CombinedOutput()
 	require.NoError(t, err, string(out))
-}
-
-// Flags that only the chart sets.
-func TestTheChartSetsFlagsOfTheAgent(t *testing.T) {
-	out, complaints, err := template(t, "velero", "{image: {repository: example.test/lateen}, configuration: {finishedTTL: 168h, repoMaintenanceWindow: '22:00-02:00'}}")
-	require.NoError(t, err, complaints)
-	require.Contains(t, out, "- --repo-maintenance-window=22:00-02:00\n")
-	require.Contains(t, out, "- --finished-ttl=168h\n")
 }

@@ -94,7 +94,11 @@ func (l loader) template(ctx context.Context, os corev1.OSName) (objects.Templat
 	if source == nil {
 		return objects.Template{}, fmt.Errorf("find %s: it does not exist; install Velero's node-agent, or name another workload with --mover-template", from)
 	}
-	template, err := Inherit(*source)
+	inherited := *source
+	if from.resource != daemonSets { // the server may have sidecars; of agents, Velero requires one container
+		inherited.Spec.Containers = serverContainer(source.Spec)
+	}
+	template, err := Inherit(inherited)
 	if err != nil {
 		return objects.Template{}, fmt.Errorf("inherit from %s: %w", from, err)
 	}

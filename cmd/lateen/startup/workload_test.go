@@ -178,9 +178,11 @@ func TestLoadImageComesFromTheContainerOfTheServer(t *testing.T) {
 		pod := &velero.Spec.Template.Spec
 		pod.Containers = append([]corev1.Container{{Name: "proxy", Image: "proxy:1"}}, pod.Containers...)
 	}))
-	got, err := startup.Load(t.Context(), client, options(t), newHasty())
-	require.NoError(t, err)
-	require.Equal(t, "velero:server", got.Templates[corev1.Linux].Image)
+	for _, template := range []string{"daemonset", "deployment/velero"} {
+		got, err := startup.Load(t.Context(), client, options(t, "--mover-template="+template), newHasty())
+		require.NoError(t, err, template)
+		require.Equal(t, "velero:server", got.Templates[corev1.Linux].Image, template)
+	}
 }
 
 func TestLoadCountsTheAgents(t *testing.T) {

@@ -20,8 +20,8 @@ import (
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
-	"github.com/lateen-project/lateen/exposer/truncate"
 	"github.com/lateen-project/lateen/informers"
+	"github.com/lateen-project/lateen/reconcile"
 )
 
 const (
@@ -126,9 +126,6 @@ const (
 	EventConfigApplied    = "ConfigApplied"
 	EventConfigNotApplied = "ConfigNotApplied"
 )
-
-// maxEventBytes is the API server's limit for the message of an Event.
-const maxEventBytes = 1024
 
 // configFollower applies edits of the node-agent ConfigMap while the agent runs. One goroutine uses it.
 type configFollower struct {
@@ -241,7 +238,7 @@ func (c *configFollower) reportRejected(ctx context.Context, problems []config.P
 
 // notApplied reports on the agent's own pod why an edit is not in force.
 func (c *configFollower) notApplied(message string) {
-	message = truncate.End(message, maxEventBytes)
+	message = reconcile.EventMessage(message)
 	c.recorder.Event(c.self(), corev1.EventTypeWarning, EventConfigNotApplied, message)
 	c.own.set(api.AnnotationConfigNotApplied, message)
 }
@@ -261,7 +258,7 @@ func (c *configFollower) reportApplied(ctx context.Context, reload startup.Reloa
 		c.notApplied("Restart the agents to apply " + strings.Join(reload.Pending, ", "))
 	}
 	for _, problem := range reload.Added {
-		c.recorder.Event(c.self(), corev1.EventTypeWarning, EventConfig, problem.String())
+		c.recorder.Event(c.self(), corev1.EventTypeWarning, EventConfig, reconcile.EventMessage(problem.String()))
 	}
 	c.exportHash(ctx, c.inForce)
 	if reload.Resolved != nil {

@@ -109,9 +109,14 @@ func (a *assembly) lead(ctx context.Context, kinds []kind, term *informers.Coord
 	a.preparing.SetNodes(agents.Nodes())
 	a.caches.SetCoordinator(term)
 	a.leadership.agents.Store(agents)
+	stepDown := func() {
+		if a.leadership.agents.CompareAndSwap(agents, nil) {
+			a.coordination.SetCoordinator(false)
+		}
+	}
+	context.AfterFunc(ctx, stepDown) // does not wait for what still runs of this term
 	defer func() {
-		a.coordination.SetCoordinator(false)
-		a.leadership.agents.Store(nil)
+		stepDown()
 		ends := make([]func(), len(kinds))
 		for i, k := range kinds {
 			ends[i] = k.endTerm()
@@ -333,7 +338,7 @@ func (j jobPlanner) reportProblems(ctx context.Context, object *velerov1.BackupR
 	for _, problem := range j.problems.replace(informers.Key(object), problems, j.exists) {
 		warnOf(ctx, problem)
 		j.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
-		j.recorder.Event(repository.ReferenceTo(object), corev1.EventTypeWarning, EventJobConfig, problem.String())
+		j.recorder.Event(repository.ReferenceTo(object), corev1.EventTypeWarning, EventJobConfig, reconcile.EventMessage(problem.String()))
 	}
 	j.showProblems(config.SectionMaintenance, j.problems.all())
 }

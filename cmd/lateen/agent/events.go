@@ -56,7 +56,7 @@ func (a *assembly) reportConfig(ctx context.Context) {
 	for _, problem := range a.startup.Problems {
 		warnOf(ctx, problem)
 		a.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
-		a.recorder.Event(self, corev1.EventTypeWarning, EventConfig, problem.String())
+		a.recorder.Event(self, corev1.EventTypeWarning, EventConfig, reconcile.EventMessage(problem.String()))
 	}
 	for _, section := range config.Sections() {
 		a.showProblems(section, a.startup.Problems)
@@ -90,7 +90,7 @@ func (a *assembly) reportMoverClass(ctx context.Context, class priority.Resoluti
 	a.Metrics.PriorityClassFallback(priority.DataMover, string(class.Reason))
 	warn(ctx, "Priority class is not in force, data movers run without one", "configured", class.Configured, "reason", class.Reason, "message", class.Message)
 	a.recorder.Event(a.self(), corev1.EventTypeWarning, EventPriorityClass,
-		fmt.Sprintf("Data movers run without priority class %q (%s): %s", class.Configured, class.Reason, class.Message))
+		reconcile.EventMessage(fmt.Sprintf("Data movers run without priority class %q (%s): %s", class.Configured, class.Reason, class.Message)))
 }
 
 // reportVersions warns if this version of Velero or Kubernetes was not tested with Lateen.

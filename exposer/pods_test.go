@@ -234,6 +234,8 @@ func TestDiagnosisNamesTheBlocker(t *testing.T) {
 	single.LastTimestamp, single.EventTime = metav1.Time{}, metav1.MicroTime{Time: metav1.Unix(4, 0).Time}
 	series := event("series", "claim-uid", "Warning", "once more", 0)
 	series.LastTimestamp, series.Series = metav1.Time{}, &corev1.EventSeries{LastObservedTime: metav1.MicroTime{Time: metav1.Unix(5, 0).Time}}
+	stale := event("stale", "claim-uid", "Warning", "of an old series", 6)
+	stale.Series = &corev1.EventSeries{LastObservedTime: metav1.MicroTime{Time: metav1.Unix(2, 0).Time}}
 	unscheduled := event("unscheduled", "mover-uid", "Warning", "unbound claims", 0)
 	unscheduled.Reason, unscheduled.LastTimestamp = "FailedScheduling", metav1.Time{}
 	unscheduled.EventTime = metav1.NewMicroTime(metav1.Unix(7, 500_000_000).Time)
@@ -250,9 +252,10 @@ func TestDiagnosisNamesTheBlocker(t *testing.T) {
 			found: claims(pending), events: []*corev1.Event{newer, event("older", "claim-uid", "Warning", "no space", 1)},
 			want: "claim b1 is Pending: Because: quota of the array",
 		},
-		"a claim and a warning with one time": {found: claims(pending), events: []*corev1.Event{newer, single}, want: "claim b1 is Pending: Because: of the newer kind"},
-		"a claim and a repeated warning":      {found: claims(pending), events: []*corev1.Event{series, newer, single}, want: "claim b1 is Pending: Because: once more"},
-		"no claim that has its volume":        {found: claims(bound), events: []*corev1.Event{newer}},
+		"a claim and a warning with one time":  {found: claims(pending), events: []*corev1.Event{newer, single}, want: "claim b1 is Pending: Because: of the newer kind"},
+		"a claim and a repeated warning":       {found: claims(pending), events: []*corev1.Event{series, newer, single}, want: "claim b1 is Pending: Because: once more"},
+		"a claim and the newest of both times": {found: claims(pending), events: []*corev1.Event{stale, series}, want: "claim b1 is Pending: Because: of an old series"},
+		"no claim that has its volume":         {found: claims(bound), events: []*corev1.Event{newer}},
 		"a volume that cannot be mounted": {
 			found: Existing{Pod: starting, Claims: []*corev1.PersistentVolumeClaim{bound}}, events: []*corev1.Event{event("mount", "mover-uid", "Warning", "no such device", 1)},
 			want: "mover pod b1 on node n1: Because: no such device",

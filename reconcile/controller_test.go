@@ -207,6 +207,9 @@ func TestASlotIsReleasedOnlyIfNothingWasWritten(t *testing.T) {
 				for s.calls["patch podvolumebackups"] < starts {
 					_, err := s.Reconcile(t.Context(), testKey)
 					require.Equal(t, s.calls["patch podvolumebackups"] == starts, err != nil, "%v", err)
+					if err != nil {
+						require.ErrorContains(t, err, "write started to velero/b1: ")
+					}
 					s.kubelet(t)
 				}
 				require.Equal(t, test.kept, s.NodeSlots.On(testNode).InUse())

@@ -252,6 +252,7 @@ func (a *AgentTracker) expired(name string, node *agentState) {
 // end stops the timers and the watch of a node.
 func (a *AgentTracker) end(name string, node *agentState) {
 	node.unavailable.reset()
+	node.down.reset()
 	a.unwatch(name, node)
 	if node.expiry != nil {
 		node.expiry.Stop()
@@ -290,7 +291,6 @@ func (a *AgentTracker) unwatch(name string, node *agentState) {
 		a.watched.Forget(name)
 		node.watched = false
 	}
-	node.down.reset()
 }
 
 // agentState is the state of one node and its agent. Normally there is one pod; a rolling update may show two.

@@ -61,6 +61,24 @@ func TestTheLeastValuesAreAccepted(t *testing.T) {
 	}
 }
 
+func TestEachDocumentedValueIsAccepted(t *testing.T) {
+	for flag, values := range map[string][]string{
+		"log-level":               {"trace", "debug", "info", "warning", "error", "fatal", "panic"},
+		"log-format":              {"text", "json"},
+		"mover-template":          {"daemonset", "deployment/velero"},
+		"metrics-address":         {":8085", "127.0.0.1:0", "[::1]:8085", "localhost:8085"},
+		"repo-maintenance-window": {"", "22:00-02:00"},
+		"finished-ttl":            {"0", "168h"},
+		"stall-timeout":           {"0", "2h"},
+		"mover-image":             {"velero/velero:v1.18.3", "registry.example:5000/velero@sha256:" + strings.Repeat("0", 64)},
+	} {
+		for _, value := range values {
+			options := parsed(t, "--"+flag+"="+value)
+			require.NoError(t, options.Complete(environment("NODE_NAME=node-1")), "--%s=%s", flag, value)
+		}
+	}
+}
+
 func TestMaintenanceWindow(t *testing.T) {
 	for argument, want := range map[string][2]time.Duration{
 		"": {}, "01:00-05:30": {time.Hour, 5*time.Hour + 30*time.Minute}, "22:00-02:00": {22 * time.Hour, 2 * time.Hour},

@@ -2,6 +2,7 @@ package uninstall
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -73,4 +74,22 @@ func TestObjectsThatAreDeletedDuringTheWaitAreNotNamed(t *testing.T) {
 	err := (&removal{&cli.Client{Dynamic: client, Namespace: "velero", Out: t.Output()}}).removeFinalized(ctx)
 	require.ErrorContains(t, err, "remove 1 restores of namespace velero: their finalizers were not removed: held (")
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestMoversThatRunAreCountedBeforeTheConfirmation(t *testing.T) {
+	pods := corev1.SchemeGroupVersion.WithResource("pods")
+	for count, want := range []string{"", "Running movers: 1. ", "Running movers: 2. "} {
+		client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{pods: "PodList"})
+		for i := range count {
+			mover := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Pod"}}
+			mover.SetNamespace("velero")
+			mover.SetName(strings.Repeat("m", i+1))
+			mover.SetLabels(map[string]string{api.LabelMover: "true"})
+			require.NoError(t, client.Tracker().Create(pods, mover, "velero"))
+		}
+		var out strings.Builder
+		require.NoError(t, (&removal{&cli.Client{Dynamic: client, Namespace: "velero", Out: &out}}).warnOfMovers(t.Context()))
+		require.True(t, strings.HasPrefix(out.String(), want))
+		require.Equal(t, count > 0, out.Len() > 0)
+	}
 }

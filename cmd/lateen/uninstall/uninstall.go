@@ -114,12 +114,28 @@ func (r *removal) run(ctx context.Context, prompt cli.Prompt, timeout time.Durat
 	if slices.ContainsFunc(found, isNamespace) {
 		fmt.Fprint(r.Out, deletesNamespace)
 	}
+	if err := r.warnOfMovers(ctx); err != nil {
+		return err
+	}
 	if err := prompt.Confirm(ctx, "Remove them?"); err != nil {
 		return fmt.Errorf("uninstall %s: %w, nothing removed", r.Namespace, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return r.removeAll(ctx, found)
+}
+
+// warnOfMovers prints how many movers run, since they lose their rights.
+func (r *removal) warnOfMovers(ctx context.Context) error {
+	movers, err := r.Dynamic.Resource(corev1.SchemeGroupVersion.WithResource("pods")).Namespace(r.Namespace).List(ctx,
+		metav1.ListOptions{LabelSelector: api.LabelMover + "=true", FieldSelector: "status.phase=" + string(corev1.PodRunning)})
+	if err != nil {
+		return fmt.Errorf("list movers: %w", err)
+	}
+	if count := len(movers.Items); count > 0 {
+		fmt.Fprintf(r.Out, "Running movers: %d. They lose the right to report, and their transfers fail: lateen status shows them.\n", count)
+	}
+	return nil
 }
 
 func isNamespace(object unstructured.Unstructured) bool { return object.GetKind() == "Namespace" }

@@ -269,7 +269,7 @@ func TestTheStateOfANodeEndsAfterTheNode(t *testing.T) {
 			f.Delete(pod)
 		}
 		letPass(time.Minute)
-		require.Zero(f, f.AgentTracker.Nodes())
+		require.Zero(f, f.Nodes())
 		for range 20 {
 			require.True(f, f.Lost("n199"), "it is asked for")
 			letPass(forgetAfter / 2)

@@ -67,12 +67,12 @@ func TestAWatchOfTheConfigMapThatIsDeniedIsReportedAndTriedAgain(t *testing.T) {
 			}
 			return sum
 		}
-		time.Sleep(3*watchInterval + time.Minute)
+		clock.RealClock{}.Sleep(3*watchInterval + time.Minute)
 		require.InDelta(t, 1, problems(), 0)
 		require.Contains(t, a.own.wanted[api.AnnotationConfigNotApplied], "After an edit, restart the agent")
 		require.Len(t, events.Events, 1, "it is reported once")
 		denied = false
-		time.Sleep(watchInterval)
+		clock.RealClock{}.Sleep(watchInterval)
 		require.Zero(t, problems())
 		require.Empty(t, a.own.wanted[api.AnnotationConfigNotApplied])
 	})

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,14 +28,16 @@ import (
 
 func TestAWatchOfTheConfigMapThatIsDeniedIsReportedAndTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		denied, registry, events := true, prometheus.NewPedanticRegistry(), record.NewFakeRecorder(10)
+		registry, events := prometheus.NewPedanticRegistry(), record.NewFakeRecorder(10)
+		var denied atomic.Bool
+		denied.Store(true)
 		found := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "agents"}}
 		kube := fake.NewClientset(found)
 		kube.PrependReactor("list", "configmaps", func(ktesting.Action) (bool, runtime.Object, error) {
-			return denied, nil, apierrors.NewForbidden(corev1.Resource("configmaps"), "", nil)
+			return denied.Load(), nil, apierrors.NewForbidden(corev1.Resource("configmaps"), "", nil)
 		})
 		kube.PrependWatchReactor("configmaps", func(action ktesting.Action) (bool, watch.Interface, error) {
-			if denied {
+			if denied.Load() {
 				return true, nil, apierrors.NewForbidden(corev1.Resource("configmaps"), "", nil)
 			}
 			lists := action.(ktesting.WatchActionImpl).ListOptions.SendInitialEvents != nil // the fake client cannot
@@ -71,7 +74,7 @@ func TestAWatchOfTheConfigMapThatIsDeniedIsReportedAndTriedAgain(t *testing.T) {
 		require.InDelta(t, 1, problems(), 0)
 		require.Contains(t, a.own.wanted[api.AnnotationConfigNotApplied], "After an edit, restart the agent")
 		require.Len(t, events.Events, 1, "it is reported once")
-		denied = false
+		denied.Store(false)
 		clock.RealClock{}.Sleep(watchInterval)
 		require.Zero(t, problems())
 		require.Empty(t, a.own.wanted[api.AnnotationConfigNotApplied])

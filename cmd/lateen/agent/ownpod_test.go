@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -21,21 +22,23 @@ func TestTheOwnPodShowsWhatIsNotInForce(t *testing.T) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "own", Annotations: map[string]string{
 			"team": "storage", api.AnnotationConfigNotApplied: "as an earlier container left it",
 		}}}
-		kube, patches, refusal := fake.NewClientset(pod.DeepCopy()), 0, error(nil)
+		kube := fake.NewClientset(pod.DeepCopy())
+		var patches atomic.Int32
+		var refused atomic.Bool
 		kube.PrependReactor("patch", "pods", func(ktesting.Action) (bool, runtime.Object, error) {
-			patches++
-			return refusal != nil, nil, refusal
+			patches.Add(1)
+			return refused.Load(), nil, errors.New("refused")
 		})
 		own := (&assembly{Options: Options{Clock: clock.RealClock{}}, clients: &clients{kube: kube}}).newOwnState()
 		go own.run(t.Context(), pod)
-		requireShown := func(writes int, want map[string]string) {
+		requireShown := func(writes int32, want map[string]string) {
 			t.Helper()
 			synctest.Wait()
 			found, err := kube.CoreV1().Pods("velero").Get(t.Context(), "own", metav1.GetOptions{})
 			require.NoError(t, err)
 			want["team"] = "storage"
 			require.Equal(t, want, found.Annotations)
-			require.Equal(t, writes, patches)
+			require.Equal(t, writes, patches.Load())
 		}
 		own.set(api.AnnotationClassFallback, "")
 		requireShown(1, map[string]string{})
@@ -43,11 +46,11 @@ func TestTheOwnPodShowsWhatIsNotInForce(t *testing.T) {
 		requireShown(2, map[string]string{api.AnnotationClassFallback: "not_found"})
 		own.set(api.AnnotationClassFallback, "not_found")
 		requireShown(2, map[string]string{api.AnnotationClassFallback: "not_found"})
-		refusal = errors.New("refused")
+		refused.Store(true)
 		own.set(api.AnnotationClassFallback, "")
 		synctest.Wait()
-		refusal = nil
+		refused.Store(false)
 		clock.RealClock{}.Sleep(2 * annotateInterval)
-		requireShown(patches, map[string]string{})
+		requireShown(patches.Load(), map[string]string{})
 	})
 }

@@ -69,6 +69,9 @@ func TestARefusedPod(t *testing.T) {
 		"for an invalid field is terminal": {refusal: apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "b1", field.ErrorList{
 			field.Required(field.NewPath("spec", "containers"), ""),
 		}), terminal: true},
+		"as invalid without details waits": {refusal: &apierrors.StatusError{ErrStatus: metav1.Status{
+			Status: metav1.StatusFailure, Code: 422, Reason: metav1.StatusReasonInvalid,
+		}}},
 		"as invalid by a policy waits":  {refusal: apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "b1", nil)},
 		"by an overloaded server waits": {class: "low", refusal: apierrors.NewInternalError(errors.New("etcd"))},
 	} {

@@ -216,6 +216,10 @@ func TestReadPodThatEnded(t *testing.T) {
 			pod(corev1.PodFailed, ended(1, "Error", "data path is canceled: no such bucket")),
 			"Failed: data path is canceled: no such bucket (exit code 1)",
 		},
+		"an end without a reason": {
+			pod(corev1.PodFailed, ended(1, "", "no such bucket")),
+			"Failed: no such bucket (exit code 1)",
+		},
 		"a disruption that did not come to be": {
 			pod(corev1.PodFailed, with(corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionFalse, Reason: "PreemptionByScheduler"}), ended(1, "Error", "no such bucket")),
 			"Failed: no such bucket (exit code 1)",

@@ -258,6 +258,8 @@ func TestPlans(t *testing.T) {
 func TestSPCNoRelabelingAppliesToReadOnlyVolumesOnly(t *testing.T) {
 	settings := Settings{BackupClaims: map[string]BackupClaim{"fast": {SPCNoRelabeling: true}}}
 	require.Equal(t, PlanOf(upload(), ofSnapshot(), plain(), Settings{}), PlanOf(upload(), ofSnapshot(), plain(), settings))
+	settings.BackupClaims["fast"] = BackupClaim{ReadOnly: true}
+	require.Nil(t, PlanOf(upload(), ofSnapshot(), plain(), settings).Pod.Spec.SecurityContext.SELinuxOptions)
 }
 
 func TestARestoreClaimCopiesTheSpecOfTheTargetOnly(t *testing.T) {

@@ -296,6 +296,7 @@ func TestTheContentOfASource(t *testing.T) {
 	h := handedOver().state(true)
 	h.Original.Snapshot.Status.BoundVolumeSnapshotContentName = new("bound")
 	require.Equal(t, "content", h.SourceContent(), "the annotation of the backup counts")
+	require.NotContains(t, h.Annotations(), api.AnnotationRestoreSize)
 	step, _ := h.Next()
 	require.Equal(t, DeleteOriginalContent, step, "a VolumeSnapshot with another content was recreated")
 	delete(h.Backup.Snapshot.Annotations, api.AnnotationSourceContent)
@@ -304,6 +305,7 @@ func TestTheContentOfASource(t *testing.T) {
 	require.Equal(t, "static", h.SourceContent())
 	h.Original.Snapshot.Status, h.Original.Snapshot.Spec.Source.VolumeSnapshotContentName = nil, nil
 	require.Equal(t, "snapcontent-snap-uid", h.SourceContent())
+	require.NotContains(t, h.Annotations(), api.AnnotationRestoreSize)
 	h.Original.Snapshot, h.Backup.Snapshot = nil, nil
 	require.Empty(t, h.SourceContent())
 	require.Equal(t, resource.Quantity{}, h.RestoreSize())

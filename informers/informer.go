@@ -122,11 +122,7 @@ func (i *Informer[T]) Get(key string) (T, bool) {
 
 // cached returns the cached object, or false.
 func (i *Informer[T]) cached(key string) (T, bool) {
-	var none T
-	object, exists, err := i.shared.GetStore().GetByKey(key)
-	if err != nil || !exists {
-		return none, false
-	}
+	object, _, _ := i.shared.GetStore().GetByKey(key)
 	known, ok := object.(T)
 	return known, ok
 }

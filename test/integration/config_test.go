@@ -157,27 +157,6 @@ func TestARaisedConcurrencyStartsAQueuedTransferAndALoweredOneDisturbsNone(t *te
 	}
 }
 
-// TestAnAgentThatMayNotWatchTheConfigMapWorksOnKubernetes has the Role of an older Lateen.
-func TestAnAgentThatMayNotWatchTheConfigMapWorksOnKubernetes(t *testing.T) {
-	s := newEnv(t, 50*time.Millisecond)
-	s.refusal = true
-	role, err := s.Kube.RbacV1().Roles(s.Namespace).Get(s.soon(), deploy.ServiceAccountName, metav1.GetOptions{})
-	require.NoError(t, err)
-	for i, rule := range role.Rules {
-		if rule.Resources[0] == "configmaps" {
-			role.Rules[i].Verbs = []string{"get"}
-		}
-	}
-	_, err = s.Kube.RbacV1().Roles(s.Namespace).Update(s.soon(), role, metav1.UpdateOptions{})
-	require.NoError(t, err)
-	s.start()
-	s.says("ConfigNotApplied", "After an edit, restart the agent")
-	s.ends(s.transfer(), testenv.Completed)
-	denied := s.requests(cluster.Query{Verbs: []string{"list", "watch"}, Resources: []string{"configmaps"}}).Where(func(r cluster.Record) bool { return r.Code == 403 })
-	require.NotEmpty(t, denied)
-	require.LessOrEqual(t, len(denied), 2, "one watch, and one list after it")
-}
-
 // refused returns an error for each request of an agent that RBAC has denied on a control plane.
 func refused(ctx context.Context, plane *cluster.Cluster) error {
 	ctx, cancel := context.WithTimeout(ctx, testenv.Patience)

@@ -249,8 +249,7 @@ func (a *adoption) warnOfTransfers(ctx context.Context) {
 		}
 		phases := map[string]int{}
 		for _, transfer := range list.Items {
-			phase, _, _ := unstructured.NestedString(transfer.Object, "status", "phase")
-			phases[phase]++
+			phases[phaseOf(&transfer)]++
 		}
 		if count := phases[""] + phases["New"]; count > 0 {
 			counts = append(counts, fmt.Sprintf("%d %s New", count, resource.Resource))

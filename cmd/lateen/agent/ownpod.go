@@ -98,10 +98,8 @@ func (o *ownState) run(ctx context.Context, pod *corev1.Pod) {
 	if pod == nil {
 		return
 	}
-	written := maps.Clone(pod.Annotations) // also those of an earlier container
-	if written == nil {
-		written = map[string]string{}
-	}
+	written := map[string]string{}
+	maps.Copy(written, pod.Annotations) // also those of an earlier container
 	var retry <-chan time.Time
 	for {
 		select {
@@ -111,37 +109,35 @@ func (o *ownState) run(ctx context.Context, pod *corev1.Pod) {
 		case <-retry:
 		}
 		retry = nil
-		differ := o.differ(written)
-		if len(differ) == 0 {
+		wanted, patch := o.differing(written)
+		if len(patch) == 0 {
 			continue
 		}
-		if err := o.patchOwn(ctx, pod, map[string]any{"annotations": values(differ)}); err != nil {
+		if err := o.patchOwn(ctx, pod, map[string]any{"annotations": patch}); err != nil {
 			klog.FromContext(ctx).Error(err, "Failed to annotate the agent's pod, lateen status may be wrong")
 			retry = o.Clock.After(annotateInterval)
 			continue
 		}
-		maps.Copy(written, differ)
+		written = wanted
 	}
 }
 
-func (o *ownState) differ(written map[string]string) map[string]string {
+// differing returns the annotations that are wanted, and a merge patch of those that are not written. It removes those without
+// a value.
+func (o *ownState) differing(written map[string]string) (wanted map[string]string, patch map[string]any) {
 	o.lock.Lock()
 	defer o.lock.Unlock()
-	differ := maps.Clone(o.wanted)
-	maps.DeleteFunc(differ, func(annotation, value string) bool { return written[annotation] == value })
-	return differ
-}
-
-// values returns annotations as a merge patch, which removes those without a value.
-func values(annotations map[string]string) map[string]any {
-	patch := map[string]any{}
-	for name, value := range annotations {
-		patch[name] = value
-		if value == "" {
+	patch = map[string]any{}
+	for name, value := range o.wanted {
+		switch {
+		case written[name] == value:
+		case value == "":
 			patch[name] = nil
+		default:
+			patch[name] = value
 		}
 	}
-	return patch
+	return maps.Clone(o.wanted), patch
 }
 
 // patchOwn patches metadata of the agent's own pod.

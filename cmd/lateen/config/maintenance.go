@@ -79,21 +79,23 @@ const createMaintenance = "create the ConfigMap with --from-file=global=FILE, wh
 // MaintenanceData returns the data of a maintenance ConfigMap by its keys. A lone file with the keys in its text, such as
 // {"global": {...}} under config.json, is read as it is meant; wrapped is then the name of that file.
 func MaintenanceData(data map[string]string) (byKey map[string]string, wrapped string) {
-	for file, text := range data {
-		var inner map[string]json.RawMessage
-		if len(data) != 1 || isMaintenanceKey(file) || json.Unmarshal([]byte(text), &inner) != nil || len(inner) == 0 {
-			break
-		}
-		byKey = map[string]string{}
-		for key, value := range inner {
-			if !isMaintenanceKey(key) {
-				return data, ""
-			}
-			byKey[key] = string(value)
-		}
-		return byKey, file
+	if len(data) != 1 {
+		return data, ""
 	}
-	return data, ""
+	byKey = map[string]string{}
+	var inner map[string]json.RawMessage
+	for wrapped = range data {
+		if isMaintenanceKey(wrapped) || json.Unmarshal([]byte(data[wrapped]), &inner) != nil || len(inner) == 0 {
+			return data, ""
+		}
+	}
+	for key, value := range inner {
+		if !isMaintenanceKey(key) {
+			return data, ""
+		}
+		byKey[key] = string(value)
+	}
+	return byKey, wrapped
 }
 
 func isMaintenanceKey(key string) bool { return key == globalKey || IsRepositoryKey(key) }

@@ -83,6 +83,7 @@ func TestTheAgentConforms(t *testing.T) {
 			})
 		}
 	})
+	require.NotEmpty(t, results, "no case has this name")
 	t.Logf("%d of %d cases passed", len(results)-failed, len(results))
 	if *record {
 		client, err := discovery.NewDiscoveryClientForConfig(plane.Admin())

@@ -59,8 +59,11 @@ func TestAJobWithoutARepositoryThatNeverGetsAPodIsReleasedFirst(t *testing.T) {
 	f.change("j1", f.end(batchv1.JobFailed))
 	require.Equal(t, f.Policy.DeleteDelay, f.settle("velero/gone"))
 	f.pass(f.Policy.DeleteDelay)
-	f.settle("velero/gone")
+	clear(f.enqueued)
+	_, err := f.Reconcile(t.Context(), "velero/gone")
+	require.NoError(t, err)
 	require.Empty(t, f.names())
+	require.True(t, f.enqueued["velero/gone"], "the deletion of a job that no watch has shown is no event")
 }
 
 func TestRejectedStartsBackOffWithAHistoryOfThree(t *testing.T) {

@@ -15,16 +15,17 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
 func main() {
 	count := flag.Int("count", 100, "mutants")
 	seed := flag.Uint64("seed", 0, "chooses the mutants; 0: random")
-	runs := flag.Int("runs", 200, "schedules of the simulation for each mutant that the unit tests do not find, or for each revert")
+	runs := flag.Int("runs", 200, "schedules of the simulation for each change that the unit tests do not find")
 	root := flag.String("root", "..", "directory of the program")
 	packages := flag.String("packages", "reconcile,exposer,informers,deploy,metrics,cmd/lateen/agent,cmd/lateen/config,cmd/lateen/startup", "directories whose packages are changed")
-	reverts := flag.String("reverts", "", "directory of patches, each of which reverts a fix: the simulation plays each of them instead of mutants")
+	reverts := flag.String("reverts", "", "directory of patches, each of which reverts a fix: they are played instead of mutants")
 	names := flag.String("names", "", "names of the patches, separated by commas; default: all")
 	flag.Parse()
 	work := func(ctx context.Context, root string) error {
@@ -105,7 +106,7 @@ func measure(ctx context.Context, root string, packages []string, seed uint64, c
 	return nil
 }
 
-// How a mutant ended.
+// How a change ended.
 const (
 	notCompiled   = "not compiled"
 	byUnitTests   = "unit tests"
@@ -114,8 +115,7 @@ const (
 	survived      = "survived"
 )
 
-// play writes a mutant into the program, and undoes it after the tests: of its package, of all packages, the simulation, and
-// the conformance cases on the embedded cluster.
+// play writes a mutant into the program, and undoes it after the tests.
 func (m mutant) play(ctx context.Context, root string, runs int) (how string, err error) {
 	path := filepath.Join(root, m.file)
 	text, err := os.ReadFile(path)
@@ -130,16 +130,23 @@ func (m mutant) play(ctx context.Context, root string, runs int) (how string, er
 	if err := os.WriteFile(path, m.apply(text), 0o600); err != nil {
 		return "", err
 	}
-	const limit = "-timeout=3m" // a mutant that makes tests hang counts as found
-	for _, packages := range []string{"./" + filepath.Dir(m.file), "./..."} {
-		switch output, err := goTest(ctx, root, limit, "-failfast", packages); {
+	return find(ctx, root, []string{"./" + filepath.Dir(m.file)}, runs)
+}
+
+// find returns the first tests that fail: those of the packages that have changed, of all packages, the simulation, or the
+// conformance cases on the embedded cluster.
+func find(ctx context.Context, root string, changed []string, runs int) (how string, err error) {
+	const limit = "-timeout=3m" // a change that makes tests hang counts as found
+	for _, packages := range [][]string{changed, {"./..."}} {
+		switch output, err := goTest(ctx, root, append([]string{limit, "-failfast"}, packages...)...); {
 		case strings.Contains(output, "[build failed]"):
 			return notCompiled, nil
 		case err != nil:
 			return byUnitTests, nil
 		}
 	}
-	if _, err := goTest(ctx, filepath.Join(root, "test"), "-timeout=20m", "-run=TestSchedules", "./sim", "-runs", fmt.Sprint(runs)); err != nil {
+	suite := filepath.Join(root, "test")
+	if _, err := goTest(ctx, suite, "-timeout=20m", "-failfast", "-run=TestSchedules", "./sim", "-first", "-runs", strconv.Itoa(runs)); err != nil {
 		return bySimulation, nil
 	}
 	bin := filepath.Join(root, "bin")
@@ -151,7 +158,7 @@ func (m mutant) play(ctx context.Context, root string, runs int) (how string, er
 	if err := os.Setenv("LATEEN_BIN", bin); err != nil {
 		return "", err
 	}
-	if _, err := goTest(ctx, filepath.Join(root, "test"), "-timeout=20m", "-run=TestTheAgentConforms", "-parallel=16", "./embedded"); err != nil {
+	if _, err := goTest(ctx, suite, "-timeout=20m", "-run=TestTheAgentConforms", "-parallel=16", "./embedded"); err != nil {
 		return byConformance, nil
 	}
 	return survived, nil

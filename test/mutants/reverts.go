@@ -9,21 +9,19 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
 
-// revert is a patch that takes a fix back. Before the diff it has a line that says what went wrong without the fix, and
-// perhaps "Rare:" with the reason why no schedule is expected to find it soon, or "Test:" with the test of the simulation
-// that finds it.
+// revert is a patch that takes a fix back. Before the diff it has a line that says what went wrong without the fix.
 type revert struct {
-	name  string // the commit or the defect
-	title string
-	rare  bool
-	test  string
-	patch []byte
+	name     string // the commit or the defect
+	title    string
+	packages []string // that it changes
+	patch    []byte
 }
+
+var changedFile = regexp.MustCompile(`(?m)^\+\+\+ b/(.*)/[^/]*\.go$`)
 
 // readReverts returns all reverts in a directory.
 func readReverts(dir string) ([]revert, error) {
@@ -40,25 +38,24 @@ func readReverts(dir string) ([]revert, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read patch: %w", err)
 		}
-		header, _, found := strings.Cut(string(patch), "\ndiff ")
+		title, diff, found := strings.Cut(string(patch), "\n\ndiff ")
 		if !found {
 			return nil, fmt.Errorf("%s: want a line that says what went wrong, then the output of git diff", file)
 		}
-		title, _, _ := strings.Cut(header, "\n")
-		test := randomTest
-		if named := namedTest.FindStringSubmatch(header); named != nil {
-			test = named[1]
+		one := revert{name: strings.TrimSuffix(filepath.Base(file), ".patch"), title: title, patch: patch}
+		for _, match := range changedFile.FindAllStringSubmatch(diff, -1) {
+			one.packages = append(one.packages, "./"+match[1])
 		}
-		all = append(all, revert{strings.TrimSuffix(filepath.Base(file), ".patch"), title, strings.Contains(header, "\nRare:"), test, patch})
+		all = append(all, one)
 	}
 	return all, nil
 }
 
-// errNotFound means that the simulation passes without a fix.
-var errNotFound = errors.New("no schedule found a reverted fix")
+// errNotFound means that all tests pass without a fix.
+var errNotFound = errors.New("no test found a reverted fix")
 
-// playReverts applies one revert after the other to a copy of the program, and plays schedules until one fails. It
-// returns errNotFound if none fails although the revert is not rare.
+// playReverts applies one revert after the other to a copy of the program, and runs the tests. It returns errNotFound if none
+// fails.
 func playReverts(ctx context.Context, root, dir, names string, runs int) error {
 	chosen, err := readReverts(dir)
 	if err != nil {
@@ -70,56 +67,32 @@ func playReverts(ctx context.Context, root, dir, names string, runs int) error {
 			return fmt.Errorf("not all of %s have a patch", names)
 		}
 	}
-	fmt.Printf("%-10s %10s %8s %20s  %s\n", "reverted", "schedules", "seconds", "seed", "what went wrong")
+	fmt.Printf("%-22s %8s  %-12s  %s\n", "reverted", "seconds", "found by", "what went wrong")
 	found := 0
 	for _, one := range chosen {
-		schedules, seconds, seed, playErr := one.play(ctx, root, runs)
+		began := time.Now()
+		how, playErr := one.play(ctx, root, runs)
 		if playErr != nil {
 			return playErr
 		}
-		if seed == "" && !one.rare {
+		if how == survived || how == notCompiled {
 			err = errNotFound
-		}
-		if seed == "" {
-			seed = "not found"
 		} else {
 			found++
 		}
-		fmt.Printf("%-10s %10s %8.0f %20s  %s\n", one.name, schedules, seconds, seed, one.title)
+		fmt.Printf("%-22s %8.0f  %-12s  %s\n", one.name, time.Since(began).Seconds(), how, one.title)
 	}
 	fmt.Printf("%d of %d reverts were found\n", found, len(chosen))
 	return err
 }
 
-// randomTest is the test that plays random schedules.
-const randomTest = "TestSchedules"
-
-var (
-	namedTest  = regexp.MustCompile(`\nTest: (\w+)`)
-	failedSeed = regexp.MustCompile(`--- FAIL: ` + randomTest + `/\w+/seed_(\d+)`)
-	played     = regexp.MustCompile(`(\d+) schedules with`)
-)
-
-// play applies a revert, plays schedules until one fails, and undoes the revert. The seed is empty if none failed.
-func (r revert) play(ctx context.Context, root string, runs int) (schedules string, seconds float64, seed string, err error) {
+// play applies a revert, and undoes it after the tests.
+func (r revert) play(ctx context.Context, root string, runs int) (how string, err error) {
 	if err := r.apply(ctx, root); err != nil {
-		return "", 0, "", err
+		return "", err
 	}
-	start := time.Now()
-	output, failure := goTest(ctx, filepath.Join(root, "test"), "-v", "-timeout=2h", "-failfast", "-run", "^"+r.test+"$", "./sim",
-		"-first", "-runs", strconv.Itoa(runs))
-	seconds = time.Since(start).Seconds()
-	if count := played.FindStringSubmatch(output); count != nil {
-		schedules = count[1]
-	}
-	if failed := failedSeed.FindStringSubmatch(output); failed != nil {
-		seed = failed[1]
-	} else if failure != nil && r.test != randomTest && strings.Contains(output, "--- FAIL: "+r.test) {
-		seed = r.test
-	} else if failure != nil {
-		return "", 0, "", fmt.Errorf("run the simulation without %s: %w, but no schedule failed:\n%s", r.name, failure, output)
-	}
-	return schedules, seconds, seed, r.apply(ctx, root, "--reverse")
+	how, err = find(ctx, root, r.packages, runs)
+	return how, errors.Join(err, r.apply(ctx, root, "--reverse"))
 }
 
 // apply applies the patch to the program in a directory.

@@ -130,12 +130,15 @@ func (m mutant) play(ctx context.Context, root string, runs int) (how string, er
 	if err := os.WriteFile(path, m.apply(text), 0o600); err != nil {
 		return "", err
 	}
-	return find(ctx, root, []string{"./" + filepath.Dir(m.file)}, runs)
+	return find(ctx, root, []string{"./" + filepath.Dir(m.file)}, randomTest, runs)
 }
 
-// find returns the first tests that fail: those of the packages that have changed, of all packages, the simulation, or the
-// conformance cases on the embedded cluster.
-func find(ctx context.Context, root string, changed []string, runs int) (how string, err error) {
+// randomTest is the test that plays random schedules.
+const randomTest = "TestSchedules"
+
+// find returns the first tests that fail: those of the packages that have changed, of all packages, a test of the simulation, or
+// the conformance cases on the embedded cluster.
+func find(ctx context.Context, root string, changed []string, simulation string, runs int) (how string, err error) {
 	const limit = "-timeout=3m" // a change that makes tests hang counts as found
 	for _, packages := range [][]string{changed, {"./..."}} {
 		switch output, err := goTest(ctx, root, append([]string{limit, "-failfast"}, packages...)...); {
@@ -146,7 +149,7 @@ func find(ctx context.Context, root string, changed []string, runs int) (how str
 		}
 	}
 	suite := filepath.Join(root, "test")
-	if _, err := goTest(ctx, suite, "-timeout=20m", "-failfast", "-run=TestSchedules", "./sim", "-first", "-runs", strconv.Itoa(runs)); err != nil {
+	if _, err := goTest(ctx, suite, "-timeout=20m", "-failfast", "-run=^"+simulation+"$", "./sim", "-first", "-runs", strconv.Itoa(runs)); err != nil {
 		return bySimulation, nil
 	}
 	bin := filepath.Join(root, "bin")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,10 +14,12 @@ import (
 	"time"
 )
 
-// revert is a patch that takes a fix back. Before the diff it has a line that says what went wrong without the fix.
+// revert is a patch that takes a fix back. Before the diff it has a line that says what went wrong without the fix, and
+// perhaps "Test:" with the test of the simulation that finds it, if no unit test and no random schedule does.
 type revert struct {
 	name     string // the commit or the defect
 	title    string
+	test     string   // of the simulation
 	packages []string // that it changes
 	patch    []byte
 }
@@ -38,11 +41,12 @@ func readReverts(dir string) ([]revert, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read patch: %w", err)
 		}
-		title, diff, found := strings.Cut(string(patch), "\n\ndiff ")
+		header, diff, found := strings.Cut(string(patch), "\n\ndiff ")
 		if !found {
 			return nil, fmt.Errorf("%s: want a line that says what went wrong, then the output of git diff", file)
 		}
-		one := revert{name: strings.TrimSuffix(filepath.Base(file), ".patch"), title: title, patch: patch}
+		title, test, _ := strings.Cut(header, "\nTest: ")
+		one := revert{name: strings.TrimSuffix(filepath.Base(file), ".patch"), title: title, test: cmp.Or(test, randomTest), patch: patch}
 		for _, match := range changedFile.FindAllStringSubmatch(diff, -1) {
 			one.packages = append(one.packages, "./"+match[1])
 		}
@@ -91,7 +95,7 @@ func (r revert) play(ctx context.Context, root string, runs int) (how string, er
 	if err := r.apply(ctx, root); err != nil {
 		return "", err
 	}
-	how, err = find(ctx, root, r.packages, runs)
+	how, err = find(ctx, root, r.packages, r.test, runs)
 	return how, errors.Join(err, r.apply(ctx, root, "--reverse"))
 }
 

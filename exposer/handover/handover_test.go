@@ -198,8 +198,10 @@ func TestStepsOfACleanUp(t *testing.T) {
 			want: "AwaitSnapshot: VolumeSnapshotContent du has no finalizer of the snapshot-controller yet",
 		},
 		"a content that the snapshot-controller deletes with its VolumeSnapshot": {
-			pairs: func(p *simulatedPairs) { p.original, p.content, p.backup.deleting = simulatedObject{}, simulatedObject{}, true },
-			want:  "AwaitSnapshot: VolumeSnapshotContent du is being deleted by CSI driver ; see kubectl describe volumesnapshotcontent du",
+			pairs: func(p *simulatedPairs) {
+				p.original, p.content, p.backup.deleting = simulatedObject{}, simulatedObject{}, true
+			},
+			want: "AwaitSnapshot: VolumeSnapshotContent du is being deleted by CSI driver ; see kubectl describe volumesnapshotcontent du",
 		},
 		"a content whose VolumeSnapshot was deleted, or is not cached yet": {
 			pairs: func(p *simulatedPairs) {

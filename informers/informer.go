@@ -21,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // Indexes.
@@ -60,6 +62,9 @@ type Scope struct {
 	// Consistent has the first list read all writes. Without it, an API server that does not stream lists may answer from a
 	// cache that lacks the last writes.
 	Consistent bool
+	// UnknownFields keeps the managedFields of objects with a field that their Go type lacks: see api.UnknownFields. All others
+	// lose them.
+	UnknownFields bool
 }
 
 // New returns an informer; Run starts it. trim removes unused fields in place before an object is cached. It must
@@ -82,7 +87,9 @@ func New[T Object, L runtime.Object](name string, source Source[L], example T, s
 	}, example, 0, cache.Indexers{ByUID: byUID})
 	err := shared.SetTransform(func(object any) (any, error) {
 		if known, ok := object.(T); ok {
-			known.SetManagedFields(nil)
+			if !scope.UnknownFields || len(api.UnknownFields(known)) == 0 {
+				known.SetManagedFields(nil)
+			}
 			trim(known)
 		}
 		return object, nil

@@ -83,15 +83,24 @@ func TestHandlersAreCalledForDeletionsMissedByTheWatchOnly(t *testing.T) {
 	})
 }
 
-func TestManagedFieldsAreDropped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		managed := pod("a", func(pod *corev1.Pod) { pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}} })
-		informer := podInformer(t, newFeed(managed))
-		running(t, informer)
-		kept, exists := informer.Get("velero/a")
-		require.True(t, exists)
-		require.Empty(t, kept.ManagedFields)
-	})
+func TestManagedFieldsAreDroppedUnlessTheyShowAnUnknownField(t *testing.T) {
+	for _, keeps := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			managed := func(name, field string) *corev1.Pod {
+				return pod(name, func(pod *corev1.Pod) {
+					pod.ManagedFields = []metav1.ManagedFieldsEntry{{FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:` + field + `":{}}}`)}}
+				})
+			}
+			informer, err := New("pods", newFeed(managed("a", "zeal"), managed("b", "nodeName")), &corev1.Pod{}, Scope{UnknownFields: keeps}, trimPod)
+			require.NoError(t, err)
+			running(t, informer)
+			for name, kept := range map[string]bool{"velero/a": keeps, "velero/b": false} {
+				found, exists := informer.Get(name)
+				require.True(t, exists)
+				require.Equal(t, kept, len(found.ManagedFields) > 0, name)
+			}
+		})
+	}
 }
 
 func TestEnqueueOwnerEnqueuesTheControllerOfThatKind(t *testing.T) {

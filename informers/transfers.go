@@ -46,7 +46,7 @@ func newTransfers(b *group, velero *Clientset, namespace, mine string) Transfers
 // undone selects transfers that are not labelled as done, and have these labels too. An agent that does not know what its
 // predecessor started would exceed the slots of its node.
 func undone(labels string) Scope {
-	return Scope{Labels: strings.TrimSuffix(api.SelectUndone+","+labels, ","), Consistent: true}
+	return Scope{Labels: strings.TrimSuffix(api.SelectUndone+","+labels, ","), Consistent: true, UnknownFields: true}
 }
 
 // widening is a Resources of any kind.

@@ -29,7 +29,8 @@ func getDataDownload(dd *velerov2alpha1.DataDownload) State {
 	status := dd.Status
 	state.Phase, state.Cancel = phaseOf(status.Phase), dd.Spec.Cancel
 	state.Foreign, state.DataMover = foreign(dd.Spec.DataMover), dd.Spec.DataMover
-	state.UnsupportedReason = cmp.Or(refuseMover(dd.Spec.DataMover, "restore it with Velero's node-agent"), refuseInPlace(dd.Spec.TargetVolume))
+	state.UnsupportedReason = cmp.Or(refuseMover(dd.Spec.DataMover, "restore it with Velero's node-agent"),
+		refuseInPlace(dd.Spec.TargetVolume), refuseFields(dd, "restoreType", "targetVolume.fsType"))
 	state.Acceptor, state.Node = status.AcceptedByNode, status.Node
 	state.RebindTimeout = dd.Spec.OperationTimeout.Duration
 	state.Message = status.Message

@@ -34,7 +34,8 @@ func getDataUpload(du *velerov2alpha1.DataUpload) State {
 	state.AcceptedAt, state.StartedAt, state.CompletedAt = timeOf(status.AcceptedTimestamp), timeOf(status.StartTimestamp), timeOf(status.CompletionTimestamp)
 	state.Progress = Progress{Total: status.Progress.TotalBytes, Done: status.Progress.BytesDone}
 	state.Outcome = Outcome{SnapshotID: status.SnapshotID, Path: status.Path, IncrementalBytes: status.IncrementalBytes}
-	state.UnsupportedReason = cmp.Or(refuseMover(du.Spec.DataMover, "run the backup with data mover "+fileMover), refuseSnapshot(du.Spec))
+	state.UnsupportedReason = cmp.Or(
+		refuseMover(du.Spec.DataMover, "run the backup with data mover "+fileMover), refuseSnapshot(du.Spec), refuseFields(du, "parentSnapshot", "sourceFSType"))
 	return state
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -58,6 +59,21 @@ func refuseMover(dataMover, remedy string) string {
 		return ""
 	}
 	return fmt.Sprintf("data mover %s is not supported by Lateen; %s", dataMover, remedy)
+}
+
+// refuseFields returns why a transfer with fields in its spec that this build does not know is not supported; empty if it has
+// none but these, which change nothing for an agent. Velero's development branch has them (d2241adba, 2026-08-21, and design
+// volume-data-inplace-restore):
+//   - parentSnapshot, restoreType: the mover reads them
+//   - sourceFSType: Velero's server keeps it for the restore
+//   - targetVolume.fsType: an agent uses it for a volume that changes its mode, as those of velero-block do
+func refuseFields(transfer metav1.Object, harmless ...string) string {
+	unknown := slices.DeleteFunc(api.UnknownFields(transfer), func(path string) bool { return slices.Contains(harmless, path) })
+	if len(unknown) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("spec.%s is not known to this version of Lateen, so it may change what is to be done; upgrade Lateen, or use Velero's node-agent",
+		strings.Join(unknown, ", spec."))
 }
 
 // Reason is a stable identifier of why a step is taken. Events and metrics carry it.

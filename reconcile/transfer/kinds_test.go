@@ -231,6 +231,31 @@ func TestOnlyCSISnapshotsAreSupported(t *testing.T) {
 	require.Contains(t, DataUpload().Get(du).UnsupportedReason, "claim shop/data has no storage class")
 }
 
+func TestFieldsThatAreNotKnownAreRefused(t *testing.T) {
+	fields := func(set string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{FieldsV1: metav1.NewFieldsV1(`{"f:spec":{` + set + `}}`)}}}
+	}
+	pvb := velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{UploaderType: "kopia"}}
+	pvr := velerov1.PodVolumeRestore{Spec: velerov1.PodVolumeRestoreSpec{UploaderType: "kopia"}}
+	du := velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{StorageClass: "fast"}}}
+	dd := velerov2alpha1.DataDownload{}
+	reasons := func(set string) []string {
+		pvb.ObjectMeta, pvr.ObjectMeta, du.ObjectMeta, dd.ObjectMeta = fields(set), fields(set), fields(set), fields(set)
+		return []string{
+			PodVolumeBackup().Get(&pvb).UnsupportedReason, PodVolumeRestore().Get(&pvr).UnsupportedReason,
+			DataUpload().Get(&du).UnsupportedReason, DataDownload().Get(&dd).UnsupportedReason,
+		}
+	}
+	refusal := func(fields string) string {
+		return fields + " is not known to this version of Lateen, so it may change what is to be done; upgrade Lateen, or use Velero's node-agent"
+	}
+	require.Equal(t, slices.Repeat([]string{refusal("spec.apart, spec.zeal")}, 4), reasons(`"f:zeal":{},"f:apart":{}`))
+	require.Equal(t, []string{"", refusal("spec.parentSnapshot"), "", refusal("spec.parentSnapshot")}, reasons(`"f:parentSnapshot":{}`))
+	require.Equal(t, []string{refusal("spec.restoreType"), "", refusal("spec.restoreType"), ""}, reasons(`"f:restoreType":{}`))
+	require.Empty(t, reasons(`"f:sourceFSType":{}`)[2])
+	require.Empty(t, reasons(`"f:targetVolume":{"f:fsType":{}}`)[3])
+}
+
 func TestReadRestore(t *testing.T) {
 	outcome, err := readRestore(`{"target":{"byPath":"/uid","volumeMode":"Filesystem"},"totalBytes":3}`)
 	require.NoError(t, err)

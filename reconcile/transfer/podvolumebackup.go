@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -34,7 +35,7 @@ func getPodVolumeBackup(pvb *velerov1.PodVolumeBackup) State {
 	state.AcceptedAt, state.StartedAt, state.CompletedAt = timeOf(status.AcceptedTimestamp), timeOf(status.StartTimestamp), timeOf(status.CompletionTimestamp)
 	state.Progress = Progress{Total: status.Progress.TotalBytes, Done: status.Progress.BytesDone}
 	state.Outcome = Outcome{SnapshotID: status.SnapshotID, Path: status.Path, IncrementalBytes: status.IncrementalBytes}
-	state.UnsupportedReason = refuseUploader(pvb.Spec.UploaderType, "run")
+	state.UnsupportedReason = cmp.Or(refuseUploader(pvb.Spec.UploaderType, "run"), refuseFields(pvb, "parentSnapshot"))
 	return state
 }
 

@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"cmp"
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -28,7 +29,7 @@ func getPodVolumeRestore(pvr *velerov1.PodVolumeRestore) State {
 	state.Message = status.Message
 	state.AcceptedAt, state.StartedAt, state.CompletedAt = timeOf(status.AcceptedTimestamp), timeOf(status.StartTimestamp), timeOf(status.CompletionTimestamp)
 	state.Progress = Progress{Total: status.Progress.TotalBytes, Done: status.Progress.BytesDone}
-	state.UnsupportedReason = refuseUploader(pvr.Spec.UploaderType, "restore")
+	state.UnsupportedReason = cmp.Or(refuseUploader(pvr.Spec.UploaderType, "restore"), refuseFields(pvr, "restoreType"))
 	return state
 }
 

@@ -17,10 +17,12 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
@@ -151,6 +153,32 @@ func TestMoversOfDataKeepWithinPodSecurityBaselineOnKubernetes(t *testing.T) {
 	secures("baseline")(s)
 	s.start()
 	around.ends(around.create(), testenv.Completed)
+}
+
+// The definitions of another Velero may have a field that this build cannot read. Only the API server records that it is set.
+func TestAFieldThatIsNotKnownIsRefusedOnKubernetes(t *testing.T) {
+	s := newEnv(t, 50*time.Millisecond)
+	around := s.workload(testenv.PodVolumeBackup)
+	created := around.create()
+	client, err := dynamic.NewForConfig(s.Plane.Admin())
+	require.NoError(t, err)
+	definitions := client.Resource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
+	field, err := json.Marshal([]any{operation("add", "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/zeal",
+		apiextensionsv1.JSONSchemaProps{Type: "string", Enum: []apiextensionsv1.JSON{{Raw: []byte(`"great"`)}}})})
+	require.NoError(t, err)
+	_, err = definitions.Patch(s.soon(), "podvolumebackups.velero.io", types.JSONPatchType, field, metav1.PatchOptions{})
+	require.NoError(t, err)
+	backups := client.Resource(api.PodVolumeBackup().GVR()).Namespace(s.Namespace)
+	set := func(zeal string) error {
+		_, err := backups.Patch(s.soon(), created, types.MergePatchType, []byte(`{"spec":{"zeal":"`+zeal+`"}}`), metav1.PatchOptions{})
+		return err
+	}
+	s.inForce(func() error { return set("none") })
+	require.NoError(t, set("great"))
+	s.start()
+	ended := around.ends(created, testenv.Failed)
+	require.Contains(t, ended.Status.Message, "spec.zeal is not known to this version of Lateen")
+	require.Zero(t, s.moversMade(created))
 }
 
 // policy is a ValidatingAdmissionPolicy that admits no mover. Its reason is Invalid, the default.

@@ -62,8 +62,11 @@ func backupClaim(spec MoverSpec, info VolumeInfo, settings Settings) *corev1.Per
 		DataSource:       &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: spec.Name},
 		Resources:        sized(info.Size),
 	}
-	if wanted.ReadOnly {
+	switch {
+	case wanted.ReadOnly:
 		claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}
+	case wanted.ReadWriteOncePod:
+		claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
 	}
 	return claim
 }

@@ -57,6 +57,7 @@ type JobSettings struct {
 	Labels        map[string]string      // of the pod; nil: those of the template
 	Annotations   map[string]string      // of the pod; nil: those of the template
 	LoadAffinity  []metav1.LabelSelector // alternatives; none: any node
+	Tolerations   []corev1.Toleration    // beyond those of the template (Velero #10553, not merged on 2026-09-21)
 	Keep          int                    // number of kept finished jobs of a repository
 }
 
@@ -127,7 +128,7 @@ func jobPod(what Maintenance, template JobTemplate, settings JobSettings) corev1
 		ImagePullSecrets:   slices.Clone(template.ImagePullSecrets),
 		SecurityContext:    template.PodSecurity.DeepCopy(),
 		Affinity:           required(intersect(wanted, system)),
-		Tolerations:        tolerations(VolumeInfo{OS: corev1.Linux}, []corev1.Toleration{windows}, template.Tolerations),
+		Tolerations:        tolerations(VolumeInfo{OS: corev1.Linux}, settings.Tolerations, []corev1.Toleration{windows}, template.Tolerations),
 	}
 }
 

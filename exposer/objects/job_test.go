@@ -40,6 +40,7 @@ func jobSettings() JobSettings {
 		},
 		Labels:      map[string]string{"team": "storage", api.LabelRepository: "another"},
 		Annotations: map[string]string{"sidecar.istio.io/inject": "false"},
+		Tolerations: []corev1.Toleration{{Key: "dedicated", Value: "backup"}},
 		LoadAffinity: []metav1.LabelSelector{
 			{MatchLabels: map[string]string{"zone": "a"}},
 			{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "backup", Operator: metav1.LabelSelectorOpExists}}},

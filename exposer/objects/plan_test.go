@@ -220,7 +220,7 @@ func TestPlans(t *testing.T) {
 			}}
 		}},
 		"upload in another class": {given: given{upload(), ofSnapshot(), plain(), choosy()}, change: func(g *given) {
-			g.settings.BackupClaims = map[string]BackupClaim{"fast": {StorageClass: "slow"}}
+			g.settings.BackupClaims = map[string]BackupClaim{"fast": {StorageClass: "slow", ReadWriteOncePod: true}}
 		}},
 		"upload windows": {given: given{upload(), ofSnapshot(), plain(), Settings{}}, change: func(g *given) { g.info.OS = corev1.Windows }},
 		"download":       {given: given{download(), toTarget(), plain(), choosy()}},

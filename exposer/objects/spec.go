@@ -96,7 +96,10 @@ type BackupClaim struct {
 	StorageClass    string            `json:"storageClass,omitempty"`    // empty: that of the source volume
 	ReadOnly        bool              `json:"readOnly,omitempty"`        // the claim asks for ReadOnlyMany only
 	SPCNoRelabeling bool              `json:"spcNoRelabeling,omitempty"` // SELinux type spc_t; applied with ReadOnly only, as in Velero
-	Annotations     map[string]string `json:"annotations,omitempty"`
+	// ReadWriteOncePod has the claim ask for ReadWriteOncePod only, unless ReadOnly is set. Then the kubelet sets the SELinux label
+	// for the whole volume, with a driver that supports it (Velero #10339).
+	ReadWriteOncePod bool              `json:"readWriteOncePod,omitempty"`
+	Annotations      map[string]string `json:"annotations,omitempty"`
 	Copies
 }
 

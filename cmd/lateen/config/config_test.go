@@ -48,7 +48,7 @@ func TestParseOfEverything(t *testing.T) {
 			},
 			BackupClaims: map[string]objects.BackupClaim{
 				"gold":   {StorageClass: "silver", ReadOnly: true, SPCNoRelabeling: true, Annotations: map[string]string{"example.com/Fast": "yes"}},
-				"bronze": {Copies: objects.Copies{SecretNames: []string{"key", "ca"}, ConfigMapNames: []string{"kms"}}},
+				"bronze": {ReadWriteOncePod: true, Copies: objects.Copies{SecretNames: []string{"key", "ca"}, ConfigMapNames: []string{"kms"}}},
 			},
 			IgnoreDelayBinding: true,
 			RestoreCopies:      objects.Copies{SecretNames: []string{"key"}, ConfigMapNames: []string{"kms"}},
@@ -284,7 +284,7 @@ const repositoryKey = "app-default-kopia"
 func TestMaintenanceOfARepositoryComesBeforeThatOfAll(t *testing.T) {
 	got, problems := config.ParseMaintenance(map[string]string{
 		"global": `{"priorityClassName":"low","podLabels":{"a":"b"},"podAnnotations":{"c":"d"},"keepLatestMaintenanceJobs":5,
-			"podResources":{"memoryLimit":"1Gi"},"loadAffinity":[{"nodeSelector":{"matchLabels":{"x":"y"}}}]}`,
+			"tolerations":[{"key":"dedicated","operator":"Exists"}],"podResources":{"memoryLimit":"1Gi"},"loadAffinity":[{"nodeSelector":{"matchLabels":{"x":"y"}}}]}`,
 		repositoryKey:          `{"podResources":{"cpuRequest":"100m"},"keepLatestMaintenanceJobs":0}`,
 		"other-default-kopia":  `not read`,
 		"other-default-restic": `not read`,
@@ -295,6 +295,7 @@ func TestMaintenanceOfARepositoryComesBeforeThatOfAll(t *testing.T) {
 	require.Equal(t, map[string]string{"c": "d"}, got.Jobs.Annotations)
 	require.Zero(t, got.Jobs.Keep)
 	require.Len(t, got.Jobs.LoadAffinity, 1)
+	require.Equal(t, []corev1.Toleration{{Key: "dedicated", Operator: corev1.TolerationOpExists}}, got.Jobs.Tolerations)
 	require.Equal(t, corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}}, got.Jobs.Resources,
 		"a section is used as a whole")
 }

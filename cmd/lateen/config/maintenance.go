@@ -138,6 +138,7 @@ func (r *reader) maintenance(into *Maintenance) fields {
 	return fields{
 		"loadAffinity":              func(v value) { jobs.LoadAffinity = r.jobAffinity(v) },
 		"podResources":              func(v value) { jobs.Resources = r.podResources(v) },
+		"tolerations":               func(v value) { jobs.Tolerations = r.tolerations(v) },
 		"keepLatestMaintenanceJobs": set(r, r.atLeast(0), &jobs.Keep),
 		"priorityClassName": unless(into.PriorityClassName != "", func(v value) {
 			before := r.invalid

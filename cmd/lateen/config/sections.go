@@ -87,15 +87,19 @@ func (r *reader) backupPVC(v value) map[string]objects.BackupClaim {
 func (r *reader) backupClaim(v value) objects.BackupClaim {
 	var one objects.BackupClaim
 	r.object(v, fields{
-		"storageClass":    set(r, r.name, &one.StorageClass),
-		"readOnly":        set(r, r.bool, &one.ReadOnly),
-		"spcNoRelabeling": set(r, r.bool, &one.SPCNoRelabeling),
-		"annotations":     func(v value) { one.Annotations = r.annotations(v) },
-		"secretNames":     func(v value) { one.SecretNames = r.names(v) },
-		"configMapNames":  func(v value) { one.ConfigMapNames = r.names(v) },
+		"storageClass":     set(r, r.name, &one.StorageClass),
+		"readOnly":         set(r, r.bool, &one.ReadOnly),
+		"spcNoRelabeling":  set(r, r.bool, &one.SPCNoRelabeling),
+		"readWriteOncePod": set(r, r.bool, &one.ReadWriteOncePod),
+		"annotations":      func(v value) { one.Annotations = r.annotations(v) },
+		"secretNames":      func(v value) { one.SecretNames = r.names(v) },
+		"configMapNames":   func(v value) { one.ConfigMapNames = r.names(v) },
 	})
 	if one.SPCNoRelabeling && !one.ReadOnly {
 		r.problem(v, Ignored, "spcNoRelabeling has no effect without readOnly; set both or neither")
+	}
+	if one.ReadWriteOncePod && one.ReadOnly {
+		r.problem(v, Ignored, "readWriteOncePod has no effect with readOnly; remove one of them")
 	}
 	return one
 }
@@ -270,7 +274,7 @@ func (r *reader) requirement(v value) metav1.LabelSelectorRequirement {
 	return requirement
 }
 
-// tolerations reads the tolerations of movers beyond the inherited ones (Velero PR #9575). An element counts as a
+// tolerations reads the tolerations of movers (Velero #9575) or of jobs (#10553) beyond the inherited ones. An element counts as a
 // whole: half of one would tolerate other taints.
 func (r *reader) tolerations(v value) []corev1.Toleration {
 	var all []corev1.Toleration

@@ -17,7 +17,7 @@ type Kind struct {
 	GVK       schema.GroupVersionKind
 	Name      string // singular name of the resource: label value in metrics, and the name of its queue
 	Resource  string // plural name of the resource
-	ShortName string // in the commands of Lateen; Velero's CRDs have none
+	ShortName string // in the commands of Lateen, and in Velero's CRDs since its development branch of August 2026
 	PodLabel  string // the label by which Velero finds its mover pods
 	Finalizer string // Velero's; the agents remove it
 	// Metric is the name of the kind in Velero's metrics podVolume_<name>_success_total, failure and cancel; empty

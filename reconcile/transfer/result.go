@@ -82,7 +82,11 @@ func readResult[T any](message string, into *T) error {
 // maxQuoted bounds the bytes of a message that an error quotes.
 const maxQuoted = 200
 
-// ReadProgress parses the message of a mover's progress Event, {"totalBytes":N,"doneBytes":N}. Units are bytes.
+// errNoProgress reports a progress Event without numbers of bytes.
+var errNoProgress = errors.New("no progress")
+
+// ReadProgress parses the message of a mover's progress Event, {"totalBytes":N,"doneBytes":N}. Units are bytes. A mover of
+// Velero's development branch sends -1 with a message that has no progress (#10479).
 func ReadProgress(message string) (Progress, error) {
 	var reported struct {
 		TotalBytes int64 `json:"totalBytes"`
@@ -90,6 +94,9 @@ func ReadProgress(message string) (Progress, error) {
 	}
 	if err := json.Unmarshal([]byte(message), &reported); err != nil {
 		return Progress{}, fmt.Errorf("parse progress %q: %w", truncate.End(message, maxQuoted), err)
+	}
+	if reported.TotalBytes < 0 || reported.DoneBytes < 0 {
+		return Progress{}, errNoProgress
 	}
 	return Progress{Total: reported.TotalBytes, Done: reported.DoneBytes}, nil
 }

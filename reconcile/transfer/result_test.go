@@ -66,6 +66,8 @@ func TestReadProgress(t *testing.T) {
 		"under way":                  {message: `{"totalBytes":10,"doneBytes":4}`, progress: Progress{Total: 10, Done: 4}},
 		"begun: zeros are left out":  {message: `{}`, progress: Progress{}},
 		"words":                      {message: "half way", says: "parse progress"},
+		"a message alone":            {message: `{"totalBytes":-1,"doneBytes":-1,"message":"no changed blocks are known"}`, says: "no progress"},
+		"no bytes yet done":          {message: `{"totalBytes":5,"doneBytes":-1}`, says: "no progress"},
 		"a number that is too large": {message: `{"doneBytes":9999999999999999999}`, says: "doneBytes"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -249,8 +249,7 @@ type Record struct {
 	Received time.Time
 	Answered time.Time
 	// User is the authenticated user, such as system:serviceaccount:velero:lateen.
-	User      string
-	UserAgent string
+	User string
 	// Verb is the API verb (get, list, watch, create, update, patch, delete, deletecollection). For a request without
 	// a resource, it is the HTTP method in lower case.
 	Verb        string
@@ -260,9 +259,7 @@ type Record struct {
 	Namespace   string
 	Name        string
 	// Code is the HTTP status; 0 before the response.
-	Code int
-	// Reason is the machine-readable reason of an error, such as Conflict.
-	Reason     metav1.StatusReason
+	Code       int
 	RequestURI string
 	// Body is the request body as JSON, only for the API group velero.io.
 	Body json.RawMessage
@@ -346,7 +343,6 @@ type event struct {
 	User       struct {
 		Username string `json:"username"`
 	} `json:"user"`
-	UserAgent string `json:"userAgent"`
 	ObjectRef struct {
 		APIGroup    string `json:"apiGroup"`
 		Resource    string `json:"resource"`
@@ -355,8 +351,7 @@ type event struct {
 		Name        string `json:"name"`
 	} `json:"objectRef"`
 	ResponseStatus struct {
-		Code   int                 `json:"code"`
-		Reason metav1.StatusReason `json:"reason"`
+		Code int `json:"code"`
 	} `json:"responseStatus"`
 	RequestObject            json.RawMessage   `json:"requestObject"`
 	RequestReceivedTimestamp time.Time         `json:"requestReceivedTimestamp"`
@@ -370,12 +365,10 @@ func (e event) into(r *Record) {
 		return
 	}
 	*r = Record{
-		Received: e.RequestReceivedTimestamp, User: e.User.Username, UserAgent: e.UserAgent,
-		Verb: e.Verb, RequestURI: e.RequestURI,
+		Received: e.RequestReceivedTimestamp, User: e.User.Username, Verb: e.Verb, RequestURI: e.RequestURI,
 		APIGroup: e.ObjectRef.APIGroup, Resource: e.ObjectRef.Resource, Subresource: e.ObjectRef.Subresource,
 		Namespace: e.ObjectRef.Namespace, Name: e.ObjectRef.Name,
-		Code: e.ResponseStatus.Code, Reason: e.ResponseStatus.Reason,
-		Body: e.RequestObject, Annotations: e.Annotations,
+		Code: e.ResponseStatus.Code, Body: e.RequestObject, Annotations: e.Annotations,
 		longRunning: slices.Contains([]string{"log", "exec", "attach", "portforward", "proxy"}, e.ObjectRef.Subresource),
 	}
 	if e.Stage != "RequestReceived" {

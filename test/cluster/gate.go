@@ -13,12 +13,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 
 	"github.com/fsnotify/fsnotify"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 
 	"github.com/lateen-project/lateen/test/cluster/process"
 )
@@ -51,14 +49,6 @@ func NewGate(ctx context.Context, network, target string) (*Gate, error) {
 
 // Address returns the listening address of the gate as host:port.
 func (g *Gate) Address() string { return g.port.address }
-
-// Config returns a copy of config that connects through this gate.
-func (g *Gate) Config(config *rest.Config) *rest.Config {
-	through := rest.CopyConfig(config)
-	scheme, _, _ := strings.Cut(config.Host, "://")
-	through.Host = scheme + "://" + g.port.address
-	return through
-}
 
 // Open accepts connections again. It does nothing on an open gate.
 func (g *Gate) Open(ctx context.Context) error {

@@ -46,9 +46,6 @@ type Options struct {
 	Fault driver.Fault
 }
 
-// Verb is an operation of a CSI driver.
-type Verb = driver.Verb
-
 // Call is one call of a CSI driver.
 type Call = driver.Call
 

@@ -1,21 +1,16 @@
 package docs
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/exposer/objects"
@@ -23,7 +18,6 @@ import (
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -114,78 +108,23 @@ func TestFlagsThatAreNamedExist(t *testing.T) {
 		}
 	}
 	name := regexp.MustCompile(`^--([a-z][a-z0-9-]*)`)
-	for _, d := range documents(t) {
-		if d.name == "docs/velero-protocol.md" {
-			continue // its flags are Velero's
+	eachCode(t, func(place, code string) {
+		found := name.FindStringSubmatch(code)
+		velero := strings.HasPrefix(place, "docs/velero-protocol.md:") // its flags are Velero's
+		if found != nil && !velero && !strings.Contains(code, "…") {
+			require.Contains(t, known, found[1], "%s names a flag that no command has", place)
 		}
-		for _, each := range d.prose {
-			for _, code := range codes(each.text) {
-				found := name.FindStringSubmatch(code)
-				if found == nil || strings.Contains(code, "…") {
-					continue
-				}
-				require.Contains(t, known, found[1], "%s:%d names a flag that no command has", d.name, each.number)
-			}
-		}
-	}
+	})
 }
 
 // A command that is named anywhere is one.
 func TestCommandsThatAreNamedExist(t *testing.T) {
 	known := commands(t)
-	for _, d := range documents(t) {
-		for _, each := range d.prose {
-			for _, code := range codes(each.text) {
-				if description := strings.Fields(code); len(description) > 1 && description[0] == "lateen" && description[1] != "…" {
-					require.Contains(t, known, description[1], "%s:%d names a command that is none", d.name, each.number)
-				}
-			}
+	eachCode(t, func(place, code string) {
+		if description := strings.Fields(code); len(description) > 1 && description[0] == "lateen" && description[1] != "…" {
+			require.Contains(t, known, description[1], "%s names a command that is none", place)
 		}
-	}
-}
-
-// agents runs the pods of Lateen's agents as processes and leaves everything else idle.
-type agents struct {
-	plane  *cluster.Cluster
-	lateen string // the program
-}
-
-func (a agents) Run(ctx context.Context, pod *corev1.Pod, host node.Host) node.Result {
-	container := pod.Spec.Containers[0]
-	if pod.Labels["role"] != "node-agent" || !strings.Contains(container.Image, "lateen") {
-		return node.Idle{}.Run(ctx, pod, host)
-	}
-	command, err := a.command(ctx, pod, host)
-	if err == nil {
-		err = command.Run()
-	}
-	if ended := (*exec.ExitError)(nil); err != nil && !errors.As(err, &ended) {
-		fmt.Fprintln(host.Log, "node:", err)
-	}
-	if err != nil {
-		return node.Result{ExitCode: 1, Message: err.Error()}
-	}
-	return node.Result{}
-}
-
-// command is the program with the arguments and the environment of its pod, as the pod's ServiceAccount.
-func (a agents) command(ctx context.Context, pod *corev1.Pod, host node.Host) (*exec.Cmd, error) {
-	own, err := a.plane.ServiceAccount(ctx, pod.Namespace, pod.Spec.ServiceAccountName)
-	if err != nil {
-		return nil, err
-	}
-	kubeconfig := filepath.Join(host.PodDir, "kubeconfig")
-	if err := a.plane.WriteKubeconfig(own, kubeconfig, pod.Namespace); err != nil {
-		return nil, err
-	}
-	args := append(pod.Spec.Containers[0].Args, "--kubeconfig="+kubeconfig, "--metrics-address=127.0.0.1:0")
-	command := exec.CommandContext(ctx, a.lateen, args...)
-	command.Env = []string{"NODE_NAME=" + host.Node, "VELERO_NAMESPACE=" + pod.Namespace}
-	command.Stdout, command.Stderr = host.Log, host.Log
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
-	command.WaitDelay = 4 * time.Second // a node waits for 5 s
-	return command, nil
+	})
 }
 
 // fieldsRead are the names of all fields that the parser knows, at any depth and of any ConfigMap, by the function that
@@ -399,17 +338,13 @@ func TestEveryReasonInALabelIsNamed(t *testing.T) {
 func TestMetricsThatAreNamedExist(t *testing.T) {
 	known := everyMetric(t)
 	name := regexp.MustCompile(`\b(lateen|podVolume|rest_client|workqueue)_[a-z_]*[a-z]\b`)
-	for _, d := range documents(t) {
-		for _, each := range d.prose {
-			for _, code := range codes(each.text) {
-				if strings.HasSuffix(code, "*") {
-					continue
-				}
-				for _, found := range name.FindAllString(code, -1) {
-					found = regexp.MustCompile(`_(bucket|sum)$`).ReplaceAllString(found, "")
-					require.Contains(t, known, found, "%s:%d names a metric that no agent has", d.name, each.number)
-				}
-			}
+	eachCode(t, func(place, code string) {
+		if strings.HasSuffix(code, "*") {
+			return
 		}
-	}
+		for _, found := range name.FindAllString(code, -1) {
+			found = regexp.MustCompile(`_(bucket|sum)$`).ReplaceAllString(found, "")
+			require.Contains(t, known, found, "%s names a metric that no agent has", place)
+		}
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"io/fs"
 	"os"
 	"path"
@@ -60,16 +61,12 @@ func TestLinksLeadSomewhere(t *testing.T) {
 // A path in the repository that is named is there, but for what is built or written by those who read it.
 func TestPathsThatAreNamedExist(t *testing.T) {
 	ours := regexp.MustCompile(`^(cmd|deploy|docs|exposer|informers|metrics|reconcile|test|\.ci)/[A-Za-z0-9_./-]*$`)
-	for _, d := range documents(t) {
-		for _, each := range d.prose {
-			for _, code := range codes(each.text) {
-				if ours.MatchString(code) {
-					_, err := os.Stat(filepath.Join(root, code))
-					require.NoError(t, err, "%s:%d names it", d.name, each.number)
-				}
-			}
+	eachCode(t, func(place, code string) {
+		if ours.MatchString(code) {
+			_, err := os.Stat(filepath.Join(root, code))
+			require.NoError(t, err, "%s names it", place)
 		}
-	}
+	})
 }
 
 // What is made by make is one of its targets.
@@ -111,15 +108,11 @@ func TestTestsThatAreNamedExist(t *testing.T) {
 		return err
 	}))
 	name := regexp.MustCompile(`^Test[A-Z]\w*$`)
-	for _, d := range documents(t) {
-		for _, each := range d.prose {
-			for _, code := range codes(each.text) {
-				if name.MatchString(code) {
-					require.True(t, declared[code], "%s:%d names %s, which no package has", d.name, each.number, code)
-				}
-			}
+	eachCode(t, func(place, code string) {
+		if name.MatchString(code) {
+			require.True(t, declared[code], "%s names %s, which no package has", place, code)
 		}
-	}
+	})
 }
 
 // document is one file in Markdown, as far as the tests need to understand it.
@@ -230,6 +223,18 @@ func codes(text string) []string {
 		all = append(all, found[1])
 	}
 	return all
+}
+
+// eachCode calls do with each span of code in the prose of all documents, and with its place.
+func eachCode(t *testing.T, do func(place, code string)) {
+	t.Helper()
+	for _, d := range documents(t) {
+		for _, each := range d.prose {
+			for _, code := range codes(each.text) {
+				do(fmt.Sprintf("%s:%d", d.name, each.number), code)
+			}
+		}
+	}
 }
 
 // sorted is what was found, in an order that two lists have in common; what is there twice counts once.

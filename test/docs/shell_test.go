@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -66,7 +67,7 @@ func newShell(t *testing.T) *shell {
 		require.NoError(t, err)
 	}
 	kubelet, err := node.Start(within(t, testenv.Patience), plane.Admin(), node.Options{
-		Name: "node-1", Root: filepath.Join(s.dir, "kubelet"), Runner: agents{plane: plane, lateen: filepath.Join(s.bin, "lateen")},
+		Name: "node-1", Root: filepath.Join(s.dir, "kubelet"), Runner: fixture.Agents{Plane: plane, Others: node.Idle{}},
 	})
 	require.NoError(t, err)
 	t.Cleanup(kubelet.Stop)

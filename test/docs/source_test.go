@@ -18,7 +18,6 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/check"
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/exposer/objects"
-	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 // sources are the packages of the product by folder: the text of their files without tests.
@@ -112,25 +111,6 @@ func TestEveryLossReasonIsListedAndSetAndInTheRunbook(t *testing.T) {
 	for _, name := range first(`\b(Lost\w+) +LossReason = "`, all["exposer/objects"]) {
 		uses := strings.Count(all["exposer/objects"]+all["reconcile/transfer"], name)
 		require.Greater(t, uses, 2, "no mover is lost for %s: it is only declared and listed", name)
-	}
-}
-
-// The product uses switches and the methods of transfer.Phase. The linter reports a switch without a new phase, and
-// TestEveryPhaseIsClassified in reconcile/transfer a method without it. Nothing else reports a comparison or a list.
-func TestPhasesAreComparedByTheirMethodsOnly(t *testing.T) {
-	var names []string
-	for _, phase := range transfer.Phases() {
-		names = append(names, string(phase))
-	}
-	methods := regexp.MustCompile(`(?m)^func (\(\w+ Phase\) |Phases\()(.*\{ .* \}$|(?s:.*?)^\}$)`)
-	for folder, text := range sources(t) {
-		phase := `transfer\.(` + strings.Join(names, "|") + `)\b`
-		if folder == "reconcile/transfer" {
-			require.Greater(t, len(methods.FindAllString(text, -1)), len(names), "methods of Phase")
-			text, phase = methods.ReplaceAllString(text, ""), strings.TrimPrefix(phase, `transfer\.`)
-		}
-		used := regexp.MustCompile(`.*([=!]= |Phase\{([^}]*, )?)` + phase + `.*|.*\b` + phase + ` [=!]=.*`)
-		require.Empty(t, used.FindAllString(text, -1), "%s: compare by a method of transfer.Phase, or list all phases in a switch", folder)
 	}
 }
 

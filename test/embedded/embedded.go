@@ -301,7 +301,7 @@ func (c *Cluster) serve(w http.ResponseWriter, request *http.Request) {
 		return
 	}
 	record := read.Record()
-	record.Received, record.User, record.UserAgent, record.RequestURI = time.Now(), user, request.UserAgent(), request.URL.RequestURI()
+	record.Received, record.User, record.RequestURI = time.Now(), user, request.URL.RequestURI()
 	reply := c.handle(read, record)
 	if reply.Watch != nil {
 		c.stream(w, request, reply.Watch)

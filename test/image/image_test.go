@@ -5,9 +5,9 @@ import (
 	"crypto/x509"
 	"errors"
 	"io"
+	"maps"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -80,21 +80,6 @@ func TestTheImageIsPushedAndTheOneForWindowsHasItsBase(t *testing.T) {
 	files := contents(t, image)
 	require.Contains(t, files, "Files/Windows/System32/cmd.exe")
 	require.Equal(t, "lateen for windows/amd64", files["Files/lateen.exe"].content)
-}
-
-func TestAnImageOfASpecification(t *testing.T) {
-	dir := t.TempDir()
-	spec := filepath.Join(dir, "spec.json")
-	require.NoError(t, os.WriteFile(spec, []byte(`{
-		"name": "registry.example/tools:v1", "platform": "linux/amd64", "entrypoint": ["/bin/sh"], "env": ["PATH=/bin"],
-		"files": [{"path": "/bin/busybox", "source": "`+spec+`", "mode": 493}, {"path": "/bin/sh", "link": "busybox"}]}`), 0o600))
-	require.NoError(t, run([]string{"write", spec, filepath.Join(dir, "tools.tar")}))
-	unpack := exec.CommandContext(t.Context(), "tar", "-xf", filepath.Join(dir, "tools.tar"), "-C", dir)
-	output, err := unpack.CombinedOutput()
-	require.NoError(t, err, "%s", output)
-	files := contents(t, platforms(t, dir)["linux/amd64"])
-	require.Equal(t, "busybox", files["bin/sh"].Linkname)
-	require.EqualValues(t, 0o755, files["bin/busybox"].Mode)
 }
 
 type entry struct {
@@ -183,7 +168,7 @@ func TestTheDockerfileMakesTheImageThatTheWriterMakes(t *testing.T) {
 				files = append(files, file.Path)
 			}
 			require.ElementsMatch(t, files, copied(t, stages["build"], last))
-			require.ElementsMatch(t, []string{"FROM", "ARG", "LABEL", "COPY", "USER", "ENTRYPOINT"}, keys(last), "the writer does nothing else")
+			require.ElementsMatch(t, []string{"FROM", "ARG", "LABEL", "COPY", "USER", "ENTRYPOINT"}, slices.Collect(maps.Keys(last)), "the writer does nothing else")
 		})
 	}
 	require.Contains(t, strings.Join(stages["build"]["RUN"], "\n"), "mkdir -m 1777 /out/tmp")
@@ -225,12 +210,4 @@ func dockerfile(t *testing.T) map[string]stage {
 		stages[name][instruction] = append(stages[name][instruction], rest)
 	}
 	return stages
-}
-
-func keys(of stage) []string {
-	var all []string
-	for key := range of {
-		all = append(all, key)
-	}
-	return all
 }

@@ -3,13 +3,14 @@ package main
 import (
 	"archive/tar"
 	"archive/zip"
-	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
 	"debug/buildinfo"
 	"encoding/hex"
 	"errors"
 	"io"
+	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -70,11 +71,11 @@ func TestARelease(t *testing.T) {
 	t.Run("has the program, README and LICENSE in each archive", func(t *testing.T) {
 		program := read(t, binaries, "lateen-linux-amd64")
 		want := map[string]string{"lateen": program, "LICENSE": read(t, root, "LICENSE"), "README.md": read(t, root, "README.md")}
-		require.True(t, equal(want, untar(t, filepath.Join(release, "lateen_0.1.0_linux_amd64.tar.gz"))))
-		require.True(t, equal(want, untar(t, filepath.Join(release, "lateen_0.1.0_darwin_arm64.tar.gz"))))
+		require.True(t, maps.Equal(want, untar(t, filepath.Join(release, "lateen_0.1.0_linux_amd64.tar.gz"))))
+		require.True(t, maps.Equal(want, untar(t, filepath.Join(release, "lateen_0.1.0_darwin_arm64.tar.gz"))))
 		delete(want, "lateen")
 		want["lateen.exe"] = program
-		require.True(t, equal(want, unzip(t, filepath.Join(release, "lateen_0.1.0_windows_amd64.zip"))))
+		require.True(t, maps.Equal(want, unzip(t, filepath.Join(release, "lateen_0.1.0_windows_amd64.zip"))))
 	})
 
 	t.Run("has a valid SBOM with every module of the program", func(t *testing.T) {
@@ -127,19 +128,6 @@ func TestARefusedRelease(t *testing.T) {
 	}
 }
 
-// equal compares without printing megabytes.
-func equal(want, have map[string]string) bool {
-	if len(want) != len(have) {
-		return false
-	}
-	for name := range want {
-		if want[name] != have[name] {
-			return false
-		}
-	}
-	return true
-}
-
 func untar(t *testing.T, path string) map[string]string {
 	t.Helper()
 	file, err := os.Open(path)
@@ -168,12 +156,9 @@ func unzip(t *testing.T, path string) map[string]string {
 	defer archive.Close()
 	files := map[string]string{}
 	for _, file := range archive.File {
-		content, err := file.Open()
+		content, err := fs.ReadFile(archive, file.Name)
 		require.NoError(t, err)
-		var all bytes.Buffer
-		_, err = all.ReadFrom(content)
-		require.NoError(t, err)
-		files[file.Name] = all.String()
+		files[file.Name] = string(content)
 	}
 	return files
 }

@@ -6,21 +6,9 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"testing/fstest"
 
 	"github.com/stretchr/testify/require"
 )
-
-func TestRecordedSeedsAndOthers(t *testing.T) {
-	kept := []uint64{7, 8}
-	recorded, others := choose(0, kept, 2, source("", "TestA"))
-	require.Equal(t, kept, recorded)
-	require.Len(t, others, 2)
-	require.NotEqual(t, others[0], others[1])
-	require.NotZero(t, others[0])
-	recorded, others = choose(5, kept, 2, source("", "TestA"))
-	require.Equal(t, []uint64{5}, append(recorded, others...), "the one that is given is the only one")
-}
 
 func TestSeedsAreTheSameForTheSameSource(t *testing.T) {
 	seeds := func(from, test string) []uint64 {
@@ -44,23 +32,6 @@ func TestARecordedSeedIsKept(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []uint64{1, 2}, kept)
 	require.ErrorContains(t, record(dir, "TestA", 1, ""), "record seed: open")
-}
-
-func TestKeptSeedsAreThoseOfTheTest(t *testing.T) {
-	file := func(text string) fstest.MapFS { return fstest.MapFS{File: {Data: []byte(text)}} }
-	kept, err := Kept(file("# why they are here\n\nTestA 1 lost an event\nTestB 2 waited for ever\nTestA 18446744073709551615 again\n"), "TestA")
-	require.NoError(t, err)
-	require.Equal(t, []uint64{1, 1<<64 - 1}, kept)
-	kept, err = Kept(fstest.MapFS{}, "TestA")
-	require.NoError(t, err)
-	require.Empty(t, kept)
-	for text, says := range map[string]string{
-		"TestA 1\n":                "line 1: want a test, a seed and the failure",
-		"# a\nTestA one was bad\n": "line 2: strconv.ParseUint",
-	} {
-		_, err := Kept(file(text), "TestA")
-		require.ErrorContains(t, err, says)
-	}
 }
 
 // TestRecordedSeedsRunFirst also runs the seed that testdata/seeds.txt has for it.

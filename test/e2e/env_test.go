@@ -5,7 +5,6 @@ package e2e
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,9 +29,6 @@ const (
 	jobConfig = "repo-maintenance-job" // a ConfigMap that Velero's server and agents read
 	lastBytes = 2000                   // of a log that is shown where a test has failed
 )
-
-// entries is the number of runs that Velero's server keeps in the history of a repository: 3, and 25 from 1.19 on.
-var entries = flag.Int("history", 3, "runs that the server keeps in the history of a repository")
 
 // env is an installation of Velero with its server and a node with real movers. It shares its control plane with others, so names of
 // cluster-scoped objects are random.
@@ -66,7 +62,7 @@ func (e *env) build(t *testing.T, plane *cluster.Cluster, dir string, on node.Op
 	e.Env, err = fixture.New(e.ctx, plane, dir, options)
 	t.Cleanup(func() { require.NoError(t, e.Close()); showLogs(t, dir) })
 	require.NoError(t, err)
-	jobs := map[string]any{"keepLatestMaintenanceJobs": *entries + 5, "loadAffinity": e.affinity}
+	jobs := map[string]any{"keepLatestMaintenanceJobs": 8, "loadAffinity": e.affinity}
 	require.NoError(t, e.ConfigMap(e.ctx, jobConfig, map[string]string{"global": asJSON(t, jobs)}))
 }
 

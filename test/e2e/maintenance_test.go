@@ -160,34 +160,6 @@ func TestAJobThatCannotHaveAPodDoesNotBlockTheServer(t *testing.T) {
 	require.True(t, only.StartTimestamp.Equal(&terminal.CreationTimestamp))
 }
 
-// TestEndedJobsAreCountedOnceBesideTheServer has more jobs than the server keeps entries: it cuts the history at each look,
-// and jobs that are no longer in there have been counted all the same.
-func TestEndedJobsAreCountedOnceBesideTheServer(t *testing.T) {
-	s := newMaintained(t)
-	jobs := s.followJobs(t)
-	s.startAgent(t)
-	s.asks(t, s.repository, "4s")
-	jobs.until(t, func(*batchv1.Job) bool { return jobs.recorded() > *entries })
-	for hours := range 3 {
-		if hours == 2 {
-			s.stopAgent(t) // nothing is added to the history any more
-		}
-		s.asks(t, s.repository, fmt.Sprintf("%dh", 72+hours)) // has the server look
-		s.looked(t, fmt.Sprint("another-", hours))
-	}
-	s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return len(r.Status.RecentMaintenance) == *entries })
-	recorded := 0
-	for _, job := range s.jobsOf(t, s.repository) {
-		if objects.ReadJob(&job).Verdict != "" {
-			recorded++
-		}
-	}
-	require.Greater(t, recorded, *entries)
-	counted, err := s.agent.Metric("velero_repo_maintenance_success_total")
-	require.NoError(t, err)
-	require.Equal(t, recorded, counted, "each job once")
-}
-
 // lookInterval is how often the log of Velero's server is read: only there it says that it waits.
 const lookInterval = 500 * time.Millisecond
 
@@ -254,7 +226,6 @@ func (m *maintained) serverWaits(t *testing.T, job *batchv1.Job) {
 type jobs struct {
 	watch.Interface
 	unfinished map[string]string // by repository: the job that has not ended
-	seen       map[string]*batchv1.Job
 }
 
 func (e *env) followJobs(t *testing.T) *jobs {
@@ -262,7 +233,7 @@ func (e *env) followJobs(t *testing.T) *jobs {
 	watcher, err := e.Kube.BatchV1().Jobs(e.Namespace).Watch(e.ctx, metav1.ListOptions{LabelSelector: api.LabelRepository})
 	require.NoError(t, err)
 	t.Cleanup(watcher.Stop)
-	return &jobs{Interface: watcher, unfinished: map[string]string{}, seen: map[string]*batchv1.Job{}}
+	return &jobs{Interface: watcher, unfinished: map[string]string{}}
 }
 
 // until waits for a job to be as wanted; one that was deleted has a deletionTimestamp. No repository has two that have not ended at any time before.
@@ -283,32 +254,12 @@ func (j *jobs) until(t *testing.T, wanted func(*batchv1.Job) bool) *batchv1.Job 
 			require.Contains(t, []string{"", job.Name}, other, "repository %s has a second job", repository)
 			j.unfinished[repository] = job.Name
 		}
-		j.seen[job.Name] = job
 		if wanted(job) {
 			return job
 		}
 	}
 	require.Fail(t, "no such job")
 	return nil
-}
-
-// recorded is of how many jobs the agent has written down what became of them.
-func (j *jobs) recorded() (n int) {
-	for _, job := range j.seen {
-		if objects.ReadJob(job).Verdict != "" {
-			n++
-		}
-	}
-	return n
-}
-
-// jobsOf are the jobs that a repository has now.
-func (e *env) jobsOf(t *testing.T, repository *velerov1.BackupRepository) []batchv1.Job {
-	t.Helper()
-	same := metav1.ListOptions{LabelSelector: api.LabelRepository + "=" + objects.RepositoryLabel(repository.Name)}
-	list, err := e.Kube.BatchV1().Jobs(e.Namespace).List(e.ctx, same)
-	require.NoError(t, err)
-	return list.Items
 }
 
 // ofLateen reports whether Lateen has created a job.

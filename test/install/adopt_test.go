@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
@@ -21,7 +20,6 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
-	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -76,22 +74,29 @@ func (e *env) adopt(args ...string) {
 	require.Empty(e, reported)
 }
 
-// requireThere finds objects of the package deploy in the cluster.
-func (e *env) requireThere(objects ...runtime.Object) {
+// manifests are objects as they are sent to an API server.
+func manifests(t *testing.T, objects ...runtime.Object) (all []unstructured.Unstructured) {
+	t.Helper()
 	for _, object := range objects {
 		manifest, err := deploy.Manifest(object)
-		require.NoError(e, err)
-		_, err = e.found(*manifest)
+		require.NoError(t, err)
+		all = append(all, *manifest)
+	}
+	return all
+}
+
+// requireThere finds objects of the package deploy in the cluster.
+func (e *env) requireThere(objects ...runtime.Object) {
+	for _, manifest := range manifests(e.T, objects...) {
+		_, err := e.found(manifest)
 		require.NoError(e, err, "%s %s", manifest.GetKind(), manifest.GetName())
 	}
 }
 
 // requireGone finds none of them.
 func (e *env) requireGone(objects ...runtime.Object) {
-	for _, object := range objects {
-		manifest, err := deploy.Manifest(object)
-		require.NoError(e, err)
-		_, err = e.found(*manifest)
+	for _, manifest := range manifests(e.T, objects...) {
+		_, err := e.found(manifest)
 		require.True(e, apierrors.IsNotFound(err), "%s %s is left: %v", manifest.GetKind(), manifest.GetName(), err)
 	}
 }
@@ -198,40 +203,13 @@ func TestPrintedObjectsOfAnAdoptionMakeIt(t *testing.T) {
 	require.Equal(t, asJSON(t, before), asJSON(t, s.agents()))
 }
 
-// Velero's agents give new movers the image of their DaemonSet, which is Lateen's then. So none may wait for the roll-out.
-func TestAnAdoptionStopsTheAgentsOfAllNodesAtOnce(t *testing.T) {
-	s := envOf(t, plane)
-	mover, err := node.NewStandIn(plane.Admin(), 50*time.Millisecond)
-	require.NoError(t, err)
-	s.installVelero("--use-node-agent")
-	w, err := testenv.Open(soon(t), plane.Admin(), s.namespace)
-	require.NoError(t, err)
-	isLateens := func(pod *corev1.Pod) bool { return pod.Spec.ServiceAccountName == deploy.ServiceAccountName }
-	nodes := []string{"first-" + s.namespace, "second-" + s.namespace}
-	for _, name := range nodes {
-		kubelet := s.node(name, filepath.Join(t.TempDir(), "kubelet"), mover)
-		kubelet.Faults.Add(node.Fault{Match: isLateens, NeverStarts: true}) // a roll-out would stop at the first node
-	}
-	for _, name := range nodes {
-		_, err := w.NodeAgentPod(soon(t), name, testenv.Ready)
-		require.NoError(t, err)
-	}
-	s.adopt("--lateen-image=example.test/lateen:v1")
-	require.NoError(t, testenv.WaitGone(soon(t), s.kube.CoreV1().Pods(s.namespace), metav1.ListOptions{LabelSelector: "name=node-agent"}, func(object runtime.Object) bool {
-		pod, ok := object.(*corev1.Pod)
-		return ok && !isLateens(pod)
-	}))
-}
-
 // Whoever owns Velero's manifests, such as Helm or Argo CD, only overrides the image of the DaemonSet.
 func TestVelerosDaemonSetRunsLateenIfOnlyItsImageChanges(t *testing.T) {
 	s := envOf(t, plane)
 	name, root := "node-"+s.namespace, filepath.Join(t.TempDir(), "kubelet")
-	mover, err := node.NewStandIn(plane.Admin(), 50*time.Millisecond)
-	require.NoError(t, err)
 	s.installVelero("--use-node-agent", "--kubelet-root-dir="+root)
 	s.edit(types.JSONPatchType, `[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"example.test/lateen:v1"}]`)
-	s.node(name, root, mover)
+	s.node(name, root)
 	w, err := testenv.Open(soon(t), plane.Admin(), s.namespace)
 	require.NoError(t, err)
 	agent, err := w.NodeAgentPod(soon(t), name, func(pod *corev1.Pod) bool {
@@ -240,9 +218,7 @@ func TestVelerosDaemonSetRunsLateenIfOnlyItsImageChanges(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"/velero"}, agent.Spec.Containers[0].Command)
 	require.Equal(t, []string{"node-agent", "server"}, agent.Spec.Containers[0].Args[:2])
-	require.True(t, objects.IsVelerosAgent(agent))
 
-	s.startAgent(agent)
 	transfer, moving := s.backUp(w, name)
 	require.Equal(t, "velero/velero:v1.18.3", moving.Spec.Containers[0].Image)
 	ended, err := w.Transfers(testenv.PodVolumeBackup).Wait(soon(t), transfer, testenv.Settled)
@@ -317,11 +293,9 @@ func TestAnAdoptionRestrictsMoversUntilTheUndo(t *testing.T) {
 	}
 	s.adopt(switches...)
 	require.Contains(t, s.agents().Spec.Template.Spec.Containers[0].Args, "--mover-service-account=lateen-mover")
-	for _, object := range wanted {
-		manifest, err := deploy.Manifest(object)
-		require.NoError(t, err)
+	for _, manifest := range manifests(t, wanted...) {
 		require.Contains(t, names, manifest.GetKind()+" "+manifest.GetName())
-		have, err := s.found(*manifest)
+		have, err := s.found(manifest)
 		require.NoError(t, err)
 		switch manifest.GetKind() {
 		case "Role":

@@ -13,7 +13,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -46,17 +45,7 @@ func TestTheChartIsInstalledUpgradedRolledBackAndRemoved(t *testing.T) {
 	s.install("--use-node-agent=false")
 	image := func() string { return s.agents().Spec.Template.Spec.Containers[0].Image }
 	objects := deploy.Objects(deploy.Options{Namespace: s.namespace})
-	versions := func() map[string]string {
-		all := map[string]string{}
-		for _, object := range objects {
-			manifest, err := deploy.Manifest(object)
-			require.NoError(t, err)
-			found, err := s.found(*manifest)
-			require.NoError(t, err)
-			all[found.GetKind()] = version(t, found)
-		}
-		return all
-	}
+	versions := func() map[string]string { return s.versions(manifests(t, objects...)) }
 	s.upgrade("v1")
 	first, agents := versions(), asJSON(t, s.agents())
 	s.upgrade("v1")
@@ -71,12 +60,7 @@ func TestTheChartIsInstalledUpgradedRolledBackAndRemoved(t *testing.T) {
 
 	out, err = s.helm("uninstall", "lateen", "--wait")
 	require.NoError(t, err, out)
-	for _, object := range objects {
-		manifest, err := deploy.Manifest(object)
-		require.NoError(t, err)
-		_, err = s.found(*manifest)
-		require.True(t, apierrors.IsNotFound(err), "%s is left: %v", manifest.GetKind(), err)
-	}
+	s.requireGone(objects...)
 }
 
 // chart is the folder of the Helm chart.
@@ -85,15 +69,9 @@ const chart = "../../deploy/chart"
 // rendered returns the objects of the chart with values, by kind and name.
 func rendered(t *testing.T, namespace, values string) map[string]runtime.Object {
 	t.Helper()
-	out, complaints, err := template(t, namespace, values)
-	require.NoError(t, err, complaints)
 	all := map[string]runtime.Object{}
-	for document := range strings.SplitSeq(out, "\n---\n") {
-		var object unstructured.Unstructured
-		require.NoError(t, yaml.UnmarshalStrict([]byte(document), &object.Object))
-		if object.Object != nil {
-			all[object.GetKind()+" "+object.GetName()] = typed(t, &object)
-		}
+	for name, object := range documents(t, namespace, values) {
+		all[name] = typed(t, &unstructured.Unstructured{Object: object})
 	}
 	return all
 }
@@ -135,7 +113,7 @@ func TestTheChartMakesTheObjectsOfThePackage(t *testing.T) {
 			values:  "image: {repository: example.test/lateen, tag: v1}",
 			options: deploy.Options{Namespace: "velero", Image: "example.test/lateen:v1"},
 		},
-		"with the host path, ConfigMaps, another kubelet root and what a user adds": {
+		"with the host path, ConfigMaps, another kubelet root, a policy on pods and what a user adds": {
 			values: `
 image: {repository: example.test/lateen, digest: "sha256:0000000000000000000000000000000000000000000000000000000000000000"}
 configuration:
@@ -151,6 +129,8 @@ nodeAgent:
   priorityClassName: backup-agent
   podLabels: {team: storage, role: may-not-be-changed}
   resources: {limits: {memory: 1Gi}, requests: null}
+podPolicy: privileged
+podPolicyAllows: {image: velero/velero, serviceAccount: server, secrets: [bucket, proxy], csiDrivers: [inline.test], copySecrets: [kms-key], copyConfigMaps: [kms]}
 `,
 			options: deploy.Options{
 				Namespace: "backups", Image: "example.test/lateen@sha256:" + strings.Repeat("0", 64),
@@ -160,48 +140,32 @@ nodeAgent:
 				Labels:      map[string]string{"team": "storage", "role": "may-not-be-changed"},
 				Annotations: map[string]string{"prometheus.io/scrape": "false", "team": "storage"},
 				Resources:   &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}},
-			},
-		},
-		"with a policy on pods": {
-			values: "{image: {repository: example.test/lateen, tag: v1}, podPolicy: privileged, podPolicyAllows: " +
-				"{image: velero/velero, serviceAccount: server, secrets: [bucket, proxy], csiDrivers: [secrets-store.csi.k8s.io], " +
-				"copySecrets: [kms-key], copyConfigMaps: [kms]}}",
-			options: deploy.Options{
-				Namespace: "backups", Image: "example.test/lateen:v1", PodPolicy: deploy.PodPolicyPrivileged,
-				Copies: deploy.Copies{Secrets: []string{"kms-key"}, ConfigMaps: []string{"kms"}},
-				Inherited: deploy.Inherited{
-					Image: "velero/velero", Account: "server", Secrets: []string{"bucket", "proxy"}, CSIDrivers: []string{"secrets-store.csi.k8s.io"},
-				},
+				PodPolicy:   deploy.PodPolicyPrivileged, Copies: deploy.Copies{Secrets: []string{"kms-key"}, ConfigMaps: []string{"kms"}},
+				Inherited: deploy.Inherited{Image: "velero/velero", Account: "server", Secrets: []string{"bucket", "proxy"}, CSIDrivers: []string{"inline.test"}},
 			},
 		},
 		"with a policy on pods, and a ServiceAccount of movers": {
-			values: "{image: {repository: example.test/lateen, tag: v1}, podPolicy: restricted, podPolicyAllows: {image: velero/velero}, moverServiceAccount: {create: true}, nodeAgent: {podVolumePath: /data/kubelet/pods}}",
-			options: deploy.Options{
-				Namespace: "velero", Image: "example.test/lateen:v1", PodPolicy: deploy.PodPolicyRestricted, Movers: deploy.Movers{Account: true},
-				Inherited: deploy.Inherited{Image: "velero/velero"}, KubeletRoot: "/data/kubelet",
-			},
-		},
-		"with a ServiceAccount of movers": {
 			values: `
 image: {repository: example.test/lateen, tag: v1}
+podPolicy: restricted
+podPolicyAllows: {image: velero/velero}
 moverServiceAccount: {create: true, annotations: {eks.amazonaws.com/role-arn: of-the-bucket}, secrets: [second-location]}
 `,
-			options: deploy.Options{Namespace: "velero", Image: "example.test/lateen:v1", Movers: deploy.Movers{
-				Account: true, Annotations: map[string]string{"eks.amazonaws.com/role-arn": "of-the-bucket"}, Secrets: []string{"second-location"},
-			}},
+			options: deploy.Options{
+				Namespace: "velero", Image: "example.test/lateen:v1", PodPolicy: deploy.PodPolicyRestricted, Inherited: deploy.Inherited{Image: "velero/velero"},
+				Movers: deploy.Movers{Account: true, Annotations: map[string]string{"eks.amazonaws.com/role-arn": "of-the-bucket"}, Secrets: []string{"second-location"}},
+			},
 		},
-		"with agents on Windows nodes, in a namespace that YAML would take for a number": {
-			values:  "{image: {repository: example.test/lateen, tag: v1}, nodeAgentWindows: {enabled: true}}",
-			options: deploy.Options{Namespace: "0777", Image: "example.test/lateen:v1", Windows: true},
+		"with agents on Windows nodes, another kubelet root, in a namespace that YAML would take for a number": {
+			values:  "{image: {repository: example.test/lateen, tag: v1}, nodeAgentWindows: {enabled: true}, nodeAgent: {podVolumePath: /data/kubelet/pods}}",
+			options: deploy.Options{Namespace: "0777", Image: "example.test/lateen:v1", Windows: true, KubeletRoot: "/data/kubelet"},
 		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			want := map[string]runtime.Object{}
-			for _, object := range deploy.Objects(test.options) {
-				manifest, err := deploy.Manifest(object)
-				require.NoError(t, err)
-				want[manifest.GetKind()+" "+manifest.GetName()] = typed(t, manifest)
+			for _, manifest := range manifests(t, deploy.Objects(test.options)...) {
+				want[manifest.GetKind()+" "+manifest.GetName()] = typed(t, &manifest)
 			}
 			require.Equal(t, want, rendered(t, test.options.Namespace, test.values))
 		})
@@ -318,7 +282,7 @@ func TestEveryValueOfTheChartIsWhereItBelongs(t *testing.T) {
 	const digest = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
 	visible := strings.NewReplacer(`digest: "`+digest+`"`, "tag: v9", "nodeAgentPodMonitor: {enabled: true", "nodeAgentPodMonitor: {enabled: false",
 		"moverServiceAccount: {create: true", "moverServiceAccount: {create: false").Replace(everyValue)
-	all, others := documents(t, everyValue), documents(t, visible)
+	all, others := documents(t, "velero", everyValue), documents(t, "velero", visible)
 	rows := map[string]struct{ object, at, want string }{
 		"image.repository":                             {agents, container + "image", `"example.test/lateen@` + digest + `"`},
 		"image.digest":                                 {agents, container + "image", `"example.test/lateen@` + digest + `"`},
@@ -434,9 +398,9 @@ func leaves(at string, values map[string]any, whole func(path string) bool) (all
 }
 
 // documents returns what the chart makes of values, by kind and name.
-func documents(t *testing.T, values string) map[string]map[string]any {
+func documents(t *testing.T, namespace, values string) map[string]map[string]any {
 	t.Helper()
-	out, complaints, err := template(t, "velero", values)
+	out, complaints, err := template(t, namespace, values)
 	require.NoError(t, err, complaints)
 	all := map[string]map[string]any{}
 	for document := range strings.SplitSeq(out, "\n---\n") {

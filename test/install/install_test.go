@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -31,9 +30,7 @@ import (
 func TestWhatIsInstalledBacksUp(t *testing.T) {
 	s := envOf(t, plane)
 	name, root := "node-"+s.namespace, filepath.Join(t.TempDir(), "kubelet")
-	mover, err := node.NewStandIn(plane.Admin(), 50*time.Millisecond)
-	require.NoError(t, err)
-	s.node(name, root, mover)
+	s.node(name, root)
 
 	out, warnings := s.install("--kubelet-root-dir="+root, "--wait", "--use-node-agent-windows")
 	require.Empty(t, warnings)
@@ -43,9 +40,6 @@ func TestWhatIsInstalledBacksUp(t *testing.T) {
 
 	w, err := testenv.Open(soon(t), plane.Admin(), s.namespace)
 	require.NoError(t, err)
-	pod, err := w.NodeAgentPod(soon(t), name, testenv.Ready)
-	require.NoError(t, err)
-	s.startAgent(pod)
 	transfer, moving := s.backUp(w, name)
 	require.Equal(t, "velero/velero:v1.18.3", moving.Spec.Containers[0].Image)
 	require.Equal(t, "velero", moving.Spec.ServiceAccountName)
@@ -55,15 +49,17 @@ func TestWhatIsInstalledBacksUp(t *testing.T) {
 	require.Equal(t, testenv.Completed, ended.Status.Phase, ended.Status.Message)
 }
 
-// node adds a simulated node until the end of the test.
-func (e *env) node(name, root string, mover *node.StandIn) *node.Node {
-	kubelet, err := node.Start(soon(e.T), plane.Admin(), node.Options{Name: name, Root: root, Runner: node.Movers{Runner: mover}})
+// node adds a simulated node until the end of the test. Agents there are processes, and movers are played.
+func (e *env) node(name, root string) {
+	mover, err := node.NewStandIn(plane.Admin(), 50*time.Millisecond)
+	require.NoError(e, err)
+	runner := fixture.Agents{Plane: plane, Others: node.Movers{Runner: mover}}
+	kubelet, err := node.Start(soon(e.T), plane.Admin(), node.Options{Name: name, Root: root, Runner: runner})
 	require.NoError(e, err)
 	e.Cleanup(func() { // a node without a kubelet would keep every DaemonSet from being ready
 		kubelet.Stop()
 		require.NoError(e, e.kube.CoreV1().Nodes().Delete(context.WithoutCancel(e.Context()), name, metav1.DeleteOptions{}))
 	})
-	return kubelet
 }
 
 // backUp starts the backup of a volume on a node, and returns its name and its mover, which is Ready.
@@ -81,37 +77,6 @@ func (e *env) backUp(w *testenv.Env, nodeName string) (transfer string, mover *c
 	return created.Name, mover
 }
 
-// startAgent is what the kubelet would do with the agent's pod: it runs the program with the arguments and the
-// environment of the pod, as its ServiceAccount, until the end of the test.
-func (e *env) startAgent(pod *corev1.Pod) {
-	own, err := plane.ServiceAccount(soon(e.T), e.namespace, pod.Spec.ServiceAccountName)
-	require.NoError(e, err)
-	kubeconfig := filepath.Join(e.TempDir(), "kubeconfig")
-	require.NoError(e, plane.WriteKubeconfig(own, kubeconfig, e.namespace))
-	args := append(pod.Spec.Containers[0].Args, "--kubeconfig="+kubeconfig, "--metrics-address=127.0.0.1:0")
-	agent := program(e.Context(), e.T, "lateen", args...)
-	agent.Cancel = func() error { return agent.Process.Signal(syscall.SIGTERM) }
-	for _, variable := range pod.Spec.Containers[0].Env {
-		value := variable.Value
-		if variable.ValueFrom != nil {
-			value = map[string]string{
-				"spec.nodeName": pod.Spec.NodeName, "metadata.namespace": pod.Namespace, "metadata.uid": string(pod.UID),
-			}[variable.ValueFrom.FieldRef.FieldPath]
-		}
-		require.NotEmpty(e, value, variable.Name)
-		agent.Env = append(agent.Env, variable.Name+"="+value)
-	}
-	reported := &strings.Builder{}
-	agent.Stderr = reported
-	require.NoError(e, agent.Start())
-	e.Cleanup(func() {
-		_ = agent.Wait() // the end of the test has ended it
-		if e.Failed() {
-			e.Log(reported.String())
-		}
-	})
-}
-
 func TestInstallingAgainChangesNothing(t *testing.T) {
 	s := newEnv(t)
 	install := func(args ...string) string {
@@ -119,32 +84,34 @@ func TestInstallingAgainChangesNothing(t *testing.T) {
 		return out
 	}
 	objects := printed(t, install("-o=json"))
-	versions := func() map[string]string {
-		all := map[string]string{}
-		for _, object := range objects {
-			if object.GetKind() == "CustomResourceDefinition" {
-				continue // shared with the other tests, which may change them
-			}
-			found, err := s.found(object)
-			require.NoError(t, err)
-			all[object.GetKind()+" "+object.GetName()] = version(t, found)
-		}
-		return all
-	}
-	created := versions()
+	created := s.versions(objects)
 	out := install()
 	require.Equal(t, len(objects), strings.Count(out, "already exists, unchanged\n"))
-	require.Equal(t, created, versions())
+	require.Equal(t, created, s.versions(objects))
 
 	install("--apply") // whose fields these are is written down once
-	applied := versions()
+	applied := s.versions(objects)
 	out = install("--apply")
-	require.Equal(t, applied, versions())
+	require.Equal(t, applied, s.versions(objects))
 	require.Equal(t, len(objects), strings.Count(out, " unchanged\n"), out)
 
 	out = install("--apply", "--image=velero/velero:v1.18.2")
 	require.Contains(t, out, "Deployment velero changed\n")
 	require.Equal(t, len(objects)-1, strings.Count(out, " unchanged\n"), out)
+}
+
+// versions are those of objects, by kind and name.
+func (e *env) versions(objects []unstructured.Unstructured) map[string]string {
+	all := map[string]string{}
+	for _, object := range objects {
+		if object.GetKind() == "CustomResourceDefinition" {
+			continue // shared with the other tests, which may change them
+		}
+		found, err := e.found(object)
+		require.NoError(e, err)
+		all[object.GetKind()+" "+object.GetName()] = version(e.T, found)
+	}
+	return all
 }
 
 // version changes with whatever is written to an object. Controllers write to workloads, policies and flow schemas meanwhile, so

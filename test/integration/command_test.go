@@ -3,11 +3,9 @@ package integration
 import (
 	"bytes"
 	"context"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,8 +13,6 @@ import (
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/fixture"
-	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -89,47 +85,4 @@ func requireOneLine(t *testing.T, reported string, description []string) {
 		require.Contains(t, last, word)
 	}
 	require.NotContains(t, reported, "goroutine")
-}
-
-func TestACommandInAClusterWithoutVelerosResourcesSaysSoOnKubernetes(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
-	defer cancel()
-	bare, err := cluster.Start(ctx, cluster.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, bare.Stop()) })
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	require.NoError(t, bare.WriteKubeconfig(bare.Admin(), path, "default"))
-	registerNode(ctx, t, bare)
-	command, reported := lateen(ctx, t, []string{"NODE_NAME=bare"}, "--kubeconfig="+path)
-	require.Error(t, command.Run())
-	require.Equal(t, 1, command.ProcessState.ExitCode())
-	requireOneLine(t, reported.String(), []string{"CRDs are not installed", "velero install --crds-only"})
-}
-
-func TestACommandEndsAtSIGTERMAndItsMoversContinueOnKubernetes(t *testing.T) {
-	s := newEnv(t, 0)
-	finish := s.work()
-	own, err := s.Plane.ServiceAccount(s.soon(), s.Namespace, deploy.ServiceAccountName)
-	require.NoError(t, err)
-	args := []string{"--namespace=" + s.Namespace, "--node-agent-configmap=" + fixture.ConfigMap, "--kubeconfig=" + s.kubeconfig(own)}
-	command, reported := lateen(s.soon(), t, []string{"NODE_NAME=" + s.node.Name()}, args...)
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	require.NoError(t, command.Start())
-	name := s.transfer()
-	s.in(name, testenv.InProgress)
-	require.NoError(t, command.Process.Signal(os.Signal(syscall.SIGTERM)))
-	require.NoError(t, command.Wait(), reported)
-	s.in(name, testenv.InProgress)
-	s.start()
-	finish()
-	s.ends(name, testenv.Completed)
-	require.Equal(t, 1, s.moversMade(name))
-}
-
-func registerNode(ctx context.Context, t *testing.T, bare *cluster.Cluster) {
-	t.Helper()
-	kubelet, err := node.Start(ctx, bare.Admin(), node.Options{Name: "bare", Root: t.TempDir()})
-	require.NoError(t, err)
-	t.Cleanup(kubelet.Stop)
 }

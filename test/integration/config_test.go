@@ -1,9 +1,6 @@
 package integration
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -17,7 +14,6 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/fixture"
-	"github.com/lateen-project/lateen/test/rights"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -80,8 +76,8 @@ func TestAnEditedConfigMapIsInForceWithoutARestart(t *testing.T) {
 	before := r.metric("lateen_config_hash")
 
 	class := s.class()
-	s.configure(`{"priorityClassName":"` + class + `","podLabels":{"team":"storage"},"podResources":{"cpuRequest":"10m"},"loadConcurrency":{"prepareQueueLength":3}}`)
-	require.Equal(t, corev1.EventTypeNormal, s.says("ConfigApplied", "priorityClassName, podResources, podLabels").Type)
+	s.configure(`{"priorityClassName":"` + class + `","podLabels":{"team":"storage"},"podResources":{"cpuRequest":"10m"},"loadConcurrency":{"globalConfig":2,"prepareQueueLength":3}}`)
+	require.Equal(t, corev1.EventTypeNormal, s.says("ConfigApplied", "priorityClassName, loadConcurrency, podResources, podLabels").Type)
 	require.Equal(t, corev1.EventTypeWarning, s.says("ConfigNotApplied", "Restart the agents to apply loadConcurrency.prepareQueueLength").Type)
 	second := s.transfer()
 	mover := s.scheduled(second)
@@ -91,6 +87,7 @@ func TestAnEditedConfigMapIsInForceWithoutARestart(t *testing.T) {
 	s.ends(second, testenv.Completed)
 	require.Equal(t, 1, r.metric("lateen_priority_class_info", "consumer", "data-mover", "effective", class))
 	require.NotEqual(t, before, r.metric("lateen_config_hash"))
+	require.Equal(t, 2, r.metric("lateen_slots_limit"))
 	require.Zero(t, r.metric("lateen_prepare_queue_limit"))
 
 	s.configure(`{"priorityClassName":"missing-` + class + `"}`)
@@ -98,76 +95,14 @@ func TestAnEditedConfigMapIsInForceWithoutARestart(t *testing.T) {
 	third := s.transfer()
 	require.Empty(t, s.scheduled(third).Spec.PriorityClassName)
 	s.ends(third, testenv.Completed)
+
+	problem := []string{"section", "loadConcurrency", "reason", "invalid_value"}
+	s.configure(`{"loadConcurrency":{"globalConfig":0}}`)
+	require.Equal(t, corev1.EventTypeWarning, s.says("ConfigNotApplied", "the previous configuration stays in force").Type)
+	require.Equal(t, []int{1, 1}, []int{r.metric("lateen_config_rejected"), r.metric("lateen_config_problems", problem...)})
+	s.configure(`{}`)
+	require.Eventually(t, func() bool { return r.metric("lateen_config_rejected") == 0 }, testenv.Patience, 10*time.Millisecond)
+	require.Zero(t, r.metric("lateen_config_problems", problem...))
 	reads := s.requests(cluster.Query{Verbs: []string{"get"}, Resources: []string{"configmaps"}, Name: fixture.ConfigMap})
 	require.Len(t, reads, 1, "only the start reads it")
-}
-
-func TestABadEditKeepsTheLastGoodConfiguration(t *testing.T) {
-	s := newEnv(t, 50*time.Millisecond)
-	s.configure(`{"podLabels":{"team":"good"}}`)
-	r := s.start()
-	s.ends(s.transfer(), testenv.Completed)
-	require.Zero(t, r.metric("lateen_config_rejected"))
-
-	s.configure(`{"podLabels":{"team":"bad"},"loadConcurrency":{"globalConfig":0}}`)
-	event := s.says("ConfigNotApplied", "loadConcurrency.globalConfig (line 1, column")
-	require.Equal(t, corev1.EventTypeWarning, event.Type)
-	require.Contains(t, event.Message, "the previous configuration stays in force")
-	name := s.transfer()
-	require.Equal(t, "good", s.scheduled(name).Labels["team"])
-	s.ends(name, testenv.Completed)
-	require.Equal(t, 1, r.metric("lateen_config_rejected"))
-	require.Equal(t, 1, r.metric("lateen_config_problems", "section", "loadConcurrency", "reason", "invalid_value"))
-	require.Equal(t, 1, r.metric("lateen_config_fallbacks_total", "section", "loadConcurrency", "reason", "invalid_value"))
-
-	require.NoError(t, s.Kube.CoreV1().ConfigMaps(s.Namespace).Delete(s.soon(), fixture.ConfigMap, metav1.DeleteOptions{}))
-	s.says("ConfigNotApplied", "was deleted; create it again")
-	s.configure(`{"podLabels":{"team":"better"}}`)
-	s.says("ConfigApplied", "podLabels")
-	name = s.transfer()
-	require.Equal(t, "better", s.scheduled(name).Labels["team"])
-	s.ends(name, testenv.Completed)
-	require.Zero(t, r.metric("lateen_config_rejected"))
-	require.Zero(t, r.metric("lateen_config_problems", "section", "loadConcurrency", "reason", "invalid_value"))
-}
-
-func TestARaisedConcurrencyStartsAQueuedTransferAndALoweredOneDisturbsNone(t *testing.T) {
-	s := newEnv(t, 0)
-	finish := s.work()
-	defer finish()
-	r := s.start()
-	names := []string{s.transfer()}
-	s.in(names[0], testenv.InProgress)
-	names = append(names, s.transfer())
-	s.in(names[1], testenv.Prepared)
-	s.configure(`{"loadConcurrency":{"globalConfig":2}}`)
-	s.in(names[1], testenv.InProgress)
-	require.Equal(t, 2, r.metric("lateen_slots_limit"))
-
-	s.configure(`{"podLabels":{"team":"storage"}}`)
-	s.says("ConfigApplied", "loadConcurrency, podLabels")
-	require.Equal(t, 1, r.metric("lateen_slots_limit"))
-	require.Equal(t, 2, r.metric("lateen_slots_in_use"))
-	names = append(names, s.transfer())
-	s.in(names[2], testenv.Prepared)
-	finish()
-	for _, name := range names {
-		s.ends(name, testenv.Completed)
-		require.Equal(t, 1, s.moversMade(name))
-	}
-}
-
-// refused returns an error for each request of an agent that RBAC has denied on a control plane.
-func refused(ctx context.Context, plane *cluster.Cluster) error {
-	ctx, cancel := context.WithTimeout(ctx, testenv.Patience)
-	defer cancel()
-	requests, err := plane.Audit(ctx, cluster.Query{})
-	if err != nil {
-		return err
-	}
-	var denied []error
-	for _, request := range rights.Refused(deploy.ServiceAccountName, requests) {
-		denied = append(denied, fmt.Errorf("RBAC refused the agent what it asked for: %s", request)) //nolint:err113 // only printed
-	}
-	return errors.Join(denied...)
 }

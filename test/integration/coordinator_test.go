@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/deploy"
@@ -164,68 +163,25 @@ func operation(op, path string, value any) map[string]any {
 	return map[string]any{"op": op, "path": path, "value": value}
 }
 
-// The class of a mover is what its owner configured, whatever else the cluster does to the pod; where it is not, that is reported.
+// A mover does its work whatever a webhook changes. That it has lost its class is reported.
 func TestAMoverThatTheClusterChangesDoesItsWorkOnKubernetes(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		change func(s *env)
-		is     func(*corev1.Pod) bool
-		class  bool
-	}{
-		"gets resources of a LimitRange": {class: true, change: (*env).defaults, is: func(pod *corev1.Pod) bool {
-			return pod.Spec.Containers[0].Resources.Limits.Memory().String() == "3Gi"
-		}},
-		"gets a sidecar that never ends, and labels": {class: true, change: mutated(
-			operation("add", "/spec/containers/0", corev1.Container{Name: "proxy", Image: "proxy"}),
-			operation("add", "/metadata/labels/team", "storage"),
-			operation("replace", "/metadata/labels/velero.io~1exclude-from-backup", "false"),
-		), is: func(pod *corev1.Pod) bool { return len(pod.Spec.Containers) == 2 && pod.Labels["team"] == "storage" }},
-		"loses its class": {change: mutated(
-			operation("remove", "/spec/priorityClassName", nil), operation("remove", "/spec/priority", nil), operation("remove", "/spec/preemptionPolicy", nil),
-		), is: func(pod *corev1.Pod) bool { return pod.Spec.PriorityClassName == "" }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newEnv(t, 50*time.Millisecond)
-			class := s.class()
-			s.configure(`{"priorityClassName":"` + class + `"}`)
-			around := s.workload(testenv.DataUpload)
-			test.change(s)
-			r := s.start()
-			created := around.create()
-			pod := s.moverIs(created, test.is)
-			ended := around.ends(created, testenv.Completed)
-			require.Empty(t, ended.Annotations[api.AnnotationRestarts])
-			rejected := 0
-			if test.class {
-				require.Equal(t, class, pod.Spec.PriorityClassName)
-			} else {
-				rejected = 1
-				s.says("PriorityClassNotInForce", "(rejected)")
-			}
-			require.Equal(t, rejected, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover"))
-		})
-	}
-}
-
-// mutated has a webhook change every mover.
-func mutated(operations ...map[string]any) func(s *env) {
-	return func(s *env) {
-		s.Helper()
-		s.webhook(patches(operations...)).mutates("", "pods")
-	}
-}
-
-// defaults has a LimitRange give resources to containers without.
-func (e *env) defaults() {
-	_, err := e.Kube.CoreV1().LimitRanges(e.Namespace).Create(e.soon(), &corev1.LimitRange{
-		ObjectMeta: metav1.ObjectMeta{Name: "defaults"},
-		Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
-			Type:           corev1.LimitTypeContainer,
-			Default:        corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("3Gi")},
-			DefaultRequest: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")},
-		}}},
-	}, metav1.CreateOptions{})
-	require.NoError(e, err)
+	s := newEnv(t, 50*time.Millisecond)
+	s.configure(`{"priorityClassName":"` + s.class() + `"}`)
+	around := s.workload(testenv.DataUpload)
+	s.webhook(patches(
+		operation("add", "/spec/containers/0", corev1.Container{Name: "proxy", Image: "proxy"}), // it never ends
+		operation("add", "/metadata/labels/team", "storage"),
+		operation("replace", "/metadata/labels/velero.io~1exclude-from-backup", "false"),
+		operation("remove", "/spec/priorityClassName", nil), operation("remove", "/spec/priority", nil), operation("remove", "/spec/preemptionPolicy", nil),
+	)).mutates("", "pods")
+	r := s.start()
+	created := around.create()
+	s.moverIs(created, func(pod *corev1.Pod) bool {
+		return len(pod.Spec.Containers) == 2 && pod.Labels["team"] == "storage" && pod.Spec.PriorityClassName == ""
+	})
+	require.Empty(t, around.ends(created, testenv.Completed).Annotations[api.AnnotationRestarts])
+	s.says("PriorityClassNotInForce", "(rejected)")
+	require.Equal(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover"))
 }
 
 // class makes a PriorityClass of this environment alone, and returns its name.

@@ -134,9 +134,6 @@ func (e *env) reaches(kind testenv.Kind, name string, phase testenv.Phase) *test
 	return seen
 }
 
-// in waits until the PodVolumeBackup is in a phase.
-func (e *env) in(name string, phase testenv.Phase) { e.reaches(testenv.PodVolumeBackup, name, phase) }
-
 // ends is settles for a PodVolumeBackup.
 func (e *env) ends(name string, phase testenv.Phase) *testenv.Transfer {
 	backup := e.settles(testenv.PodVolumeBackup, name, phase)
@@ -158,19 +155,6 @@ func (e *env) says(reason, description string) *corev1.Event {
 	})
 	require.NoError(e, err, "no Event %s with %q", reason, description)
 	return event
-}
-
-// eventsOf are the Events that agents have sent about a PodVolumeBackup.
-func (e *env) eventsOf(name string) []string {
-	list, err := e.Kube.CoreV1().Events(e.Namespace).List(e.soon(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
-	require.NoError(e, err)
-	var reasons []string
-	for _, event := range list.Items {
-		if event.Source.Component == "lateen" {
-			reasons = append(reasons, event.Reason)
-		}
-	}
-	return reasons
 }
 
 // requests are those of its agents so far.
@@ -197,7 +181,7 @@ func (e *env) checkRequests() {
 }
 
 // shared is the real control plane of this test binary.
-var shared = fixture.Shared{Prepare: []fixture.Step{fixture.Definitions, fixture.Snapshots}, Check: refused}
+var shared = fixture.Shared{Prepare: []fixture.Step{fixture.Definitions, fixture.Snapshots}}
 
 // planeOf returns the cluster for a test.
 func planeOf(t *testing.T) fixture.Plane {

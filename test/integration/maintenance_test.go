@@ -43,27 +43,8 @@ func succeeded(r *velerov1.BackupRepository) bool {
 	return len(runs) > 0 && runs[len(runs)-1].Result == velerov1.BackupRepositoryMaintenanceSucceeded
 }
 
-// TestAJobWithoutAPodIsMadeAgainWithoutItsClassOnKubernetes is W39: Velero's server would wait for such a job for ever.
-func TestAJobWithoutAPodIsMadeAgainWithoutItsClassOnKubernetes(t *testing.T) {
-	s := newEnv(t, time.Millisecond)
-	name := s.repository()
-	s.serverJob(name, "gone-"+s.Namespace, s.node.Name())
-	s.configureJobs("")
-	r := s.start(maintains)
-	s.maintained(name, ran(1))
-	after := s.maintained(name, ran(2))
-	runs := after.Status.RecentMaintenance
-	require.Equal(t, velerov1.BackupRepositoryMaintenanceFailed, runs[0].Result)
-	require.Contains(t, runs[0].Message, "PriorityClass of its job does not exist: gone-"+s.Namespace)
-	require.Nil(t, runs[0].CompleteTimestamp)
-	require.Equal(t, velerov1.BackupRepositoryMaintenanceSucceeded, runs[1].Result)
-	require.Len(t, s.jobs(), 1, "the job without a pod is gone")
-	require.Equal(t, 1, r.metric("velero_repo_maintenance_failure_total", "repository_name", name))
-}
-
 func TestTheBlockerOfAJobIsReportedOnKubernetes(t *testing.T) {
 	s := newEnv(t, time.Millisecond)
-	s.refusal = true
 	s.configureJobs(`"priorityClassName":"nowhere"`)
 	lift := s.limit("count/jobs.batch")
 	name := s.repository()
@@ -74,21 +55,6 @@ func TestTheBlockerOfAJobIsReportedOnKubernetes(t *testing.T) {
 	s.maintained(name, ran(1))
 	s.says("MaintenanceSucceeded", "succeeded")
 	require.Equal(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "maintenance-job"))
-}
-
-func TestAWebhookThatRefusesJobsOnlyDelaysMaintenanceOnKubernetes(t *testing.T) {
-	s := newEnv(t, time.Millisecond)
-	s.refusal = true
-	s.configureJobs("")
-	w := s.webhook(denies).ofJobs()
-	w.validates("batch", "jobs")
-	name := s.repository()
-	s.start(maintains)
-	s.says("MaintenanceSkipped", "not today")
-	require.Empty(t, s.jobs())
-	w.answers(allows)
-	s.maintained(name, ran(1))
-	s.says("MaintenanceSucceeded", "succeeded")
 }
 
 // A webhook that takes the class away changes which pods the job gives way to, not what it does. The missing class is reported.
@@ -161,30 +127,7 @@ func ran(runs int) func(*velerov1.BackupRepository) bool {
 	return func(r *velerov1.BackupRepository) bool { return len(r.Status.RecentMaintenance) >= runs }
 }
 
-func (e *env) jobs() []batchv1.Job {
-	list, err := e.Kube.BatchV1().Jobs(e.Namespace).List(e.soon(), ofRepositories)
-	require.NoError(e, err)
-	return list.Items
-}
-
 // job waits for a maintenance job.
 func (e *env) job(wanted func(*batchv1.Job) bool) *batchv1.Job {
 	return waitFor(e, e.Kube.BatchV1().Jobs(e.Namespace), ofRepositories, wanted)
-}
-
-// serverJob is one that a server of Velero has made, for a node.
-func (e *env) serverJob(repository, class, node string) {
-	label := map[string]string{api.LabelRepository: repository}
-	_, err := e.Kube.BatchV1().Jobs(e.Namespace).Create(e.soon(), &batchv1.Job{
-		ObjectMeta: metav1.ObjectMeta{Name: repository + "-maintain-job-1", Labels: label},
-		Spec: batchv1.JobSpec{BackoffLimit: new(int32(0)), Template: corev1.PodTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: label},
-			Spec: corev1.PodSpec{
-				NodeSelector:      map[string]string{corev1.LabelHostname: node},
-				PriorityClassName: class, RestartPolicy: corev1.RestartPolicyNever,
-				Containers: []corev1.Container{{Name: "velero", Image: "velero"}},
-			},
-		}},
-	}, metav1.CreateOptions{})
-	require.NoError(e, err)
 }

@@ -37,12 +37,8 @@ type rejection struct {
 }
 
 func rejections() map[string]rejection {
-	const snapshots, small = "snapshot.storage.k8s.io", "is 1Ki"
+	const snapshots = "snapshot.storage.k8s.io"
 	return map[string]rejection{
-		"a limit of containers": {testenv.PodVolumeBackup, limits(corev1.LimitTypeContainer, corev1.ResourceMemory), "maximum memory usage per Container " + small},
-		"a limit of claims": {
-			testenv.DataDownload, limits(corev1.LimitTypePersistentVolumeClaim, corev1.ResourceStorage), "maximum storage usage per PersistentVolumeClaim " + small,
-		},
 		"Pod Security baseline":               {testenv.PodVolumeRestore, secures("baseline"), `violates PodSecurity "baseline:latest": hostPath volumes`},
 		"Pod Security restricted":             {testenv.DataUpload, secures("restricted"), `violates PodSecurity "restricted:latest"`},
 		"a webhook for pods":                  {testenv.PodVolumeBackup, rejects("", "pods"), "not today"},
@@ -81,19 +77,6 @@ func isDown(s *env) func() {
 	return remove
 }
 
-// limits lets next to nothing of a resource into Velero's namespace.
-func limits(kind corev1.LimitType, what corev1.ResourceName) func(s *env) func() {
-	return func(s *env) func() {
-		s.Helper()
-		_, err := s.Kube.CoreV1().LimitRanges(s.Namespace).Create(s.soon(), &corev1.LimitRange{
-			ObjectMeta: metav1.ObjectMeta{Name: "small"},
-			Spec:       corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: kind, Max: corev1.ResourceList{what: resource.MustParse("1Ki")}}}},
-		}, metav1.CreateOptions{})
-		require.NoError(s, err)
-		return nil
-	}
-}
-
 // secure sets the Pod Security standard that is enforced in Velero's namespace.
 func (e *env) secure(level string) {
 	patch := fmt.Sprintf(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":%q}}}`, level)
@@ -124,8 +107,6 @@ func TestATransferThatTheClusterRefusesOnKubernetes(t *testing.T) {
 	for name, test := range rejections() {
 		t.Run(name, func(t *testing.T) {
 			s := newEnv(t, 50*time.Millisecond)
-			s.refusal = true
-			s.configure(`{"podResources":{"memoryLimit":"1Gi"}}`)
 			around := s.workload(test.kind)
 			lift := test.refuse(s)
 			r := s.start()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -22,7 +23,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/transport"
 	"k8s.io/utils/ptr"
@@ -31,7 +31,6 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -44,7 +43,7 @@ func (e *env) viewer(everywhere bool) string {
 	_, after, found := strings.Cut(string(text), "```yaml\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata:\n  name: lateen-viewer\n")
 	require.True(e, found, "docs/command-line.md does not list the rights that are needed")
 	manifest, _, _ := strings.Cut(after, "```")
-	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "viewer-" + e.Namespace}}
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("viewer-%t-%s", everywhere, e.Namespace)}}
 	require.NoError(e, yaml.UnmarshalStrict([]byte(manifest), role))
 	binding := metav1.ObjectMeta{Name: role.Name, Namespace: e.Namespace}
 	who := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: e.Namespace, Name: role.Name}}
@@ -164,59 +163,6 @@ func (s *statusWatch) interrupt() {
 	require.Empty(s, s.complain.String())
 }
 
-// argue adds an argument to those of the agents' DaemonSet.
-func (e *env) argue(argument string) {
-	patch, err := json.Marshal([]map[string]string{{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": argument}})
-	require.NoError(e, err)
-	_, err = e.Kube.AppsV1().DaemonSets(e.Namespace).Patch(e.soon(), "node-agent", types.JSONPatchType, patch, metav1.PatchOptions{})
-	require.NoError(e, err)
-}
-
-func TestStatusSaysWhatEachTransferWaitsForOnKubernetes(t *testing.T) {
-	v := newEnv(t, time.Minute).volumes(csi.Options{Fault: full})
-	class := v.class()
-	v.configure(`{"priorityClassName": "` + class + `", "loadConcurrency": {"globalConfig": 1, "prepareQueueLength": 2}}`)
-	v.argue("--node-agent-configmap=" + fixture.ConfigMap)
-	v.start()
-	viewer := v.viewer(true)
-	moves := v.transfer()
-	v.in(moves, testenv.InProgress)
-	watched := v.watch(viewer)
-	watched.until(func(report view.Report) bool {
-		return slices.ContainsFunc(report.Transfers, func(one view.Transfer) bool {
-			return one.Name == moves && one.WaitsFor == nil && one.Node == v.node.Name() && one.PriorityClass == class && *one.Priority == 10
-		})
-	})
-	prepared := v.transfer()
-	watched.until(waits(prepared, view.WaitSlot, "slot on "+v.node.Name()+": 1 of 1 in use"))
-	upload := v.uploadOfUnready()
-	watched.until(waits(upload, view.WaitSnapshot, "snapshot not ready: VolumeSnapshot "+v.Apps))
-	queued := v.transfer()
-	report := watched.until(waits(queued, view.WaitQueue, "queue 2/2"))
-	require.Equal(t, view.Queue{Prepared: 2, Limit: 2, Waiting: 1}, report.Queue)
-	require.Equal(t, v.node.Name(), report.Coordinator.Node)
-	require.Equal(t, class, report.PriorityClasses[0].Effective)
-	require.Zero(t, report.PriorityClasses[0].Without)
-	require.Empty(t, report.Unreadable)
-	require.Len(t, report.Nodes, 1)
-	require.Equal(t, 1, report.Nodes[0].InUse)
-
-	reported := v.prints(viewer, "status")
-	for _, description := range []string{"MOVING 1", "WAITING 3", prepared, "queue 2/2", class + " (10)"} {
-		require.Contains(t, reported, description)
-	}
-	require.Contains(t, v.prints(viewer, "explain", "du/"+upload), "the array is full")
-	timeline := v.prints(viewer, "explain", "pvb/"+prepared)
-	for _, description := range []string{"accepted by the agent of " + v.node.Name(), "mover pod scheduled to", "Waiting: no free slot on", "loadConcurrency"} {
-		require.Contains(t, timeline, description)
-	}
-	unknown := v.look(v.soon(), viewer, "explain", "dd/"+prepared)
-	complain, err := unknown.CombinedOutput()
-	require.Error(t, err)
-	require.Contains(t, string(complain), "; similar names: podvolumebackup/"+prepared)
-	watched.interrupt()
-}
-
 func TestStatusShowsWhatItMaySeeOnKubernetes(t *testing.T) {
 	s := newEnv(t, time.Minute)
 	s.configure(`{"podResources":{"cpuRequest":"4000"}}`) // more than any node has
@@ -241,24 +187,11 @@ func TestStatusShowsWhatItMaySeeOnKubernetes(t *testing.T) {
 	for _, description := range []string{"FailedScheduling", "Waiting: pod unschedulable", "fails at", "podResources"} {
 		require.Contains(t, timeline, description)
 	}
+	everything := s.watch(s.viewer(true))
+	require.Empty(t, everything.until(func(view.Report) bool { return true }).Unreadable)
+	everything.interrupt()
 	r.expire(testenv.PodVolumeBackup, large)
 	require.Contains(t, s.ends(large, testenv.Failed).Status.Message, "Insufficient cpu")
-}
-
-// full is a storage array that has no room for snapshots.
-func full(_ context.Context, call csi.Call) error {
-	if call.Verb == csi.CreateSnapshot {
-		return errors.New("the array is full")
-	}
-	return nil
-}
-
-// uploadOfUnready makes a DataUpload of a new claim, whose snapshot does not get a handle.
-func (e *env) uploadOfUnready() string {
-	source := e.claim("data")
-	snapshot, err := e.Snapshot(e.soon(), e.backup, source, e.storageClass)
-	require.NoError(e, err)
-	return e.upload(source, snapshot.Name)
 }
 
 // unlisted lets nobody list, or watch, the objects of a resource.

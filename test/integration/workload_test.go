@@ -12,12 +12,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
-	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -106,7 +104,6 @@ func (e *env) downloading(around *workload, claim string) {
 		})
 		require.NoError(e, err)
 		require.Equal(e, target.UID, volume.Spec.ClaimRef.UID)
-		e.restoredTo(ended, e.Driver.VolumeDir(volume.Spec.CSI.VolumeHandle))
 		require.NotContains(e, volume.Annotations, api.AnnotationReclaimPolicy)
 		require.NotContains(e, volume.Labels, api.LabelMover)
 		require.Contains(e, e.Driver.Volumes(), volume.Spec.CSI.VolumeHandle)
@@ -224,7 +221,7 @@ func (e *env) settles(kind testenv.Kind, name string, phase testenv.Phase) (ende
 	}
 	require.Equal(e, phase, ended.Status.Phase, ended.Status.Message)
 	if phase == testenv.Completed {
-		e.movedAll(ended)
+		require.NoError(e, e.Moved(e.soon(), ended))
 	}
 	require.NotNil(e, ended.Status.CompletionTimestamp)
 	require.NotContains(e, ended.Labels, api.LabelExposing)
@@ -241,34 +238,6 @@ func (e *env) uploaded(name, handle string, phase testenv.Phase) *testenv.Transf
 	require.Equal(e, 1, e.Driver.Deletions(handle), "of the snapshot by the driver")
 	require.NotContains(e, e.Driver.Handles(), handle)
 	return ended
-}
-
-// movedAll wants a transfer that is Completed to have moved its own data: its mover was given the volume of the pod, or of
-// the claim, that it is about, and nothing has changed what was restored since.
-func (e *env) movedAll(ended *testenv.Transfer) {
-	uploaded, ok := e.Movers.Uploaded(ended.UID)
-	switch testenv.Kind(ended.Kind) {
-	case testenv.PodVolumeBackup:
-		require.True(e, ok, "no mover has read a volume")
-		require.Equal(e, node.Data(ended.Spec.Pod.UID, ""), uploaded)
-	case testenv.DataUpload:
-		require.True(e, ok, "no mover has read a volume")
-		require.Equal(e, node.Data(types.UID(ended.Labels[velerov1.PVCUIDLabel]), ""), uploaded)
-	case testenv.PodVolumeRestore:
-		pod, err := e.Kube.CoreV1().Pods(ended.Spec.Pod.Namespace).Get(e.soon(), ended.Spec.Pod.Name, metav1.GetOptions{})
-		require.NoError(e, err)
-		dir, err := e.node.VolumeDir(e.soon(), pod, ended.Spec.Volume)
-		require.NoError(e, err)
-		e.restoredTo(ended, dir)
-	case testenv.DataDownload: // delivered looks into the volume of its target
-	}
-}
-
-// restoredTo wants a volume to have what a restore has written.
-func (e *env) restoredTo(ended *testenv.Transfer, dir string) {
-	found, err := node.ReadData(dir)
-	require.NoError(e, err)
-	require.Equal(e, node.Data(ended.UID, ended.Spec.SnapshotID), found)
 }
 
 // An agent loses its rights, its Lease and its Events with its namespace. It does not retry in a hot loop then, and stops on request. A

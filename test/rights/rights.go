@@ -93,34 +93,6 @@ func Unused(grants []Grant, account string, requests cluster.Records) []Grant {
 	return slices.DeleteFunc(slices.Clone(grants), func(grant Grant) bool { return used[grant] })
 }
 
-// Refused are the requests of a ServiceAccount called account that the authorizer has denied, but for those in a
-// namespace whose agents' rights somebody had taken away before, as tests do whose subject is the refusal. Rights are
-// given by a patch; an update or a deletion takes away.
-func Refused(account string, requests cluster.Records) cluster.Records {
-	taken := map[string]bool{} // by namespace
-	var refused cluster.Records
-	for _, request := range requests {
-		if home, of := takenFrom(request, account); of {
-			taken[home] = true
-		}
-		if home, ours := namespaceOf(request.User, account); ours && request.Forbidden() && !taken[home] {
-			refused = append(refused, request)
-		}
-	}
-	return refused
-}
-
-// takenFrom says whose rights a request takes away. Cluster-wide objects carry the namespace in their name.
-func takenFrom(request cluster.Record, account string) (namespace string, taken bool) {
-	if request.APIGroup != rbacv1.GroupName || !request.Write() || request.Verb == "patch" || request.Verb == "create" {
-		return "", false
-	}
-	if request.Namespace != "" {
-		return request.Namespace, true
-	}
-	return strings.CutPrefix(request.Name, account+"-")
-}
-
 // namespaceOf is where the ServiceAccount of a user lives, if it is called account.
 func namespaceOf(user, account string) (namespace string, ours bool) {
 	rest, ok := strings.CutPrefix(user, "system:serviceaccount:")

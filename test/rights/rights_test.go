@@ -81,27 +81,3 @@ func TestARightIsUsedWhereItIsGiven(t *testing.T) {
 		})
 	}
 }
-
-func TestARefusalCountsUnlessTheRightWasTakenAway(t *testing.T) {
-	denied := refused(allowed("get", "pods", "velero", "a"))
-	take := func(verb, resource, namespace, name string) cluster.Record {
-		return cluster.Record{User: "admin", Verb: verb, APIGroup: rbacv1.GroupName, Resource: resource, Namespace: namespace, Name: name, Code: 200}
-	}
-	tests := map[string]struct {
-		requests cluster.Records
-		count    int
-	}{
-		"of the agents":                              {requests: cluster.Records{allowed("get", "pods", "velero", "a"), denied}, count: 1},
-		"though their rights were given before":      {requests: cluster.Records{take("patch", "roles", "velero", "lateen"), denied}, count: 1},
-		"though another's rights were taken":         {requests: cluster.Records{take("update", "clusterroles", "", "lateen-other"), denied}, count: 1},
-		"but not after a ClusterRole was changed":    {requests: cluster.Records{take("update", "clusterroles", "", "lateen-velero"), denied}},
-		"but not after a Role was deleted":           {requests: cluster.Records{take("delete", "roles", "velero", "lateen"), denied}},
-		"and before it was taken, too":               {requests: cluster.Records{denied, take("delete", "roles", "velero", "lateen")}, count: 1},
-		"and is no refusal if admission has said it": {requests: cluster.Records{{User: agent, Verb: "create", Resource: "pods", Code: 403}}},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			require.Len(t, rights.Refused("lateen", test.requests), test.count)
-		})
-	}
-}

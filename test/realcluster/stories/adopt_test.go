@@ -21,19 +21,6 @@ func uninstalled(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, install()) })
 }
 
-func TestUninstallLeavesNothing(t *testing.T) {
-	uninstalled(t)
-	require.NoError(t, installWith("lateen", "--lateen-image=lateen:cluster"))
-	a := newUploadApp(t, "last")
-	before := a.prints()
-	a.backup("last", "--snapshot-move-data")
-	run(t, "lateen", "uninstall", "--force")
-	left := kubectl(t, "get", "--output=name", "customresourcedefinitions,clusterroles,clusterrolebindings,namespaces,priorityclasses,"+
-		"networkpolicies,leases,configmaps,secrets,volumesnapshots,volumesnapshotcontents", "--all-namespaces")
-	require.NotRegexp(t, `velero|lateen|node-agent|volumesnapshot\.|volumesnapshotcontent\.`, left)
-	require.Equal(t, before, a.prints(), "the application is none of its business")
-}
-
 // The commands of docs/adopt.md lead from Velero's agents to a backup with Lateen's, and back.
 func TestThreeCommandsLeadToABackup(t *testing.T) {
 	uninstalled(t)

@@ -5,7 +5,6 @@ package stories
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -116,14 +115,6 @@ func wait(t *testing.T, condition string, args ...string) {
 	kubectl(t, append([]string{"wait", "--timeout=" + patience.String(), "--for=" + condition}, args...)...)
 }
 
-// quoted is a JSON string.
-func quoted(t *testing.T, text string) string {
-	t.Helper()
-	encoded, err := json.Marshal(text)
-	require.NoError(t, err)
-	return string(encoded)
-}
-
 // TestSample is what CI runs of these tests: `make cluster-sample`.
 func TestSample(t *testing.T) {
 	t.Run("install", TestTheAgentRunsAsNobodyAndStartsWithoutAWarning)
@@ -137,5 +128,5 @@ func TestSample(t *testing.T) {
 			TestTheDataOfASnapshotIsMovedThereAndBack(t)
 		})
 	})
-	t.Run("class", TestMoversCarryTheClassThatTheConfigMapNames)
+	t.Run("maintenance", TestTheRepositoryOfABackupIsMaintained)
 }

@@ -7,21 +7,11 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
-
-func TestAMoverThatADrainEvictsStartsAgain(t *testing.T) {
-	h := hold(t, newClaimApp(t, "drained"), "drained")
-	t.Cleanup(func() { kubectl(t, "uncordon", "node") })
-	kubectl(t, "drain", "node", "--force", "--ignore-daemonsets", "--delete-emptydir-data", "--pod-selector=velero.io/exclude-from-backup=true")
-	kubectl(t, "uncordon", "node")
-	h.restarted(t)
-	h.ends(t)
-}
 
 func TestAMoverGoesOnWhileTheKubeletIsDead(t *testing.T) {
 	h := hold(t, newClaimApp(t, "kubelet"), "kubelet")
@@ -32,18 +22,6 @@ func TestAMoverGoesOnWhileTheKubeletIsDead(t *testing.T) {
 	require.Equal(t, "InProgress", get(t, "{.status.phase}", "podvolumebackup", h.mover, "--namespace=velero"))
 	require.Equal(t, h.uid, uid(t, h.mover))
 	service(t, "revive", "kubelet")
-	h.ends(t)
-}
-
-// What kills it says nothing, as when a node loses its power: no message, and exit status 137.
-func TestAMoverThatIsKilledStartsAgain(t *testing.T) {
-	h := hold(t, newClaimApp(t, "killed"), "killed")
-	victims := processes(t, h.mover)
-	for _, each := range victims {
-		require.NoError(t, syscall.Kill(each, syscall.SIGKILL))
-	}
-	gone(t, victims)
-	h.restarted(t)
 	h.ends(t)
 }
 
@@ -159,21 +137,4 @@ func TestAVolumeThatOneNodeReachesIsMovedThere(t *testing.T) {
 	require.Equal(t, "worker", get(t, "{.items[*].status.node}", "datadownloads", "--namespace=velero", "--selector=velero.io/restore-name=pinned"))
 	require.Equal(t, before, a.prints())
 	noMoverLeft(t)
-}
-
-// A mover that needs more than its limit would need it again: its backup fails, and the message names the limit.
-func TestAMoverThatRunsOutOfMemoryFailsWithItsLimit(t *testing.T) {
-	a := newClaimApp(t, "hungry")
-	a.backup("hungry-before", "--default-volumes-to-fs-backup")
-	before := a.prints()
-	configure(t, `{"podResources":{"memoryRequest":"24Mi","memoryLimit":"24Mi"}}`)
-	velero(t, "backup", "create", "hungry", "--include-namespaces=hungry", "--default-volumes-to-fs-backup", "--wait")
-	message := get(t, "{.items[0].status.phase}: {.items[0].status.message}", "podvolumebackups", "--namespace=velero", "--selector=velero.io/backup-name=hungry")
-	require.Regexp(t, "^Failed: .*out of memory.*24Mi", message)
-	noMoverLeft(t)
-	configure(t, "{}")
-	a.lose()
-	a.restore("hungry-before")
-	a.ready()
-	require.Equal(t, before, a.prints())
 }

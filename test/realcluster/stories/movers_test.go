@@ -4,19 +4,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
-
-func TestAMoverGoesOnWhenItsAgentsPodIsDeleted(t *testing.T) {
-	h := holdUpload(t, newUploadApp(t, "agentless"), "agentless")
-	kubectl(t, "delete", "pod", "--namespace=velero", "--selector=name=node-agent")
-	kubectl(t, "rollout", "status", "--namespace=velero", "daemonset/node-agent", "--timeout="+patience.String())
-	h.undisturbed(t)
-	h.ends(t)
-}
 
 func TestAMoverGoesOnWhileContainerdRestarts(t *testing.T) {
 	h := hold(t, newClaimApp(t, "runtime"), "runtime")
@@ -57,32 +50,16 @@ func TestSubPathsComeBackAndVolumesOfTheNodeDoNot(t *testing.T) {
 	require.Equal(t, "app", a.sh(`cat "$1"`, "/facts/name"))
 }
 
-func TestMoversCarryTheClassThatTheConfigMapNames(t *testing.T) {
-	kubectl(t, "create", "priorityclass", "backup-mover", "--value=-10")
-	t.Cleanup(func() { kubectl(t, "delete", "priorityclass", "backup-mover", "--ignore-not-found") })
-	configure(t, `{"priorityClassName":"backup-mover"}`)
-	h := hold(t, newClaimApp(t, "classy"), "classy")
-	require.Equal(t, "backup-mover", get(t, "{.spec.priorityClassName}", "pod", h.mover, "--namespace=velero"))
-	require.Equal(t, "-10", get(t, "{.spec.priority}", "pod", h.mover, "--namespace=velero"))
-	h.ends(t)
-}
-
 // configure gives the agents a configuration for the rest of the test. Agents read it as they start.
 func configure(t *testing.T, config string) {
 	t.Helper()
 	set := func(config string) {
-		kubectl(t, "patch", "configmap", "node-agent-config", "--namespace=velero", "--type=merge", "--patch", `{"data":{"config.json":`+quoted(t, config)+`}}`)
-		rollOut(t)
+		kubectl(t, "patch", "configmap", "node-agent-config", "--namespace=velero", "--type=merge", "--patch", `{"data":{"config.json":`+strconv.Quote(config)+`}}`)
+		kubectl(t, "rollout", "restart", "--namespace=velero", "daemonset/node-agent")
+		kubectl(t, "rollout", "status", "--namespace=velero", "daemonset/node-agent", "--timeout="+patience.String())
 	}
 	t.Cleanup(func() { set("{}") })
 	set(config)
-}
-
-// rollOut replaces all agents.
-func rollOut(t *testing.T) {
-	t.Helper()
-	kubectl(t, "rollout", "restart", "--namespace=velero", "daemonset/node-agent")
-	kubectl(t, "rollout", "status", "--namespace=velero", "daemonset/node-agent", "--timeout="+patience.String())
 }
 
 // The agent is an ordinary pod: no user's rights, no path of the host, and no Warning Event at its start but that it is not ready yet.

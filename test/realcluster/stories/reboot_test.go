@@ -12,13 +12,6 @@ func reboots(t *testing.T, h held) {
 	h.isOn(t, "worker").ends(t)
 }
 
-func TestAPodVolumeBackupOutlivesTheRebootOfItsNode(t *testing.T) {
-	worker(t)
-	a := newWorkerApp(t, "reboot-pvb")
-	kubectl(t, "annotate", "pod", "app", "--namespace="+a.namespace, "backup.velero.io/backup-volumes-excludes=scratch")
-	reboots(t, hold(t, a, "reboot-pvb").isOn(t, "worker"))
-}
-
 func TestAPodVolumeRestoreOutlivesTheRebootOfItsNode(t *testing.T) {
 	worker(t)
 	a := newWorkerApp(t, "reboot-pvr")
@@ -29,9 +22,4 @@ func TestAPodVolumeRestoreOutlivesTheRebootOfItsNode(t *testing.T) {
 func TestADataUploadOutlivesTheRebootOfItsNode(t *testing.T) {
 	worker(t)
 	reboots(t, holdUpload(t, newWorkerApp(t, "reboot-du"), "reboot-du").isOn(t, "worker"))
-}
-
-func TestADataDownloadOutlivesTheRebootOfItsNode(t *testing.T) {
-	worker(t)
-	reboots(t, holdRestore(t, newWorkerApp(t, "reboot-dd"), "reboot-dd", "datadownloads", "--snapshot-move-data").isOn(t, "worker"))
 }

@@ -58,12 +58,12 @@ func inCopy(ctx context.Context, source string, work func(ctx context.Context, r
 	return work(ctx, root)
 }
 
-// goTest runs `go test` in a directory with more arguments. It returns the output, and an error if a test fails.
-func goTest(ctx context.Context, dir string, args ...string) (string, error) {
+// goTest runs `go test` in a directory with more arguments. It returns the output, and whether all tests passed.
+func goTest(ctx context.Context, dir string, args ...string) (output string, passed bool) {
 	test := exec.CommandContext(ctx, "go", append([]string{"test", "-vet=off"}, args...)...)
 	test.Dir = dir
-	output, err := test.CombinedOutput()
-	return string(output), err
+	text, err := test.CombinedOutput()
+	return string(text), err == nil
 }
 
 // measure changes the program, one mutant after the other, until so many count. Those that do not compile or that no unit test
@@ -141,15 +141,15 @@ const randomTest = "TestSchedules"
 func find(ctx context.Context, root string, changed []string, simulation string, runs int) (how string, err error) {
 	const limit = "-timeout=3m" // a change that makes tests hang counts as found
 	for _, packages := range [][]string{changed, {"./..."}} {
-		switch output, err := goTest(ctx, root, append([]string{limit, "-failfast"}, packages...)...); {
+		switch output, passed := goTest(ctx, root, append([]string{limit, "-failfast"}, packages...)...); {
 		case strings.Contains(output, "[build failed]"):
 			return notCompiled, nil
-		case err != nil:
+		case !passed:
 			return byUnitTests, nil
 		}
 	}
 	suite := filepath.Join(root, "test")
-	if _, err := goTest(ctx, suite, "-timeout=20m", "-failfast", "-run=^"+simulation+"$", "./sim", "-first", "-runs", strconv.Itoa(runs)); err != nil {
+	if _, passed := goTest(ctx, suite, "-timeout=20m", "-failfast", "-run=^"+simulation+"$", "./sim", "-first", "-runs", strconv.Itoa(runs)); !passed {
 		return bySimulation, nil
 	}
 	bin := filepath.Join(root, "bin")
@@ -161,7 +161,7 @@ func find(ctx context.Context, root string, changed []string, simulation string,
 	if err := os.Setenv("LATEEN_BIN", bin); err != nil {
 		return "", err
 	}
-	if _, err := goTest(ctx, suite, "-timeout=20m", "-run=TestTheAgentConforms", "-parallel=16", "./embedded"); err != nil {
+	if _, passed := goTest(ctx, suite, "-timeout=20m", "-run=TestTheAgentConforms", "-parallel=16", "./embedded"); !passed {
 		return byConformance, nil
 	}
 	return survived, nil
@@ -177,8 +177,8 @@ type place struct {
 func coverage(ctx context.Context, root string, packages []string) (map[place]bool, error) {
 	profile := filepath.Join(root, "coverage")
 	changed := "./" + strings.Join(packages, "/...,./") + "/..."
-	if output, err := goTest(ctx, root, "-coverpkg="+changed, "-coverprofile="+profile, "./..."); err != nil {
-		return nil, fmt.Errorf("run the tests without a mutant: %w\n%s", err, output)
+	if output, passed := goTest(ctx, root, "-coverpkg="+changed, "-coverprofile="+profile, "./..."); !passed {
+		return nil, fmt.Errorf("the tests fail without a mutant:\n%s", output)
 	}
 	text, err := os.ReadFile(profile)
 	if err != nil {

@@ -134,6 +134,11 @@ func (e *Exposer) Ensure(ctx context.Context, spec objects.MoverSpec) (waits str
 		if claim.Name != spec.Name {
 			continue // a cache
 		}
+		if info.Existing != nil {
+			if err := e.reserve(ctx, info.Existing, claim); err != nil {
+				return "", err
+			}
+		}
 		// The claim owns the copies, so they are created after it. A driver that was faster retries.
 		for _, ensure := range copies {
 			if err := ensure(ctx, claim); err != nil {

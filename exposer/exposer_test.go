@@ -249,7 +249,10 @@ func TestEnsureSendsOneRequestForEachObject(t *testing.T) {
 
 func TestCleanUpDeletesTheVolumeOfARestoreClaim(t *testing.T) {
 	claim := &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "claim-uid"}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv1"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "velero", Name: "b1", UID: "claim-uid", Annotations: map[string]string{objects.AnnotationBoundByController: "yes"},
+		},
+		Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv1"},
 	}
 	retained := csiVolume(corev1.PersistentVolumeFilesystem)
 	retained.Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": "d"}

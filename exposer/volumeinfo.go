@@ -133,7 +133,10 @@ func (e *Exposer) target(ctx context.Context, spec objects.MoverSpec) (objects.V
 	if !lost && !e.current().IgnoreDelayBinding {
 		info.SelectedNode = selected
 	}
-	return info, nil
+	if target.Volume != "" {
+		info.Existing, err = e.existing(ctx, spec, claim)
+	}
+	return info, err
 }
 
 func (e *Exposer) storageClass(ctx context.Context, name string) (*storagev1.StorageClass, error) {

@@ -90,6 +90,7 @@ func restoreClaim(spec MoverSpec, info VolumeInfo) *corev1.PersistentVolumeClaim
 		AccessModes:      slices.Clone(target.Spec.AccessModes),
 		StorageClassName: target.Spec.StorageClassName,
 		VolumeMode:       target.Spec.VolumeMode,
+		VolumeName:       spec.Source.Target.Volume,
 		Resources:        *target.Spec.Resources.DeepCopy(),
 	}
 	return claim
@@ -145,10 +146,12 @@ func readOnly(claim *corev1.PersistentVolumeClaim) bool {
 	return slices.Equal(claim.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany})
 }
 
-// Disposable reports whether a volume was provisioned for this claim only, although its reclaim policy keeps it. A
-// volume of an administrator, created before the claim, is not disposable.
+// Disposable reports whether a volume was provisioned for this claim only, although its reclaim policy keeps it. A volume of an
+// administrator is not disposable, nor is one that the claim has named itself, as that of an in-place restore does: Kubernetes
+// annotates a claim for which it has chosen the volume.
 func Disposable(volume *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
 	return volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete &&
+		claim.Annotations[AnnotationBoundByController] != "" &&
 		volume.Annotations[annotationProvisionedBy] != "" && volume.Labels[api.LabelKept] == "" &&
 		volume.Spec.ClaimRef != nil && volume.Spec.ClaimRef.UID == claim.UID
 }
@@ -369,5 +372,6 @@ type VolumeInfo struct {
 	Topology     *corev1.NodeSelector          // the nodes that can reach the source volume; nil for all
 	Excluded     []string                      // names of nodes that cannot attach it
 	Target       *corev1.PersistentVolumeClaim // the claim to restore to
+	Existing     *corev1.PersistentVolume      // the volume to restore in place; nil for a new one
 	SelectedNode string                        // the node of the target's consumer; empty if any is allowed
 }

@@ -123,7 +123,7 @@ func TestACacheIsAFifthLargerInWholeGiB(t *testing.T) {
 }
 
 func TestAVolumeIsDeletedOnlyIfItBelongsToTheClaim(t *testing.T) {
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: "c1"}}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: "c1", Annotations: map[string]string{AnnotationBoundByController: "yes"}}}
 	for name, test := range map[string]struct {
 		policy corev1.PersistentVolumeReclaimPolicy
 		owner  *corev1.ObjectReference
@@ -138,7 +138,7 @@ func TestAVolumeIsDeletedOnlyIfItBelongsToTheClaim(t *testing.T) {
 			policy: corev1.PersistentVolumeReclaimRetain, owner: &corev1.ObjectReference{UID: "c1"},
 			change: func(volume *corev1.PersistentVolume) { volume.Labels = map[string]string{api.LabelKept: "x"} },
 		},
-		"created by an administrator, before any claim": {
+		"created by an administrator": {
 			policy: corev1.PersistentVolumeReclaimRetain, owner: &corev1.ObjectReference{UID: "c1"},
 			change: func(volume *corev1.PersistentVolume) { volume.Annotations = nil },
 		},
@@ -149,6 +149,7 @@ func TestAVolumeIsDeletedOnlyIfItBelongsToTheClaim(t *testing.T) {
 		}
 		volume.Spec.PersistentVolumeReclaimPolicy, volume.Spec.ClaimRef = test.policy, test.owner
 		require.Equal(t, test.want, Disposable(volume, claim), name)
+		require.False(t, Disposable(volume, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: "c1"}}), "the claim has named it")
 	}
 }
 

@@ -65,6 +65,7 @@ type SnapshotSource struct {
 // end.
 type TargetSource struct {
 	Namespace, Claim string
+	Volume           string // the existing PersistentVolume that is restored in place; empty for a new one
 }
 
 // Settings are the configuration of movers and their volumes.
@@ -93,9 +94,9 @@ type LoadAffinity struct {
 // BackupClaim configures the volume that is created from a snapshot and read (backupPVC of the node-agent
 // ConfigMap).
 type BackupClaim struct {
-	StorageClass    string            `json:"storageClass,omitempty"`    // empty: that of the source volume
-	ReadOnly        bool              `json:"readOnly,omitempty"`        // the claim asks for ReadOnlyMany only
-	SPCNoRelabeling bool              `json:"spcNoRelabeling,omitempty"` // SELinux type spc_t; applied with ReadOnly only, as in Velero
+	StorageClass    string `json:"storageClass,omitempty"`    // empty: that of the source volume
+	ReadOnly        bool   `json:"readOnly,omitempty"`        // the claim asks for ReadOnlyMany only
+	SPCNoRelabeling bool   `json:"spcNoRelabeling,omitempty"` // SELinux type spc_t; applied with ReadOnly only, as in Velero
 	// ReadWriteOncePod has the claim ask for ReadWriteOncePod only, unless ReadOnly is set. Then the kubelet sets the SELinux label
 	// for the whole volume, with a driver that supports it (Velero #10339).
 	ReadWriteOncePod bool              `json:"readWriteOncePod,omitempty"`

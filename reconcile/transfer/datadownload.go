@@ -2,7 +2,6 @@ package transfer
 
 import (
 	"cmp"
-	"fmt"
 	"time"
 
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
@@ -30,22 +29,14 @@ func getDataDownload(dd *velerov2alpha1.DataDownload) State {
 	state.Phase, state.Cancel = phaseOf(status.Phase), dd.Spec.Cancel
 	state.Foreign, state.DataMover = foreign(dd.Spec.DataMover), dd.Spec.DataMover
 	state.UnsupportedReason = cmp.Or(refuseMover(dd.Spec.DataMover, "restore it with Velero's node-agent"),
-		refuseInPlace(dd.Spec.TargetVolume), refuseFields(dd, "restoreType", "targetVolume.fsType"))
+		refuseFields(dd, "restoreType", "targetVolume.fsType"))
 	state.Acceptor, state.Node = status.AcceptedByNode, status.Node
+	state.InPlace = dd.Spec.TargetVolume.PV
 	state.RebindTimeout = dd.Spec.OperationTimeout.Duration
 	state.Message = status.Message
 	state.AcceptedAt, state.StartedAt, state.CompletedAt = timeOf(status.AcceptedTimestamp), timeOf(status.StartTimestamp), timeOf(status.CompletionTimestamp)
 	state.Progress = Progress{Total: status.Progress.TotalBytes, Done: status.Progress.BytesDone}
 	return state
-}
-
-// refuseInPlace returns why a restore into an existing volume is not supported; empty for all other restores. No server up
-// to Velero 1.18 names a volume. That of the development branch does (velero docs/main/volume-data-inplace-restore).
-func refuseInPlace(target velerov2alpha1.TargetVolumeSpec) string {
-	if target.PV == "" {
-		return ""
-	}
-	return fmt.Sprintf("restore into the existing PersistentVolume %s is not supported by Lateen; restore it with Velero's node-agent, or without --existing-volume-data-policy", target.PV)
 }
 
 func setDataDownload(dd *velerov2alpha1.DataDownload, state State) {
@@ -63,6 +54,8 @@ func specOfDataDownload(dd *velerov2alpha1.DataDownload, resourceTimeout time.Du
 	spec.Command = command(dd, cmp.Or(dd.Spec.OperationTimeout.Duration, resourceTimeout), "data-mover", "restore", "--data-download="+dd.Name)
 	spec.PassVolumeMode, spec.Group, spec.OS = true, groupRestores, cmp.Or(nodeOS(dd.Spec.NodeOS), corev1.Linux)
 	spec.Restores, spec.SnapshotSize = true, dd.Spec.SnapshotSize
-	spec.Source.Target = &objects.TargetSource{Namespace: dd.Spec.TargetVolume.Namespace, Claim: dd.Spec.TargetVolume.PVC}
+	spec.Source.Target = &objects.TargetSource{
+		Namespace: dd.Spec.TargetVolume.Namespace, Claim: dd.Spec.TargetVolume.PVC, Volume: dd.Spec.TargetVolume.PV,
+	}
 	return spec
 }

@@ -132,13 +132,13 @@ func (s sample[T]) test(t *testing.T) {
 
 func TestKindsAsResources(t *testing.T) {
 	t.Run("PodVolumeBackup", sample[*velerov1.PodVolumeBackup]{
-		PodVolumeBackup(), []string{"OwnsSnapshot", "Foreign", "DataMover", "Acceptor", "NodeOS", "RebindTimeout"},
+		PodVolumeBackup(), []string{"OwnsSnapshot", "Foreign", "DataMover", "Acceptor", "NodeOS", "InPlace", "RebindTimeout"},
 	}.test)
 	t.Run("PodVolumeRestore", sample[*velerov1.PodVolumeRestore]{
-		PodVolumeRestore(), []string{"OwnsSnapshot", "Foreign", "DataMover", "Acceptor", "NodeOS", "Outcome", "RebindTimeout"},
+		PodVolumeRestore(), []string{"OwnsSnapshot", "Foreign", "DataMover", "Acceptor", "NodeOS", "InPlace", "Outcome", "RebindTimeout"},
 	}.test)
-	t.Run("DataUpload", sample[*velerov2alpha1.DataUpload]{DataUpload(), []string{"NodeBound", "RebindTimeout"}}.test)
-	t.Run("DataDownload", sample[*velerov2alpha1.DataDownload]{DataDownload(), []string{"NodeBound", "OwnsSnapshot", "NodeOS", "Outcome"}}.test)
+	t.Run("DataUpload", sample[*velerov2alpha1.DataUpload]{DataUpload(), []string{"NodeBound", "InPlace", "RebindTimeout"}}.test)
+	t.Run("DataDownload", sample[*velerov2alpha1.DataDownload]{DataDownload(), []string{"NodeBound", "OwnsSnapshot", "NodeOS", "Outcome", "UnsupportedReason"}}.test)
 }
 
 // TestMoverSpecs verifies the mover spec of each kind literally (velero-protocol 0, 2.1 and 3.1).
@@ -179,13 +179,13 @@ func TestMoverSpecs(t *testing.T) {
 	})
 	t.Run("of a DataDownload", func(t *testing.T) {
 		dd := &velerov2alpha1.DataDownload{ObjectMeta: meta, Spec: velerov2alpha1.DataDownloadSpec{
-			TargetVolume: velerov2alpha1.TargetVolumeSpec{Namespace: "app", PVC: "claim"}, NodeOS: velerov2alpha1.NodeOSAuto, SnapshotSize: 9,
+			TargetVolume: velerov2alpha1.TargetVolumeSpec{Namespace: "app", PVC: "claim", PV: "pv-1"}, NodeOS: velerov2alpha1.NodeOSAuto, SnapshotSize: 9,
 			OperationTimeout: metav1.Duration{Duration: time.Minute},
 		}}
 		require.Equal(t, with(func(m *objects.MoverSpec) {
 			m.Command = []string{"data-mover", "restore", "--data-download=x", "--volume-path=/uid", "--resource-timeout=1m0s"}
 			m.PassVolumeMode, m.Group, m.OS, m.Restores, m.SnapshotSize = true, "generic-restore-exposer", corev1.Linux, true, 9
-			m.Source.Target = &objects.TargetSource{Namespace: "app", Claim: "claim"}
+			m.Source.Target = &objects.TargetSource{Namespace: "app", Claim: "claim", Volume: "pv-1"}
 		}), DataDownload().MoverSpec(dd, 10*time.Minute))
 	})
 }
@@ -224,7 +224,8 @@ func TestOnlyCSISnapshotsAreSupported(t *testing.T) {
 	dd := &velerov2alpha1.DataDownload{Spec: velerov2alpha1.DataDownloadSpec{TargetVolume: velerov2alpha1.TargetVolumeSpec{PVC: "data", Namespace: "shop"}}}
 	require.Empty(t, DataDownload().Get(dd).UnsupportedReason)
 	dd.Spec.TargetVolume.PV = "pv-1"
-	require.Contains(t, DataDownload().Get(dd).UnsupportedReason, "existing PersistentVolume pv-1 is not supported")
+	require.Empty(t, DataDownload().Get(dd).UnsupportedReason)
+	require.Equal(t, "pv-1", DataDownload().Get(dd).InPlace)
 	du.Spec.SnapshotType = "EBS"
 	require.Contains(t, DataUpload().Get(du).UnsupportedReason, `"EBS"`)
 	du.Spec = velerov2alpha1.DataUploadSpec{SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{}, SourceNamespace: "shop", SourcePVC: "data"}

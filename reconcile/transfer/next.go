@@ -95,7 +95,7 @@ func accepted(s State, observed Observed, lim Limits) Step {
 	case observed.Exposes && !s.NodeBound && s.Exposer == "":
 		return takeOver(s, observed)
 	case mover.Condition != objects.Absent && mover.Attempt < s.Restarts:
-		return deleteStale(observed, left)
+		return deleteStale(s, observed, left)
 	case ready:
 		s.Phase, s.Node, s.Exposer = Prepared, mover.Node, cmp.Or(s.Exposer, observed.ThisNode)
 		return write(s, ReasonPrepared)
@@ -132,11 +132,11 @@ func exposing(s State, observed Observed, lim Limits, left time.Duration) Step {
 }
 
 // deleteStale deletes a mover that was already given up, so that the next one can be created.
-func deleteStale(observed Observed, left time.Duration) Step {
+func deleteStale(s State, observed Observed, left time.Duration) Step {
 	if !observed.Exposes || observed.Exposure.Condition == objects.Terminating {
 		return wait(WaitMoverEnd, left)
 	}
-	return deleteMover(observed, ReasonStale, left)
+	return deleteMover(s, observed, ReasonStale, left)
 }
 
 func prepared(s State, observed Observed, lim Limits) Step {
@@ -255,7 +255,7 @@ func canceling(s State, observed Observed, lim Limits) Step {
 	}
 	left := remaining(observed.CanceledAt.Add(lim.CancelGrace), observed)
 	if !observed.Started || left <= 0 { // a mover that has not started may never see the cancel
-		return deleteMover(observed, ReasonCancelTimeout, 0)
+		return deleteMover(s, observed, ReasonCancelTimeout, 0)
 	}
 	return wait(WaitCancel, left)
 }
@@ -281,7 +281,7 @@ func terminal(s State, observed Observed, lim Limits) Step {
 	case observed.Exposure.Condition == objects.Terminating && !observed.HasLeftovers:
 		return wait(WaitMoverEnd, max(remaining(observed.DeletingAt.Add(lim.CleanUpWarning), observed), 0))
 	default:
-		return Step{Action: CleanUp, Force: observed.NodeLost}
+		return Step{Action: CleanUp, Force: forces(s, observed)}
 	}
 	if !s.HasLeftovers() {
 		return wait(WaitNothing, 0)

@@ -477,3 +477,23 @@ func isForeign() dimension { return either(func(m *situation, is bool) { m.State
 func leftovers() dimension {
 	return either(func(m *situation, is bool) { m.Observed.HasLeftovers = is })
 }
+
+// The mover of a lost node may still write to its volume. A new volume is given up, an existing one is not.
+func TestAMoverThatRestoresInPlaceIsNeverForcedToEnd(t *testing.T) {
+	lost := Observed{
+		Ownership: Ownership{NodeLost: true, OwnsMover: true, Exposes: true}, Now: now(), CanceledAt: now().Add(-time.Hour), HasLeftovers: true,
+		Exposure: objects.Exposure{Condition: objects.Running, Node: "n2"},
+	}
+	for _, phase := range Phases() {
+		state := State{Phase: phase, Node: "n2", AcceptedAt: now(), StartedAt: now(), CompletedAt: now(), Finalizer: true}
+		anew := Next(state, lost, DefaultLimits())
+		state.InPlace = "pv-1"
+		step := Next(state, lost, DefaultLimits())
+		require.False(t, step.Force, phase)
+		if phase == InProgress {
+			require.True(t, anew.Force)
+			require.Equal(t, Failed, step.State.Phase)
+			require.Contains(t, step.State.Message, "node n2 is not Ready or does not exist; PersistentVolume pv-1 stays as it is; bind a claim to it by hand")
+		}
+	}
+}

@@ -94,6 +94,7 @@ type State struct {
 	Cancel            bool   // spec.cancel
 	Deleting          bool   // deletionTimestamp is set; not the same as Cancel
 	Finalizer         bool   // Velero's finalizer of the kind is set
+	InPlace           string // the existing PersistentVolume that is restored; empty for a new one
 	UnsupportedReason string // why the transfer is never supported; empty if it is
 	Acceptor          string // node of the agent that accepted it; node-bound kinds have Node instead
 	Exposer           string // node of the first Lateen agent to take part; empty before that and after cleanup

@@ -36,6 +36,9 @@ func succeeded(s State, observed Observed) Step {
 }
 
 func failed(s State, observed Observed, reason Reason, message string) Step {
+	if s.InPlace != "" && s.MoverSucceededAt.IsZero() {
+		message = joined(message, fmt.Sprintf("PersistentVolume %s stays as it is; bind a claim to it by hand", s.InPlace))
+	}
 	s.Message, s.Progress = message, currentProgress(s, observed)
 	return finish(s, observed, Failed, reason)
 }
@@ -83,7 +86,7 @@ func restart(s State, observed Observed, lim Limits) Step {
 		return failed(s, observed, ReasonSourceGone, sourceGone)
 	case observed.PodResumed != "":
 		return failed(s, observed, ReasonUnconfirmed, joined(loss.Message, observed.PodResumed))
-	case nodeLost && s.NodeBound: // no other node has its volume
+	case nodeLost && (s.NodeBound || s.InPlace != ""): // no other node has its volume, or the lost mover may still write to it
 		return failed(s, observed, ReasonMoverLost, loss.Message)
 	case s.Restarts >= lim.Retries:
 		return failed(s, observed, ReasonMoverLost, fmt.Sprintf("%s; given up after %d restarts", loss.Message, s.Restarts))
@@ -94,7 +97,7 @@ func restart(s State, observed Observed, lim Limits) Step {
 	if s.Phase.NeedsMover() {
 		left = remaining(s.PrepareDeadline(lim), observed)
 	}
-	step := deleteMover(observed, ReasonStale, left)
+	step := deleteMover(s, observed, ReasonStale, left)
 	step.Loss = loss
 	return step
 }
@@ -242,7 +245,11 @@ func wait(reason WaitReason, delay time.Duration) Step { return Step{WaitsFor: r
 
 func write(s State, reason Reason) Step { return Step{Action: Write, State: s, Reason: reason} }
 
-// deleteMover deletes the mover pod. It forces the deletion only on a lost node: elsewhere the containers may run.
-func deleteMover(observed Observed, reason Reason, after time.Duration) Step {
-	return Step{Action: DeleteMover, Reason: reason, Force: observed.NodeLost, After: after}
+// deleteMover deletes the mover pod.
+func deleteMover(s State, observed Observed, reason Reason, after time.Duration) Step {
+	return Step{Action: DeleteMover, Reason: reason, Force: forces(s, observed), After: after}
 }
+
+// forces reports whether the deletion of a mover is forced: on a lost node, as elsewhere its containers may run, and unless its
+// volume is restored in place, as it may be used again.
+func forces(s State, observed Observed) bool { return observed.NodeLost && s.InPlace == "" }

@@ -36,8 +36,6 @@ type Case struct {
 	// Title and Kind follow from the path of the file.
 	Title string       `json:"-"`
 	Kind  testenv.Kind `json:"-"`
-	// source is the file, read without its meaning.
-	source any
 	// Shows are the sections and weaknesses (W-numbers) of docs/velero-protocol.md that the case is about.
 	Shows []string `json:"shows"`
 
@@ -117,6 +115,9 @@ type Volume struct {
 	Late bool `json:"late"`
 	// Unready is a snapshot that is never ready.
 	Unready bool `json:"unready"`
+	// Existing is a volume that the target of a DataDownload has had. Velero's server has retained it and deleted its claim, and
+	// the transfer of the case names it as $VOLUME.
+	Existing bool `json:"existing"`
 }
 
 // Mover says how movers behave, which move for Takes what makes 1000 bytes.
@@ -187,7 +188,7 @@ func Cases() ([]*Case, error) {
 // parse reads a case strictly: a field that is not known is an error, and so is a case that shows or asserts nothing.
 func parse(text []byte) (*Case, error) {
 	c := &Case{}
-	if err := errors.Join(yaml.UnmarshalStrict(text, c), yaml.Unmarshal(text, &c.source)); err != nil {
+	if err := yaml.UnmarshalStrict(text, c); err != nil {
 		return nil, err
 	}
 	if len(c.Shows) == 0 {
@@ -238,26 +239,6 @@ func (c *Case) movers() int {
 		return 0
 	}
 	return ptr.Deref(c.Movers, 1)
-}
-
-// shapeOf is a case without its values: what is left when only its fields and its lists count.
-func shapeOf(value any) string {
-	switch value := value.(type) {
-	case map[string]any:
-		var text strings.Builder
-		for _, key := range slices.Sorted(maps.Keys(value)) {
-			text.WriteString(key + "{" + shapeOf(value[key]) + "}")
-		}
-		return text.String()
-	case []any:
-		var text strings.Builder
-		for _, element := range value {
-			text.WriteString("[" + shapeOf(element) + "]")
-		}
-		return text.String()
-	default:
-		return ""
-	}
 }
 
 // match returns how an object is unlike the part of it that is wanted; nothing if it is like that. A map wants its

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/testenv"
@@ -135,6 +136,11 @@ func (c *caseRun) prepareDataDownload(ctx context.Context) error {
 			claim.Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
 		}
 	}
+	if c.testCase.Volume.Existing {
+		if err := c.detach(ctx); err != nil {
+			return err
+		}
+	}
 	claim, err := c.TargetClaim(ctx, "data", c.placeholders.of("CLASS"), block)
 	if err != nil {
 		return err
@@ -149,6 +155,26 @@ func (c *caseRun) prepareDataDownload(ctx context.Context) error {
 		return created, firstError(unread, err)
 	}
 	return nil
+}
+
+// detach makes a volume without a claim, as Velero's server does before an in-place restore.
+func (c *caseRun) detach(ctx context.Context) error {
+	claim, err := c.claim(ctx)
+	if err != nil {
+		return err
+	}
+	if err := c.fillClaim(ctx, claim); err != nil {
+		return err
+	}
+	retain := []byte(`{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`)
+	if _, err := c.Kube.CoreV1().PersistentVolumes().Patch(ctx, claim.Spec.VolumeName, types.MergePatchType, retain, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("retain volume: %w", err)
+	}
+	claims := c.Kube.CoreV1().PersistentVolumeClaims(c.Apps)
+	if err := claims.Delete(ctx, claim.Name, metav1.DeleteOptions{}); err != nil {
+		return fmt.Errorf("delete claim: %w", err)
+	}
+	return testenv.WaitGone(ctx, claims, testenv.Named(claim.Name))
 }
 
 // handle waits until the content of the only snapshot tells the driver's name of it: it may do so after the snapshot.

@@ -90,7 +90,6 @@ func drawFaults(random *rand.Rand, _ Plan) (drawn []Fault) {
 	for range random.IntN(most) {
 		drawn = append(drawn, Fault{Step: 20 + random.IntN(steps), What: possible[random.IntN(len(possible))], Pick: random.IntN(1000)})
 	}
-	slices.SortStableFunc(drawn, func(a, b Fault) int { return a.Step - b.Step })
 	return drawn
 }
 
@@ -305,7 +304,6 @@ func drawHandover(plan *Plan) {
 	for _, what := range []string{lateProtection, cancelHandover} {
 		plan.Faults = append(plan.Faults, Fault{Step: first, What: what, Pick: random.IntN(picks)})
 	}
-	slices.SortStableFunc(plan.Faults, func(a, b Fault) int { return a.Step - b.Step })
 }
 
 // interrupt applies a fault of drawHandover, and reports whether there was a hand-over.

@@ -40,7 +40,6 @@ func drawLag(plan *Plan) {
 	if then != "" {
 		plan.Faults = append(plan.Faults, Fault{Step: at + random.IntN(apart), What: then, Pick: random.IntN(picks)})
 	}
-	slices.SortStableFunc(plan.Faults, func(a, b Fault) int { return a.Step - b.Step })
 }
 
 // lag is what is delayed.

@@ -409,7 +409,11 @@ func (s *Simulation) checkData(j *job, object *apiserver.Object) error {
 		if got := s.storage.volumes[bound.Spec.CSI.VolumeHandle]; got != string(j.transfer) {
 			return fmt.Errorf("claim %s has %q", claim.Key(), got)
 		}
-		if bound.Spec.PersistentVolumeReclaimPolicy != s.plan.reclaim() && !viewOf(object).keepsVolume() {
+		want := s.plan.reclaim()
+		if j.InPlace {
+			want = corev1.PersistentVolumeReclaimRetain
+		}
+		if bound.Spec.PersistentVolumeReclaimPolicy != want && !viewOf(object).keepsVolume() {
 			return fmt.Errorf("volume %s has reclaim policy %s", name, bound.Spec.PersistentVolumeReclaimPolicy)
 		}
 	case Backup:

@@ -258,7 +258,6 @@ func drawPolicy(plan *Plan) {
 	case 2: //nolint:mnd // the third of these schedules
 		plan.Adopted = true
 	}
-	slices.SortStableFunc(plan.Faults, func(a, b Fault) int { return a.Step - b.Step })
 }
 
 // refusable are the writes of agents that an admission policy can refuse.
@@ -326,11 +325,12 @@ func (r refusal) stopsTransfers() bool {
 	return r.Resource == "leases" || r.Group == "velero.io" || r.Resource == "pods" && (r.Verb == "delete" || r.Verb == "patch")
 }
 
-// silenceEver takes a node off for ever, of which no pod has a volume that is backed up or restored on it.
+// silenceEver takes a node off for ever, of which no pod has a volume that is backed up or restored on it. A mover that restores
+// in place is not forced to end.
 func (s *Simulation) silenceEver(pick int) bool {
 	node := s.nodes[pick%len(s.nodes)]
 	bound := slices.ContainsFunc(s.plan.Work, func(w Work) bool {
-		return w.onNode() && !w.Veleros && s.nodes[w.Node%len(s.nodes)] == node
+		return w.InPlace || w.onNode() && !w.Veleros && s.nodes[w.Node%len(s.nodes)] == node
 	})
 	if bound || len(s.nodes) < 2 || s.API.Get("nodes", "", node) == nil {
 		return false

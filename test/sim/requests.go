@@ -130,12 +130,8 @@ func (s *Simulation) start(node, pod string) *process {
 	}
 	const stall = 10 * time.Minute // a schedule is shorter than the default
 	options.Limits.StallTimeout = stall
-	logger := logr.Discard()
-	if s.Log != nil {
-		logger = s.Log.WithName(p.name)
-	}
 	var ctx context.Context
-	ctx, p.cancel = context.WithCancel(klog.NewContext(context.Background(), logger))
+	ctx, p.cancel = context.WithCancel(klog.NewContext(context.Background(), logr.Discard()))
 	go func() {
 		defer close(p.ended)
 		p.err = agent.Run(ctx, options)

@@ -102,12 +102,18 @@ func (s *Simulation) furnishApp(j *job, name, node string) {
 			claim.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{velerov1.DynamicPVRestoreLabel: appNamespace + "." + name}}
 		}
 		j.source = s.Create("persistentvolumeclaims", appNamespace, claim)
-		if j.Kind == Upload {
+		if j.Kind == Upload || j.InPlace {
 			j.original = "data of " + name
 			s.storage.volumes["vol-"+name] = j.original
-			volume := s.Create("persistentvolumes", "", persistentVolume("vol-"+name, "pv-"+name, corev1.PersistentVolumeReclaimDelete, apiserver.As[corev1.PersistentVolumeClaim](j.source)))
-			s.Join(j.source, volume)
-			return
+			volume := persistentVolume("vol-"+name, "pv-"+name, corev1.PersistentVolumeReclaimDelete, apiserver.As[corev1.PersistentVolumeClaim](j.source))
+			if j.InPlace {
+				volume.Spec.ClaimRef.UID, volume.Spec.PersistentVolumeReclaimPolicy = "deleted", corev1.PersistentVolumeReclaimRetain
+			}
+			created := s.Create("persistentvolumes", "", volume)
+			if j.Kind == Upload {
+				s.Join(j.source, created)
+				return
+			}
 		}
 		node = "" // the scheduler selects it
 	}
@@ -163,8 +169,12 @@ func (s *Simulation) transfer(j *job, name, node string) *apiserver.Object {
 		}}
 	case Download:
 		owned("restores", "Restore")
+		existing := ""
+		if j.InPlace {
+			existing = "pv-" + name
+		}
 		object = &velerov2alpha1.DataDownload{ObjectMeta: meta, Spec: velerov2alpha1.DataDownloadSpec{
-			TargetVolume: velerov2alpha1.TargetVolumeSpec{PVC: name, Namespace: appNamespace}, BackupStorageLocation: "default",
+			TargetVolume: velerov2alpha1.TargetVolumeSpec{PVC: name, PV: existing, Namespace: appNamespace}, BackupStorageLocation: "default",
 			SnapshotID: "snapshot", SourceNamespace: appNamespace, OperationTimeout: metav1.Duration{Duration: 10 * time.Minute}, NodeOS: "linux",
 		}}
 	}

@@ -51,12 +51,6 @@ func play(t *testing.T, plan Plan) (end played, broken error) {
 	return end, broken
 }
 
-func TestABackupWithoutFaultsIsCompleted(t *testing.T) {
-	plan := Plan{Seed: 1, Nodes: 1, Slots: 1, Hurry: true, Work: []Work{{Kind: Backup}}}
-	played, broken := play(t, plan)
-	require.NoError(t, broken, "%s", played)
-}
-
 func TestASeedReplaysToTheSameTrace(t *testing.T) {
 	seeds.Each(t, 5, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
@@ -187,9 +181,10 @@ func (p played) equal(other played) error {
 	return nil
 }
 
-// onePerKind returns a plan with one transfer of each kind. That of a backup has a repository to maintain, too.
+// onePerKind returns a plan with one transfer of each kind, and one that restores in place. That of a backup has a repository to
+// maintain, too.
 func onePerKind() map[Kind]Plan {
-	plans := map[Kind]Plan{}
+	plans := map[Kind]Plan{"in place": {Nodes: 1, Slots: 1, Hurry: true, Work: []Work{{Kind: Download, InPlace: true}}}}
 	for _, kind := range Kinds() {
 		plans[kind] = Plan{Nodes: 1, Slots: 1, Hurry: true, Work: []Work{{Kind: kind}}}
 	}
@@ -355,19 +350,6 @@ func TestATransferKeepsWithinItsBudgetOfRequests(t *testing.T) {
 			}
 			require.LessOrEqual(t, writes, schedules*more*most.writes, "writes on average")
 		})
-	}
-}
-
-func TestThePrepareQueueIsOneForAllKinds(t *testing.T) {
-	t.Parallel()
-	const schedules = 50
-	for seed := range uint64(schedules) {
-		plan := Plan{Seed: seed, Nodes: 3, Slots: 4, Queue: 2}
-		for _, kind := range Kinds() {
-			plan.Work = append(plan.Work, Work{Kind: kind}, Work{Kind: kind})
-		}
-		trace, broken := play(t, plan)
-		require.NoError(t, broken, "%s", trace)
 	}
 }
 

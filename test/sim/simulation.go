@@ -14,7 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -26,8 +25,6 @@ import (
 // Simulation is one schedule. All its methods run in one goroutine, within one bubble of synctest.
 type Simulation struct {
 	*controllers.Cluster
-
-	Log *logr.Logger // of the agents; nil discards
 
 	plan        Plan
 	random      *rand.Rand

@@ -62,7 +62,6 @@ func drawTakeover(plan *Plan) {
 		add(then[random.IntN(len(then))], 2*random.IntN(picks/2)+random.IntN(2))
 		add(then[random.IntN(len(then))], 2*random.IntN(picks/2)+random.IntN(2))
 	}
-	slices.SortStableFunc(plan.Faults, func(a, b Fault) int { return a.Step - b.Step })
 }
 
 // takeOver applies a fault of drawTakeover or a stall of many watches, and reports whether there was a victim.

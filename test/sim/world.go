@@ -173,6 +173,7 @@ type Work struct {
 	Node int // of the application's pod
 
 	Veleros bool // the pod is on the node with Velero's agent instead
+	InPlace bool // a Download restores the volume that its claim had before
 }
 
 // onNode reports whether the transfer is of a volume of a pod.
@@ -211,7 +212,17 @@ func Draw(seed uint64) Plan {
 	drawVelero(&plan)
 	drawHandover(&plan)
 	drawPolicy(&plan)
+	drawInPlace(&plan)
+	slices.SortStableFunc(plan.Faults, func(a, b Fault) int { return a.Step - b.Step })
 	return plan
+}
+
+// drawInPlace has one of three Downloads restore an existing volume, which Velero's agents of 1.18 cannot.
+func drawInPlace(plan *Plan) {
+	random := rand.New(rand.NewPCG(plan.Seed, inPlaceStream))
+	for i := range plan.Work {
+		plan.Work[i].InPlace = random.IntN(3) == 0 && plan.Work[i].Kind == Download && !plan.Velero
+	}
 }
 
 // drawClasses deletes a class in one of five schedules. It draws from a stream of its own, so that the other seeds keep
@@ -232,7 +243,6 @@ func drawClasses(plan *Plan) {
 	if random.IntN(2) == 0 {
 		plan.Faults = append(plan.Faults, Fault{Step: at + random.IntN(steps), What: cancel, Pick: random.IntN(picks)})
 	}
-	slices.SortStableFunc(plan.Faults, func(a, b Fault) int { return a.Step - b.Step })
 }
 
 const (
@@ -249,4 +259,5 @@ const (
 	veleroStream      = 11
 	handoverStream    = 12
 	policyStream      = 13
+	inPlaceStream     = 14
 )

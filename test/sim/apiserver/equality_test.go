@@ -42,7 +42,7 @@ func TestTheServerAnswersLikeTheRealOne(t *testing.T) {
 		sides := []*side{actual.in(namespace), simulated.in(namespace)}
 		made := fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q}}`, namespace)
 		for _, s := range sides {
-			require.Equal(t, http.StatusCreated, s.send(request{method: http.MethodPost, path: "/api/v1/namespaces", body: made}).code)
+			require.Equal(t, http.StatusCreated, s.do(request{method: http.MethodPost, path: "/api/v1/namespaces", body: made}).code)
 		}
 		resource := targets()[random.IntN(len(targets()))]
 		for _, s := range sides {
@@ -55,7 +55,7 @@ func TestTheServerAnswersLikeTheRealOne(t *testing.T) {
 			answers := []string{sides[0].play(step), sides[1].play(step)}
 			require.Equal(t, answers[0], answers[1], "the real answer is the first; script of %s:\n%s", resource.plural, strings.Join(played, "\n"))
 		}
-		require.Equal(t, sides[0].events(t, resource, simulated.count(resource)), sides[1].events(t, resource, -1), "events of\n%s", strings.Join(played, "\n"))
+		require.Equal(t, sides[0].events(t, resource, simulated.server.Changes(resource.plural)), sides[1].events(t, resource, -1), "events of\n%s", strings.Join(played, "\n"))
 	})
 }
 
@@ -168,11 +168,6 @@ func newSimulatedSide() *simulatedSide {
 		},
 	}}
 }
-
-// count returns how many events a watch has to get since the begin of the script.
-func (s *simulatedSide) count(of target) int { return s.server.Changes(of.plural) }
-
-func (s *side) send(r request) response { return s.do(r) }
 
 // mark notes the version at which the script begins.
 func (s *side) mark(t *testing.T, of target) {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -88,7 +87,7 @@ func (t *table) prepare(object *Object) {
 		object.SetFinalizers(append(object.GetFinalizers(), "kubernetes.io/pv-protection"))
 	case "namespaces":
 		status["phase"] = string(corev1.NamespaceActive)
-		object.SetLabels(merged(object.GetLabels(), map[string]string{corev1.LabelMetadataName: object.GetName()}))
+		setDefault(object, object.GetName(), "metadata", "labels", corev1.LabelMetadataName)
 	case "storageclasses":
 		setDefault(object, "Delete", "reclaimPolicy")
 		setDefault(object, "Immediate", "volumeBindingMode")
@@ -104,15 +103,6 @@ func setDefault(object *Object, value any, path ...string) {
 	if _, found, err := unstructured.NestedFieldNoCopy(object.Object, path...); err == nil && !found {
 		_ = unstructured.SetNestedField(object.Object, value, path...) // fails only for what normalized rejects
 	}
-}
-
-func merged(a, b map[string]string) map[string]string {
-	all := maps.Clone(a)
-	if all == nil {
-		all = map[string]string{}
-	}
-	maps.Copy(all, b)
-	return all
 }
 
 // normalized decodes the object of a built-in resource into its type and back: unknown fields and nulls go.

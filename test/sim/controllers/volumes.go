@@ -107,8 +107,12 @@ func (c *Cluster) Join(claim, volume *apiserver.Object) {
 		}},
 		"status": map[string]any{"phase": string(corev1.VolumeBound)},
 	})
+	annotations := map[string]any{bindCompleted: "yes"}
+	if apiserver.As[corev1.PersistentVolumeClaim](claim).Spec.VolumeName == "" {
+		annotations[boundController] = "yes"
+	}
 	c.Patch("persistentvolumeclaims", claim, map[string]any{
-		"metadata": map[string]any{"annotations": map[string]any{bindCompleted: "yes", boundController: "yes"}},
+		"metadata": map[string]any{"annotations": annotations},
 		"spec":     map[string]any{"volumeName": volume.GetName()},
 		"status":   map[string]any{"phase": string(corev1.ClaimBound)},
 	})

@@ -1,0 +1,58 @@
+package exposer
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/exposer/rebind"
+)
+
+// existing reads the volume that is restored in place, for the target claim of its data. Velero's server has set its reclaim
+// policy to Retain and deleted its claim before it names the volume in a DataDownload (velero #10104).
+func (e *Exposer) existing(ctx context.Context, spec objects.MoverSpec, target *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {
+	name := spec.Source.Target.Volume
+	volume, err := e.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, terminalIfGone(fmt.Errorf("get PersistentVolume %s to restore in place: %w", name, err))
+	}
+	var refusal string
+	was := ptr.Deref(volume.Spec.ClaimRef, corev1.ObjectReference{Namespace: target.Namespace, Name: target.Name})
+	switch claim := (types.NamespacedName{Namespace: was.Namespace, Name: was.Name}); {
+	case objects.IsDeleting(volume):
+		refusal = "it is being deleted"
+	case volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain:
+		refusal = "its reclaim policy is not Retain, so it would not outlive its claims"
+	case claim != types.NamespacedName{Namespace: target.Namespace, Name: target.Name} && claim != types.NamespacedName{Namespace: spec.Namespace, Name: spec.Name}:
+		refusal = fmt.Sprintf("it belongs to claim %s", claim)
+	case isBlock(target) != (ptr.Deref(volume.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock):
+		refusal = "its volume mode is not that of the target claim"
+	default:
+		return volume, nil
+	}
+	return nil, &TerminalError{fmt.Errorf("restore PersistentVolume %s in place: %s", name, refusal)}
+}
+
+// reserve reserves the existing volume for the restore claim, to which Kubernetes then binds it. The resourceVersion protects a
+// volume that has been bound to another claim since it was read.
+func (e *Exposer) reserve(ctx context.Context, volume *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) error {
+	if ref := volume.Spec.ClaimRef; ref != nil && ref.UID == claim.UID {
+		return nil
+	}
+	patch := rebind.State{Volume: volume, Target: claim}.Reserve()
+	patch.Metadata.ResourceVersion = volume.ResourceVersion
+	data, err := json.Marshal(patch)
+	if err != nil {
+		return fmt.Errorf("encode patch: %w", err)
+	}
+	if _, err := e.Client.CoreV1().PersistentVolumes().Patch(ctx, volume.Name, types.MergePatchType, data, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("reserve PersistentVolume %s for claim %s/%s: %w", volume.Name, claim.Namespace, claim.Name, err)
+	}
+	return nil
+}

@@ -209,8 +209,6 @@ var (
 	agents  = flag.String("agents", "10,50", "numbers of whole agents to measure with, ascending")
 	hollow  = flag.String("hollow", "", "numbers of hollow agents beside them, ascending")
 	backups = flag.Int("backups", 20, "PodVolumeBackups for each measurement")
-
-	watchers = flag.String("watchers", "100", "numbers of bare watchers to measure with")
 )
 
 var plane *cluster.Cluster

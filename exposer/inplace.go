@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/rebind"
 )
@@ -23,13 +24,17 @@ func (e *Exposer) existing(ctx context.Context, spec objects.MoverSpec, target *
 		return nil, terminalIfGone(fmt.Errorf("get PersistentVolume %s to restore in place: %w", name, err))
 	}
 	var refusal string
-	was := ptr.Deref(volume.Spec.ClaimRef, corev1.ObjectReference{Namespace: target.Namespace, Name: target.Name})
-	switch claim := (types.NamespacedName{Namespace: was.Namespace, Name: was.Name}); {
+	before := types.NamespacedName{Namespace: target.Namespace, Name: target.Name}
+	claim, uid := before, types.UID("")
+	if ref := volume.Spec.ClaimRef; ref != nil {
+		claim, uid = types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, ref.UID
+	}
+	switch {
 	case objects.IsDeleting(volume):
 		refusal = "it is being deleted"
 	case volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain:
 		refusal = "its reclaim policy is not Retain, so it would not outlive its claims"
-	case claim != types.NamespacedName{Namespace: target.Namespace, Name: target.Name} && claim != types.NamespacedName{Namespace: spec.Namespace, Name: spec.Name}:
+	case claim != before && claim != types.NamespacedName{Namespace: spec.Namespace, Name: spec.Name}, uid != "" && uid == target.UID:
 		refusal = fmt.Sprintf("it belongs to claim %s", claim)
 	case isBlock(target) != (ptr.Deref(volume.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock):
 		refusal = "its volume mode is not that of the target claim"
@@ -42,11 +47,15 @@ func (e *Exposer) existing(ctx context.Context, spec objects.MoverSpec, target *
 // reserve reserves the existing volume for the restore claim, to which Kubernetes then binds it. The resourceVersion protects a
 // volume that has been bound to another claim since it was read.
 func (e *Exposer) reserve(ctx context.Context, volume *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) error {
+	if claim.Spec.VolumeName != volume.Name { // of an agent of Velero that does not restore in place
+		return &TerminalError{fmt.Errorf("restore PersistentVolume %s in place: claim %s/%s is for another volume", volume.Name, claim.Namespace, claim.Name)}
+	}
 	if ref := volume.Spec.ClaimRef; ref != nil && ref.UID == claim.UID {
 		return nil
 	}
 	patch := rebind.State{Volume: volume, Target: claim}.Reserve()
 	patch.Metadata.ResourceVersion = volume.ResourceVersion
+	patch.Metadata.Labels[api.LabelKept] = nil // it was kept after an earlier restore, and then used again
 	data, err := json.Marshal(patch)
 	if err != nil {
 		return fmt.Errorf("encode patch: %w", err)

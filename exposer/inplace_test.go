@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -38,7 +39,11 @@ func TestAnExistingVolumeIsReservedForTheRestoreClaim(t *testing.T) {
 		"its claim is deleted": {Namespace: "app", Name: "claim", UID: "deleted"}, "it is available": nil,
 		"an earlier restore claim is deleted": {Namespace: "velero", Name: "b1", UID: "earlier"},
 	} {
-		client := fake.NewClientset(freeClaim(), existingVolume(func(volume *corev1.PersistentVolume) { volume.Spec.ClaimRef = ref }))
+		target := freeClaim()
+		target.Annotations = map[string]string{annotationSelectedNode: "n7"} // of its consumer before
+		client := fake.NewClientset(target, existingVolume(func(volume *corev1.PersistentVolume) {
+			volume.Spec.ClaimRef, volume.Labels = ref, map[string]string{api.LabelKept: "an-earlier-one"}
+		}))
 		client.PrependReactor("create", "persistentvolumeclaims", func(action clienttesting.Action) (bool, runtime.Object, error) {
 			action.(clienttesting.CreateAction).GetObject().(*corev1.PersistentVolumeClaim).UID = "restore-claim"
 			return false, nil, nil
@@ -52,9 +57,11 @@ func TestAnExistingVolumeIsReservedForTheRestoreClaim(t *testing.T) {
 		claim, err := client.CoreV1().PersistentVolumeClaims("velero").Get(t.Context(), "b1", metav1.GetOptions{})
 		require.NoError(t, err)
 		require.Equal(t, "existing", claim.Spec.VolumeName)
+		require.Empty(t, claim.Annotations[annotationSelectedNode])
 		volume, err := client.CoreV1().PersistentVolumes().Get(t.Context(), "existing", metav1.GetOptions{})
 		require.NoError(t, err)
 		require.Equal(t, corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: "velero", Name: "b1", UID: "restore-claim"}, *volume.Spec.ClaimRef, name)
+		require.Empty(t, volume.Labels)
 
 		client.ClearActions()
 		_, err = exposed(client, objects.Settings{}).Ensure(t.Context(), inPlace())
@@ -75,6 +82,21 @@ func TestAnExistingVolumeThatIsTakenMeanwhileIsNotReserved(t *testing.T) {
 	require.NotContains(t, requests(client), "create pods")
 }
 
+func TestAClaimOfVelerosAgentForAnotherVolumeIsNotUsed(t *testing.T) {
+	spec := inPlace()
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "velero", Name: "b1", OwnerReferences: []metav1.OwnerReference{{Kind: "DataDownload", UID: spec.UID, Controller: new(true)}},
+		},
+		Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "new"},
+	}
+	client := fake.NewClientset(freeClaim(), claim, existingVolume(func(*corev1.PersistentVolume) {}))
+	_, err := exposed(client, objects.Settings{}).Ensure(t.Context(), spec)
+	require.ErrorContains(t, err, "claim velero/b1 is for another volume")
+	require.ErrorAs(t, err, new(*TerminalError))
+	require.NotContains(t, requests(client), "patch persistentvolumes")
+}
+
 func TestAnExistingVolumeThatCannotBeRestoredInPlace(t *testing.T) {
 	for says, change := range map[string]func(*corev1.PersistentVolume){
 		`"existing" not found`: func(volume *corev1.PersistentVolume) { volume.Name = "another" },
@@ -85,10 +107,11 @@ func TestAnExistingVolumeThatCannotBeRestoredInPlace(t *testing.T) {
 			volume.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
 		},
 		"it belongs to claim app/other":                   func(volume *corev1.PersistentVolume) { volume.Spec.ClaimRef.Name = "other" },
+		"it belongs to claim app/claim":                   func(volume *corev1.PersistentVolume) { volume.Spec.ClaimRef.UID = freeTarget().UID },
 		"it belongs to claim other/claim":                 func(volume *corev1.PersistentVolume) { volume.Spec.ClaimRef.Namespace = "other" },
 		"its volume mode is not that of the target claim": func(volume *corev1.PersistentVolume) { volume.Spec.VolumeMode = new(corev1.PersistentVolumeBlock) },
 	} {
-		client := fake.NewClientset(freeClaim(), existingVolume(change))
+		client := fake.NewClientset(freeTarget(), existingVolume(change))
 		_, err := exposed(client, objects.Settings{}).Ensure(t.Context(), inPlace())
 		require.ErrorContains(t, err, says)
 		require.ErrorAs(t, err, new(*TerminalError), says)

@@ -128,15 +128,16 @@ func (e *Exposer) target(ctx context.Context, spec objects.MoverSpec) (objects.V
 	info := objects.VolumeInfo{
 		OS: spec.OS, Target: claim, Block: isBlock(claim), StorageClass: ptr.Deref(claim.Spec.StorageClassName, ""),
 	}
+	if target.Volume != "" { // it is where it is, wherever its last consumer was
+		info.Existing, err = e.existing(ctx, spec, claim)
+		return info, err
+	}
 	selected := claim.Annotations[annotationSelectedNode]
 	lost := selected != "" && e.Lost != nil && e.Lost(selected) // its consumer starts again on another node
 	if !lost && !e.current().IgnoreDelayBinding {
 		info.SelectedNode = selected
 	}
-	if target.Volume != "" {
-		info.Existing, err = e.existing(ctx, spec, claim)
-	}
-	return info, err
+	return info, nil
 }
 
 func (e *Exposer) storageClass(ctx context.Context, name string) (*storagev1.StorageClass, error) {

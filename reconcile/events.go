@@ -94,10 +94,10 @@ func (t *TransferReconciler[T]) reportForeign(s *request[T]) {
 		fmt.Sprintf("Ignored by Lateen: it is for data mover %q, not Velero's own. That data mover must be installed and accept it", s.state.DataMover))
 }
 
-// reportTerminating sends one Event if the kubelet of a reachable node has not ended a deleted mover pod. Nothing is
-// forced there: the mover may still run.
+// reportTerminating sends one Event if a kubelet has not ended a deleted mover pod whose deletion is not forced: the mover may
+// still run.
 func (t *TransferReconciler[T]) reportTerminating(ctx context.Context, s *request[T]) {
-	waits := s.state.Phase.Terminal() && s.observed.Exposure.Condition == objects.Terminating && !s.observed.NodeLost
+	waits := s.state.Phase.Terminal() && s.observed.Exposure.Condition == objects.Terminating && (!s.observed.NodeLost || s.state.InPlace != "")
 	if !waits || s.observed.Now.Before(s.observed.DeletingAt.Add(t.Limits.CleanUpWarning)) || !t.local.toReport(s.key) {
 		return
 	}

@@ -296,7 +296,8 @@ func unavailable(node string) string {
 	return "no ready node-agent on node " + node
 }
 
-// consumer returns what a restore to a claim waits for: the claim, its storage class, or the pod that will use it. A
+// consumer returns what a restore to a claim waits for: the claim, its storage class, or the pod that will use it. An existing
+// volume needs neither of these. A
 // claim whose watch shows nothing before the deadline is fetched: a slow watch must not fail the restore.
 func (t *TransferReconciler[T]) consumer(ctx context.Context, s *request[T]) (awaits string) {
 	target := types.NamespacedName{Namespace: s.spec.Source.Target.Namespace, Name: s.spec.Source.Target.Claim}
@@ -314,7 +315,7 @@ func (t *TransferReconciler[T]) consumer(ctx context.Context, s *request[T]) (aw
 		return fmt.Sprintf("claim %s has not been observed yet", target)
 	case claim == nil:
 		return fmt.Sprintf("claim %s does not exist", target)
-	case t.NoConsumer:
+	case t.NoConsumer || s.state.InPlace != "":
 		return ""
 	}
 	name := ptr.Deref(claim.Spec.StorageClassName, "")

@@ -35,6 +35,15 @@ func TestADownloadWaitsForItsStorageClassUntilTheTimeout(t *testing.T) {
 	}
 }
 
+func TestADownloadInPlaceWaitsForNoConsumer(t *testing.T) {
+	s := newDownload("late")
+	s.object.Spec.TargetVolume.PV = "existing"
+	late := storagev1.VolumeBindingWaitForFirstConsumer
+	s.classes["late"] = &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "late"}, VolumeBindingMode: &late}
+	s.step(t)
+	require.Equal(t, transfer.Accepted, s.state().Phase, "its consumers had to be deleted")
+}
+
 // TestALateWatchDoesNotFailADownload has a claim whose watch shows nothing within the prepare timeout.
 func TestALateWatchDoesNotFailADownload(t *testing.T) {
 	for name, test := range map[string]struct {

@@ -29,7 +29,7 @@ func getDataDownload(dd *velerov2alpha1.DataDownload) State {
 	state.Phase, state.Cancel = phaseOf(status.Phase), dd.Spec.Cancel
 	state.Foreign, state.DataMover = foreign(dd.Spec.DataMover), dd.Spec.DataMover
 	state.UnsupportedReason = cmp.Or(refuseMover(dd.Spec.DataMover, "restore it with Velero's node-agent"),
-		refuseFields(dd, "restoreType", "targetVolume.fsType"))
+		refuseFields(dd, "csiSnapshot", "restoreType", "targetVolume.fsType"))
 	state.Acceptor, state.Node = status.AcceptedByNode, status.Node
 	state.InPlace = dd.Spec.TargetVolume.PV
 	state.RebindTimeout = dd.Spec.OperationTimeout.Duration

@@ -66,6 +66,7 @@ func refuseMover(dataMover, remedy string) string {
 // volume-data-inplace-restore):
 //   - parentSnapshot, restoreType: the mover reads them
 //   - sourceFSType: Velero's server keeps it for the restore
+//   - csiSnapshot of a DataDownload: for velero-block
 //   - targetVolume.fsType: an agent uses it for a volume that changes its mode, as those of velero-block do
 func refuseFields(transfer metav1.Object, harmless ...string) string {
 	unknown := slices.DeleteFunc(api.UnknownFields(transfer), func(path string) bool { return slices.Contains(harmless, path) })

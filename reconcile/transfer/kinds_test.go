@@ -254,6 +254,7 @@ func TestFieldsThatAreNotKnownAreRefused(t *testing.T) {
 	require.Equal(t, []string{"", refusal("spec.parentSnapshot"), "", refusal("spec.parentSnapshot")}, reasons(`"f:parentSnapshot":{}`))
 	require.Equal(t, []string{refusal("spec.restoreType"), "", refusal("spec.restoreType"), ""}, reasons(`"f:restoreType":{}`))
 	require.Empty(t, reasons(`"f:sourceFSType":{}`)[2])
+	require.Empty(t, reasons(`"f:csiSnapshot":{"f:volumeSnapshot":{}}`)[3])
 	require.Empty(t, reasons(`"f:targetVolume":{"f:fsType":{}}`)[3])
 }
 

@@ -92,6 +92,8 @@ func accepted(s State, observed Observed, lim Limits) Step {
 		return failed(s, observed, ReasonPrepareTimeout, prepareTimeout(observed, lim))
 	case mover.Reason == objects.LostNode && s.NodeBound:
 		return restart(s, observed, lim)
+	case observed.Exposes && s.Exposer == "" && s.UnsupportedReason != "": // an agent of Velero has accepted it
+		return failed(s, observed, ReasonUnsupported, s.UnsupportedReason)
 	case observed.Exposes && !s.NodeBound && s.Exposer == "":
 		return takeOver(s, observed)
 	case mover.Condition != objects.Absent && mover.Attempt < s.Restarts:

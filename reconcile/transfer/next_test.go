@@ -497,3 +497,26 @@ func TestAMoverThatRestoresInPlaceIsNeverForcedToEnd(t *testing.T) {
 		}
 	}
 }
+
+// The pod of a deleted Node is deleted while its mover may still write.
+func TestOnlyTheAgentOfItsNodeReplacesAMoverThatRestoresInPlace(t *testing.T) {
+	state := State{Phase: InProgress, Node: "n2", AcceptedAt: now(), StartedAt: now(), Finalizer: true, InPlace: "pv-1"}
+	for _, mover := range []objects.Exposure{
+		{Condition: objects.Absent}, {Condition: objects.Lost, Reason: objects.LostEvicted, Message: "deleted with its node", Node: "n2"},
+	} {
+		observed := Observed{Ownership: Ownership{OwnsMover: true, Exposes: true}, Now: now(), Home: "n2", ThisNode: "n1", Exposure: mover}
+		step := Next(state, observed, DefaultLimits())
+		require.Equal(t, Failed, step.State.Phase)
+		require.Equal(t, ReasonMoverLost, step.Reason)
+		observed.ThisNode = "n2"
+		require.NotEqual(t, Failed, Next(state, observed, DefaultLimits()).State.Phase)
+	}
+}
+
+func TestATransferOfVelerosAgentThatIsNotSupportedIsNotTakenOver(t *testing.T) {
+	state := State{Phase: Accepted, Acceptor: "n2", AcceptedAt: now(), UnsupportedReason: "unknown"}
+	observed := Observed{Ownership: Ownership{OwnsMover: true, Exposes: true}, Now: now(), ThisNode: "n1", Exposure: objects.Exposure{Condition: objects.Absent}}
+	require.Equal(t, Failed, Next(state, observed, DefaultLimits()).State.Phase)
+	state.Exposer = "n1"
+	require.Equal(t, Expose, Next(state, observed, DefaultLimits()).Action, "it was supported when Lateen accepted it")
+}

@@ -37,7 +37,7 @@ func succeeded(s State, observed Observed) Step {
 
 func failed(s State, observed Observed, reason Reason, message string) Step {
 	if s.InPlace != "" && s.MoverSucceededAt.IsZero() {
-		message = joined(message, fmt.Sprintf("PersistentVolume %s stays as it is; bind a claim to it by hand", s.InPlace))
+		message = joined(message, fmt.Sprintf("PersistentVolume %s stays as it is; bind a claim to it by hand once its mover and restore claim are deleted", s.InPlace))
 	}
 	s.Message, s.Progress = message, currentProgress(s, observed)
 	return finish(s, observed, Failed, reason)
@@ -86,7 +86,10 @@ func restart(s State, observed Observed, lim Limits) Step {
 		return failed(s, observed, ReasonSourceGone, sourceGone)
 	case observed.PodResumed != "":
 		return failed(s, observed, ReasonUnconfirmed, joined(loss.Message, observed.PodResumed))
-	case nodeLost && (s.NodeBound || s.InPlace != ""): // no other node has its volume, or the lost mover may still write to it
+	case nodeLost && s.NodeBound: // no other node has its volume
+		return failed(s, observed, ReasonMoverLost, loss.Message)
+	case s.InPlace != "" && s.Phase.HasMover() && (observed.NodeLost || observed.Home != observed.ThisNode):
+		// Only the kubelet of its node confirms that a mover has ended. With the Node, its pod is deleted while it may still write.
 		return failed(s, observed, ReasonMoverLost, loss.Message)
 	case s.Restarts >= lim.Retries:
 		return failed(s, observed, ReasonMoverLost, fmt.Sprintf("%s; given up after %d restarts", loss.Message, s.Restarts))

@@ -233,7 +233,8 @@ func warn(to io.Writer, velero *Velero, server *Kubernetes) {
 		}
 	}
 	if velero != nil && len(velero.UnknownFields) > 0 {
-		fmt.Fprintf(to, "Warning: Velero's CustomResourceDefinitions have fields that Lateen does not know and ignores: %s\n", strings.Join(velero.UnknownFields, ", "))
+		fmt.Fprintf(to, "Warning: Velero's CustomResourceDefinitions have fields that Lateen does not know: %s. "+
+			"Transfers that set one in their spec fail, unless only Velero's server and movers read it\n", strings.Join(velero.UnknownFields, ", "))
 	}
 }
 

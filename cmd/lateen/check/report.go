@@ -98,7 +98,7 @@ type Velero struct {
 	Image          string   `json:"image"`              // of movers and server
 	TestedVersions []string `json:"testedVersions"`     // minor versions that Lateen was tested with, oldest first
 	Untested       string   `json:"untested,omitempty"` // why this version is none of them, for people
-	UnknownFields  []string `json:"unknownFields"`      // fields of Velero's definitions that Lateen ignores, such as DataUpload v2alpha1.spec.cause
+	UnknownFields  []string `json:"unknownFields"`      // fields of Velero's definitions that Lateen does not know, such as DataUpload v2alpha1.spec.cause
 }
 
 // Kubernetes is the version of the API server, compared with what Lateen was tested with.

@@ -1,0 +1,53 @@
+package transfer
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lateen-project/lateen/exposer/objects"
+)
+
+// The mover of a lost node may still write to its volume. A new volume is given up, an existing one is not.
+func TestAMoverThatRestoresInPlaceIsNeverForcedToEnd(t *testing.T) {
+	lost := Observed{
+		Ownership: Ownership{NodeLost: true, OwnsMover: true, Exposes: true}, Now: now(), CanceledAt: now().Add(-time.Hour), HasLeftovers: true,
+		Exposure: objects.Exposure{Condition: objects.Running, Node: "n2"},
+	}
+	for _, phase := range Phases() {
+		state := State{Phase: phase, Node: "n2", AcceptedAt: now(), StartedAt: now(), CompletedAt: now(), Finalizer: true}
+		anew := Next(state, lost, DefaultLimits())
+		state.InPlace = "pv-1"
+		step := Next(state, lost, DefaultLimits())
+		require.False(t, step.Force, phase)
+		if phase == InProgress {
+			require.True(t, anew.Force)
+			require.Equal(t, Failed, step.State.Phase)
+			require.Contains(t, step.State.Message, "node n2 is not Ready or does not exist; PersistentVolume pv-1 stays as it is; bind a claim to it by hand")
+		}
+	}
+}
+
+// The pod of a deleted Node is deleted while its mover may still write.
+func TestOnlyTheAgentOfItsNodeReplacesAMoverThatRestoresInPlace(t *testing.T) {
+	state := State{Phase: InProgress, Node: "n2", AcceptedAt: now(), StartedAt: now(), Finalizer: true, InPlace: "pv-1"}
+	for _, mover := range []objects.Exposure{
+		{Condition: objects.Absent}, {Condition: objects.Lost, Reason: objects.LostEvicted, Message: "deleted with its node", Node: "n2"},
+	} {
+		observed := Observed{Ownership: Ownership{OwnsMover: true, Exposes: true}, Now: now(), Home: "n2", ThisNode: "n1", Exposure: mover}
+		step := Next(state, observed, DefaultLimits())
+		require.Equal(t, Failed, step.State.Phase)
+		require.Equal(t, ReasonMoverLost, step.Reason)
+		observed.ThisNode = "n2"
+		require.NotEqual(t, Failed, Next(state, observed, DefaultLimits()).State.Phase)
+	}
+}
+
+func TestATransferOfVelerosAgentThatIsNotSupportedIsNotTakenOver(t *testing.T) {
+	state := State{Phase: Accepted, Acceptor: "n2", AcceptedAt: now(), UnsupportedReason: "unknown"}
+	observed := Observed{Ownership: Ownership{OwnsMover: true, Exposes: true}, Now: now(), ThisNode: "n1", Exposure: objects.Exposure{Condition: objects.Absent}}
+	require.Equal(t, Failed, Next(state, observed, DefaultLimits()).State.Phase)
+	state.Exposer = "n1"
+	require.Equal(t, Expose, Next(state, observed, DefaultLimits()).Action, "it was supported when Lateen accepted it")
+}

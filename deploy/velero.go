@@ -238,7 +238,7 @@ func plugins(v Velero) []corev1.Container {
 // pluginName returns the image name without registry, tag and digest, as a container name.
 func pluginName(image string) string {
 	name, _ := splitTag(image)
-	if parts := strings.SplitN(name, "/", 2); len(parts) == 2 && (parts[0] == "" || strings.Contains(parts[1], "/")) {
+	if parts := strings.SplitN(name, "/", 2); len(parts) == 2 && strings.Contains(parts[1], "/") {
 		name = parts[1]
 	}
 	return shorten(strings.NewReplacer("/", "-", "_", "-", ".", "-").Replace(name), validation.DNS1123LabelMaxLength)

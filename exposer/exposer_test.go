@@ -245,6 +245,9 @@ func TestEnsureSendsOneRequestForEachObject(t *testing.T) {
 			require.Len(t, exposed(client, test.settings).Claims(test.spec), len(test.creates)-1)
 		})
 	}
+	backup := restore()
+	backup.Restores = false
+	require.Empty(t, exposed(fake.NewClientset(), cached()).Claims(backup), "it has no cache")
 }
 
 func TestCleanUpDeletesTheVolumeOfARestoreClaim(t *testing.T) {

@@ -82,6 +82,16 @@ func TestAnExistingVolumeThatIsTakenMeanwhileIsNotReserved(t *testing.T) {
 	require.NotContains(t, requests(client), "create pods")
 }
 
+func TestWithoutItsClaimNoMoverIsCreated(t *testing.T) {
+	client := fake.NewClientset(freeClaim(), existingVolume(func(*corev1.PersistentVolume) {}))
+	client.PrependReactor("create", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(corev1.Resource("persistentvolumeclaims"), "b1", nil)
+	})
+	_, err := exposed(client, objects.Settings{}).Ensure(t.Context(), inPlace())
+	require.ErrorContains(t, err, "create claim b1")
+	require.Equal(t, []string{"get persistentvolumeclaims", "get persistentvolumes", "create persistentvolumeclaims"}, requests(client))
+}
+
 func TestAClaimOfVelerosAgentForAnotherVolumeIsNotUsed(t *testing.T) {
 	spec := inPlace()
 	claim := &corev1.PersistentVolumeClaim{

@@ -205,6 +205,7 @@ func TestMetricsOfVeleroFollowThePhases(t *testing.T) {
 		{transfer.New, transfer.Accepted},
 		{transfer.Accepted, transfer.Prepared},
 		{transfer.Prepared, transfer.InProgress},
+		{transfer.InProgress, transfer.InProgress},
 		{transfer.InProgress, transfer.Canceling},
 		{transfer.Canceling, transfer.Canceled},
 		{transfer.InProgress, transfer.Failed},

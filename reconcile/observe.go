@@ -297,8 +297,8 @@ func unavailable(node string) string {
 }
 
 // consumer returns what a restore to a claim waits for: the claim, its storage class, or the pod that will use it. An existing
-// volume needs neither of these. A
-// claim whose watch shows nothing before the deadline is fetched: a slow watch must not fail the restore.
+// volume needs the claim only. A claim whose watch shows nothing before the deadline is fetched: a slow watch must not fail the
+// restore.
 func (t *TransferReconciler[T]) consumer(ctx context.Context, s *request[T]) (awaits string) {
 	target := types.NamespacedName{Namespace: s.spec.Source.Target.Namespace, Name: s.spec.Source.Target.Claim}
 	claim, known := t.Targets.Claim(s.object.GetUID())

@@ -1,6 +1,7 @@
 package exposer
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,9 +49,8 @@ func TestAnExistingVolumeIsReservedForTheRestoreClaim(t *testing.T) {
 			action.(clienttesting.CreateAction).GetObject().(*corev1.PersistentVolumeClaim).UID = "restore-claim"
 			return false, nil, nil
 		})
-		waits, err := exposed(client, objects.Settings{}).Ensure(t.Context(), inPlace())
+		_, err := exposed(client, objects.Settings{}).Ensure(t.Context(), inPlace())
 		require.NoError(t, err, name)
-		require.Empty(t, waits)
 		require.Equal(t, []string{
 			"get persistentvolumeclaims", "get persistentvolumes", "create persistentvolumeclaims", "patch persistentvolumes", "create pods",
 		}, requests(client), name)
@@ -70,41 +70,36 @@ func TestAnExistingVolumeIsReservedForTheRestoreClaim(t *testing.T) {
 	}
 }
 
-func TestAnExistingVolumeThatIsTakenMeanwhileIsNotReserved(t *testing.T) {
-	client := fake.NewClientset(freeClaim(), existingVolume(func(*corev1.PersistentVolume) {}))
-	client.PrependReactor("patch", "persistentvolumes", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		require.Contains(t, string(action.(clienttesting.PatchAction).GetPatch()), `"resourceVersion":"7"`)
-		return true, nil, apierrors.NewConflict(corev1.Resource("persistentvolumes"), "existing", nil)
-	})
-	_, err := exposed(client, objects.Settings{}).Ensure(t.Context(), inPlace())
-	require.ErrorContains(t, err, "reserve PersistentVolume existing for claim velero/b1")
-	require.NotErrorAs(t, err, new(*TerminalError), "the next attempt reads it again")
-	require.NotContains(t, requests(client), "create pods")
-}
-
-func TestWithoutItsClaimNoMoverIsCreated(t *testing.T) {
-	client := fake.NewClientset(freeClaim(), existingVolume(func(*corev1.PersistentVolume) {}))
-	client.PrependReactor("create", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, nil, apierrors.NewForbidden(corev1.Resource("persistentvolumeclaims"), "b1", nil)
-	})
-	_, err := exposed(client, objects.Settings{}).Ensure(t.Context(), inPlace())
-	require.ErrorContains(t, err, "create claim b1")
-	require.Equal(t, []string{"get persistentvolumeclaims", "get persistentvolumes", "create persistentvolumeclaims"}, requests(client))
-}
-
-func TestAClaimOfVelerosAgentForAnotherVolumeIsNotUsed(t *testing.T) {
+func TestWithoutAReservedVolumeNoMoverIsCreated(t *testing.T) {
 	spec := inPlace()
-	claim := &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "velero", Name: "b1", OwnerReferences: []metav1.OwnerReference{{Kind: "DataDownload", UID: spec.UID, Controller: new(true)}},
-		},
-		Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "new"},
+	refuses := func(verb, resource string, answer error) func(*fake.Clientset) {
+		return func(client *fake.Clientset) {
+			client.PrependReactor(verb, resource, func(action clienttesting.Action) (bool, runtime.Object, error) {
+				if patch, ok := action.(clienttesting.PatchAction); ok {
+					require.Contains(t, string(patch.GetPatch()), `"resourceVersion":"7"`)
+				}
+				return true, nil, answer
+			})
+		}
 	}
-	client := fake.NewClientset(freeClaim(), claim, existingVolume(func(*corev1.PersistentVolume) {}))
-	_, err := exposed(client, objects.Settings{}).Ensure(t.Context(), spec)
-	require.ErrorContains(t, err, "claim velero/b1 is for another volume")
-	require.ErrorAs(t, err, new(*TerminalError))
-	require.NotContains(t, requests(client), "patch persistentvolumes")
+	for says, change := range map[string]func(*fake.Clientset){
+		"create claim b1": refuses("create", "persistentvolumeclaims", apierrors.NewForbidden(corev1.Resource("claims"), "b1", nil)),
+		"reserve PersistentVolume existing for claim velero/b1": refuses("patch", "persistentvolumes", apierrors.NewConflict(corev1.Resource("volumes"), "existing", nil)),
+		"claim velero/b1 is for another volume": func(client *fake.Clientset) { // it is of an agent of Velero
+			owner := metav1.OwnerReference{Kind: "DataDownload", UID: spec.UID, Controller: new(true)}
+			require.NoError(t, client.Tracker().Add(&corev1.PersistentVolumeClaim{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", OwnerReferences: []metav1.OwnerReference{owner}},
+				Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "new"},
+			}))
+		},
+	} {
+		client := fake.NewClientset(freeClaim(), existingVolume(func(*corev1.PersistentVolume) {}))
+		change(client)
+		_, err := exposed(client, objects.Settings{}).Ensure(t.Context(), spec)
+		require.ErrorContains(t, err, says)
+		require.Equal(t, says == "claim velero/b1 is for another volume", errors.As(err, new(*TerminalError)), "%s: the next attempt reads it again", says)
+		require.NotContains(t, requests(client), "create pods")
+	}
 }
 
 func TestAnExistingVolumeThatCannotBeRestoredInPlace(t *testing.T) {

@@ -316,3 +316,18 @@ func TestTheContentOfASource(t *testing.T) {
 	require.Empty(t, h.SourceContent())
 	require.Equal(t, resource.Quantity{}, h.RestoreSize())
 }
+
+func TestASnapshotThatIsNotReadyNeedNotHaveAnError(t *testing.T) {
+	snapshot := &snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "snap"}, Status: &snapshotv1.VolumeSnapshotStatus{}}
+	require.Equal(t, "VolumeSnapshot apps/snap is not ready", notReady(snapshot))
+}
+
+func TestTheOriginalOfABackupPairWithoutAnnotationsIsNotRecreated(t *testing.T) {
+	h := handedOver().state(true)
+	require.NotEmpty(t, h.Backup.Snapshot.Annotations[api.AnnotationSourceContent])
+	require.False(t, h.isRecreatedSource())
+	delete(h.Backup.Snapshot.Annotations, api.AnnotationSourceContent) // an agent of Velero has created it
+	require.False(t, h.isRecreatedSource())
+	h.Backup.Snapshot.Annotations[api.AnnotationSourceContent] = "another"
+	require.True(t, h.isRecreatedSource())
+}

@@ -223,9 +223,6 @@ func TestOnlyCSISnapshotsAreSupported(t *testing.T) {
 	require.Empty(t, DataUpload().Get(du).UnsupportedReason)
 	dd := &velerov2alpha1.DataDownload{Spec: velerov2alpha1.DataDownloadSpec{TargetVolume: velerov2alpha1.TargetVolumeSpec{PVC: "data", Namespace: "shop"}}}
 	require.Empty(t, DataDownload().Get(dd).UnsupportedReason)
-	dd.Spec.TargetVolume.PV = "pv-1"
-	require.Empty(t, DataDownload().Get(dd).UnsupportedReason)
-	require.Equal(t, "pv-1", DataDownload().Get(dd).InPlace)
 	du.Spec.SnapshotType = "EBS"
 	require.Contains(t, DataUpload().Get(du).UnsupportedReason, `"EBS"`)
 	du.Spec = velerov2alpha1.DataUploadSpec{SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{}, SourceNamespace: "shop", SourcePVC: "data"}

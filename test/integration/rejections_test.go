@@ -46,7 +46,6 @@ func rejections() map[string]rejection {
 		"a webhook for claims, for a while":   {testenv.DataUpload, forAWhile("", "persistentvolumeclaims"), "not today"},
 		"a webhook for snapshots":             {testenv.DataUpload, rejects(snapshots, "volumesnapshots"), "not today"},
 		"a webhook for contents, for a while": {testenv.DataUpload, forAWhile(snapshots, "volumesnapshotcontents"), "not today"},
-		"a webhook that is down, for a while": {testenv.PodVolumeBackup, isDown, "failed calling webhook"},
 		"a policy, for a while":               {testenv.PodVolumeRestore, policy, "movers have to be small"},
 		"a quota, for a while":                {testenv.DataDownload, quota, "exceeded quota: none"},
 	}
@@ -67,14 +66,6 @@ func forAWhile(group, resource string) func(s *env) func() {
 		w.validates(group, resource)
 		return func() { w.answers(allows) }
 	}
-}
-
-// isDown is one without a server, until somebody removes its configuration.
-func isDown(s *env) func() {
-	w := s.webhook(denies)
-	remove := w.validates("", "pods")
-	w.server.Close()
-	return remove
 }
 
 // secure sets the Pod Security standard that is enforced in Velero's namespace.
@@ -143,11 +134,9 @@ func TestAFieldThatIsNotKnownIsRefusedOnKubernetes(t *testing.T) {
 	created := around.create()
 	client, err := dynamic.NewForConfig(s.Plane.Admin())
 	require.NoError(t, err)
+	field := `[{"op": "add", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/zeal", "value": {"type": "string", "enum": ["great"]}}]`
 	definitions := client.Resource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
-	field, err := json.Marshal([]any{operation("add", "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/zeal",
-		apiextensionsv1.JSONSchemaProps{Type: "string", Enum: []apiextensionsv1.JSON{{Raw: []byte(`"great"`)}}})})
-	require.NoError(t, err)
-	_, err = definitions.Patch(s.soon(), "podvolumebackups.velero.io", types.JSONPatchType, field, metav1.PatchOptions{})
+	_, err = definitions.Patch(s.soon(), "podvolumebackups.velero.io", types.JSONPatchType, []byte(field), metav1.PatchOptions{})
 	require.NoError(t, err)
 	backups := client.Resource(api.PodVolumeBackup().GVR()).Namespace(s.Namespace)
 	set := func(zeal string) error {
@@ -293,8 +282,8 @@ func creating(group string, resources ...string) []admissionregistrationv1.RuleW
 	}}
 }
 
-// validates has the webhook asked of some resources, until what it returns is called or the test is over.
-func (w *webhook) validates(group string, resources ...string) (remove func()) {
+// validates has the webhook asked of some resources until the test is over.
+func (w *webhook) validates(group string, resources ...string) {
 	configurations := w.Kube.AdmissionregistrationV1().ValidatingWebhookConfigurations()
 	_, err := configurations.Create(w.soon(), &admissionregistrationv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace},
@@ -306,7 +295,7 @@ func (w *webhook) validates(group string, resources ...string) (remove func()) {
 	}, metav1.CreateOptions{})
 	require.NoError(w, err)
 	w.webhookInForce()
-	return w.removing(configurations.Delete)
+	w.removing(configurations.Delete)
 }
 
 // mutates has the webhook asked of some resources, until the test is over.

@@ -97,7 +97,7 @@ func (t *TransferReconciler[T]) reportForeign(s *request[T]) {
 // reportTerminating sends one Event if a kubelet has not ended a deleted mover pod whose deletion is not forced: the mover may
 // still run.
 func (t *TransferReconciler[T]) reportTerminating(ctx context.Context, s *request[T]) {
-	waits := s.state.Phase.Terminal() && s.observed.Exposure.Condition == objects.Terminating && (!s.observed.NodeLost || s.state.InPlace != "")
+	waits := s.state.Phase.Terminal() && s.observed.Exposure.Condition == objects.Terminating && !s.state.ForcesEnd(s.observed)
 	if !waits || s.observed.Now.Before(s.observed.DeletingAt.Add(t.Limits.CleanUpWarning)) || !t.local.toReport(s.key) {
 		return
 	}

@@ -283,7 +283,7 @@ func terminal(s State, observed Observed, lim Limits) Step {
 	case observed.Exposure.Condition == objects.Terminating && !observed.HasLeftovers:
 		return wait(WaitMoverEnd, max(remaining(observed.DeletingAt.Add(lim.CleanUpWarning), observed), 0))
 	default:
-		return Step{Action: CleanUp, Force: forces(s, observed)}
+		return Step{Action: CleanUp, Force: s.ForcesEnd(observed)}
 	}
 	if !s.HasLeftovers() {
 		return wait(WaitNothing, 0)

@@ -250,9 +250,9 @@ func write(s State, reason Reason) Step { return Step{Action: Write, State: s, R
 
 // deleteMover deletes the mover pod.
 func deleteMover(s State, observed Observed, reason Reason, after time.Duration) Step {
-	return Step{Action: DeleteMover, Reason: reason, Force: forces(s, observed), After: after}
+	return Step{Action: DeleteMover, Reason: reason, Force: s.ForcesEnd(observed), After: after}
 }
 
-// forces reports whether the deletion of a mover is forced: on a lost node, as elsewhere its containers may run, and unless its
+// ForcesEnd reports whether the deletion of a mover is forced: on a lost node, as elsewhere its containers may run, and unless its
 // volume is restored in place, as it may be used again.
-func forces(s State, observed Observed) bool { return observed.NodeLost && s.InPlace == "" }
+func (s State) ForcesEnd(observed Observed) bool { return observed.NodeLost && s.InPlace == "" }

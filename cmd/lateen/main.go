@@ -14,6 +14,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/adopt"
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/cmd/lateen/cancel"
 	"github.com/lateen-project/lateen/cmd/lateen/check"
 	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/cmd/lateen/install"
@@ -44,7 +45,7 @@ func newRoot() *cobra.Command {
 	}
 	root.AddCommand(newVersion(), agent.NewCommand(version, userAgent()))
 	for _, newCommand := range []func(userAgent string) *cobra.Command{
-		install.NewCommand, uninstall.NewCommand, adopt.NewCommand, check.NewCommand, status.NewCommand, status.NewExplainCommand,
+		install.NewCommand, uninstall.NewCommand, adopt.NewCommand, check.NewCommand, status.NewCommand, status.NewExplainCommand, cancel.NewCommand,
 	} {
 		root.AddCommand(newCommand(userAgent()))
 	}

@@ -15,6 +15,7 @@ import (
 	validator "github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lateen-project/lateen/cmd/lateen/cancel"
 	"github.com/lateen-project/lateen/cmd/lateen/check"
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/exposer/objects"
@@ -150,7 +151,7 @@ func TestReferencesToTheProtocolResolve(t *testing.T) {
 
 // outputs are values of the outputs that have a JSON schema, by the name of the command.
 func outputs() map[string]any {
-	return map[string]any{"status": view.Report{}, "explain": view.Timeline{}, "check": check.Output{}}
+	return map[string]any{"status": view.Report{}, "explain": view.Timeline{}, "check": check.Output{}, "cancel": cancel.Output{}}
 }
 
 // schemaOf derives the JSON schema of the output of a command from its Go types and their comments. The schemas in docs are
@@ -158,7 +159,7 @@ func outputs() map[string]any {
 func schemaOf(t *testing.T, command string, open bool) []byte {
 	t.Helper()
 	reflector := jsonschema.Reflector{Anonymous: true, AllowAdditionalProperties: open}
-	for _, folder := range []string{"cmd/lateen/status/view", "cmd/lateen/check", "cmd/lateen/config", "exposer/objects"} {
+	for _, folder := range []string{"cmd/lateen/status/view", "cmd/lateen/check", "cmd/lateen/cancel", "cmd/lateen/config", "exposer/objects"} {
 		const here = "github.com/lateen-project/lateen/test/docs"
 		require.NoError(t, reflector.AddGoComments(here, filepath.Join(root, folder), jsonschema.WithFullComment()))
 	}
@@ -227,4 +228,5 @@ spec:
 END
 kubectl -n velero wait podvolumebackup/nightly-x7k2p --for=jsonpath='{.status.phase}'=Failed --timeout=60s`)
 	valid(t, "explain", s.run("explain", "lateen explain pvb/nightly-x7k2p -o json"))
+	valid(t, "cancel", s.run("cancel", "lateen cancel pvb/nightly-x7k2p -o json"))
 }

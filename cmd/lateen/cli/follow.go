@@ -17,9 +17,10 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Follow calls see for the existing objects and for every change, until done returns true or ctx ends. It resumes a
-// watch that the API server closes, and retries while the server does not answer. Its error then includes the last
-// failure. A rejected request ends it at once.
+// Follow calls see for the existing objects and for every change, until done returns true or ctx ends. It asks done for the
+// first time when it has seen all existing objects. After that, it may see earlier states of them once more. It resumes a watch
+// that the API server closes, and retries while the server does not answer. Its error then includes the last failure. A
+// rejected request ends it at once.
 func Follow(
 	ctx context.Context, resource dynamic.ResourceInterface, options metav1.ListOptions,
 	see func(watch.EventType, *unstructured.Unstructured), done func() bool,
@@ -29,7 +30,14 @@ func Follow(
 	defer stop(nil)
 	requests := requests{resource: resource, options: options, stop: stop}
 	_, err := watchtools.UntilWithSync(ctx, requests.source(), &unstructured.Unstructured{},
-		func(store cache.Store) (bool, error) { return len(store.List()) == 0 && done(), nil },
+		func(store cache.Store) (bool, error) {
+			for _, existing := range store.List() {
+				if object, ok := existing.(*unstructured.Unstructured); ok {
+					see(watch.Added, object)
+				}
+			}
+			return done(), nil
+		},
 		func(event watch.Event) (bool, error) {
 			if object, ok := event.Object.(*unstructured.Unstructured); ok {
 				see(event.Type, object)

@@ -228,3 +228,10 @@ func (v *viewer) references(ctx context.Context, typed string) ([]string, cobra.
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
+
+// CompleteReferences completes each argument of a command as KIND/NAME.
+func CompleteReferences(view *cli.View) cobra.CompletionFunc {
+	return func(command *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+		return (&viewer{*view}).references(command.Context(), typed)
+	}
+}

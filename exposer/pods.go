@@ -61,17 +61,35 @@ func (e *Exposer) create(ctx context.Context, pod *corev1.Pod, options metav1.Cr
 // TryClass asks the API server whether it accepts a mover with a priority class. The reason is why not; it is empty if
 // the class is in force, or if the answer does not depend on it.
 func (e *Exposer) TryClass(ctx context.Context, namespace, class string) priority.Reason {
-	const name = "lateen-priority-class" // of a pod and a DataUpload that do not exist
-	spec := objects.MoverSpec{GVK: api.DataUpload().GVK, Namespace: namespace, Name: name, UID: name, PodLabel: api.DataUpload().PodLabel}
-	spec.Command, spec.Source.Snapshot = []string{"data-mover", "backup"}, &objects.SnapshotSource{}
-	settings := e.current()
-	settings.PriorityClass = class
-	pod := objects.PlanOf(spec, objects.VolumeInfo{OS: corev1.Linux}, e.Templates[corev1.Linux], settings).Pod
-	created, reason, err := e.create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	pod := e.sample(namespace, api.DataUpload())
+	pod.Spec.PriorityClassName = class
+	created, reason, err := e.create(ctx, pod, dryRun())
 	if err == nil && reason == "" && created.Spec.PriorityClassName != class {
 		return priority.Rejected
 	}
 	return reason
+}
+
+// TryMover asks the API server whether it accepts a mover of a kind, without a priority class. The pod is as it would be created.
+func (e *Exposer) TryMover(ctx context.Context, namespace string, kind api.Kind) (*corev1.Pod, error) {
+	return e.Client.CoreV1().Pods(namespace).Create(ctx, e.sample(namespace, kind), dryRun())
+}
+
+func dryRun() metav1.CreateOptions { return metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}} }
+
+// sample returns a mover for a backup that does not exist.
+func (e *Exposer) sample(namespace string, kind api.Kind) *corev1.Pod {
+	const name = "lateen-dry-run"
+	spec := objects.MoverSpec{GVK: kind.GVK, Namespace: namespace, Name: name, UID: name, PodLabel: kind.PodLabel}
+	info := objects.VolumeInfo{OS: corev1.Linux, Node: name, HostPath: objects.DefaultPodsDir}
+	if kind.Name == api.PodVolumeBackup().Name {
+		spec.Command, spec.Source.PodVolume = []string{"pod-volume", "backup"}, &objects.PodVolumeSource{}
+	} else {
+		spec.Command, spec.Source.Snapshot = []string{"data-mover", "backup"}, &objects.SnapshotSource{}
+	}
+	settings := e.current()
+	settings.PriorityClass = ""
+	return objects.PlanOf(spec, info, e.Templates[corev1.Linux], settings).Pod
 }
 
 // adopt takes an existing pod. Either the response to its creation was lost, or Velero's own agent created it; the

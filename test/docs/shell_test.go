@@ -29,11 +29,12 @@ func places() map[string]string {
 			lateen install --crds-only
 			velero install --provider aws --bucket backups --plugins velero/velero-plugin-for-aws:v1.14.0 \
 				--secret-file credentials --image velero/velero:v1.18.3 --use-node-agent --dry-run --output yaml | kubectl apply -f -
+			kubectl -n velero rollout status deployment velero
 			kubectl -n velero rollout status daemonset node-agent`,
 		"<!-- on a cluster with Velero's server -->": `
 			printf '[default]\n' >credentials
 			lateen install --use-node-agent=false --provider aws --bucket backups \
-				--plugins velero/velero-plugin-for-aws:v1.14.0 --secret-file credentials`,
+				--plugins velero/velero-plugin-for-aws:v1.14.0 --secret-file credentials --wait`,
 		"<!-- on a cluster with Lateen -->": `
 			printf '[default]\n' >credentials
 			printf '{"loadConcurrency": {"globalConfig": 2}}' >config.json

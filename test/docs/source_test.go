@@ -159,7 +159,7 @@ func outputs() map[string]any {
 func schemaOf(t *testing.T, command string, open bool) []byte {
 	t.Helper()
 	reflector := jsonschema.Reflector{Anonymous: true, AllowAdditionalProperties: open}
-	for _, folder := range []string{"cmd/lateen/status/view", "cmd/lateen/check", "cmd/lateen/cancel", "cmd/lateen/config", "exposer/objects"} {
+	for _, folder := range []string{"cmd/lateen/status/view", "cmd/lateen/check", "cmd/lateen/check/preflight", "cmd/lateen/cancel", "cmd/lateen/config", "exposer/objects"} {
 		const here = "github.com/lateen-project/lateen/test/docs"
 		require.NoError(t, reflector.AddGoComments(here, filepath.Join(root, folder), jsonschema.WithFullComment()))
 	}
@@ -228,5 +228,8 @@ spec:
 END
 kubectl -n velero wait podvolumebackup/nightly-x7k2p --for=jsonpath='{.status.phase}'=Failed --timeout=60s`)
 	valid(t, "explain", s.run("explain", "lateen explain pvb/nightly-x7k2p -o json"))
-	valid(t, "cancel", s.run("cancel", "lateen cancel pvb/nightly-x7k2p -o json"))
+	refused := s.run("check in a namespace that refuses movers", `kubectl label namespace velero pod-security.kubernetes.io/enforce=baseline --overwrite >/dev/null
+lateen check --pre -o json || [ $? = 1 ]`)
+	require.Contains(t, refused, "pod-security.kubernetes.io/enforce=privileged")
+	valid(t, "cancel", s.run("cancel", "lateen cancel pvb/nightly-x7k2p -o json 2>/dev/null"))
 }

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -16,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/lateen-project/lateen/cmd/lateen/check/preflight"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/startup"
-	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
@@ -228,15 +227,8 @@ func (i *Installation) CopyProblems(ctx context.Context, client kubernetes.Inter
 	if i.Agents == nil {
 		return nil, nil
 	}
-	var movers objects.Settings
-	for _, document := range documents {
-		if document.Kind == NodeAgent {
-			parsed, _ := config.Parse(document.Data, nil)
-			movers = parsed.Movers
-		}
-	}
 	var problems []config.Problem
-	for _, right := range startup.CopyRights(movers) {
+	for _, right := range startup.CopyRights(movers(documents)) {
 		namespaces := []string{i.Namespace}
 		if right.Original {
 			var err error
@@ -245,7 +237,7 @@ func (i *Installation) CopyProblems(ctx context.Context, client kubernetes.Inter
 			}
 		}
 		for _, namespace := range namespaces {
-			allowed, err := i.allowed(ctx, client, right.Attributes(namespace))
+			allowed, err := preflight.Allowed(ctx, client, i.Namespace, i.Agents.Spec.ServiceAccountName, right.Attributes(namespace))
 			if err != nil {
 				return nil, err
 			}
@@ -279,19 +271,4 @@ func (i *Installation) originals(ctx context.Context, client kubernetes.Interfac
 		}
 	}
 	return slices.DeleteFunc(namespaces, func(namespace string) bool { return namespace == i.Namespace }), nil
-}
-
-// allowed asks the API server whether the agents' ServiceAccount has a permission.
-func (i *Installation) allowed(ctx context.Context, client kubernetes.Interface, what *authorizationv1.ResourceAttributes) (bool, error) {
-	review, err := client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
-		Spec: authorizationv1.SubjectAccessReviewSpec{
-			User:               "system:serviceaccount:" + i.Namespace + ":" + i.Agents.Spec.ServiceAccountName,
-			Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + i.Namespace, "system:authenticated"},
-			ResourceAttributes: what,
-		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		return false, fmt.Errorf("review the agents' access: %w", err)
-	}
-	return review.Status.Allowed, nil
 }

@@ -18,8 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
+	"github.com/lateen-project/lateen/cmd/lateen/check/preflight"
 	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/startup"
@@ -43,6 +43,7 @@ type options struct {
 	nodeAgent  string // a ConfigMap; empty: the one of the agents
 	repository string // likewise
 	jobs       string // likewise
+	before     bool   // Lateen does not run yet
 	cli.View
 }
 
@@ -52,12 +53,14 @@ func NewCommand(userAgent string) *cobra.Command {
 	options.UserAgent = userAgent
 	command := &cobra.Command{
 		Use:   "check",
-		Short: "Validate the ConfigMaps of the agents and show the effective configuration",
-		Long: "Validate the ConfigMaps of the agents and show the effective configuration. The ConfigMaps are those that the agents\n" +
-			"in a cluster name, or those in a file. Objects that they name are looked up in the cluster; for a file, only\n" +
-			"with --node, --namespace, --kubeconfig or --context. Whether pods can have a priority class is tried with a dry run.\n\n" +
+		Short: "Check the cluster and the ConfigMaps of the agents, and show the effective configuration",
+		Long: "Check whether the cluster has what agents and movers need. Validate the ConfigMaps of the agents and show the effective\n" +
+			"configuration. The ConfigMaps are those that the agents in a cluster name, or those in a file. Objects that they name\n" +
+			"are looked up in the cluster; for a file, only with --node, --namespace, --kubeconfig or --context. Whether movers can\n" +
+			"be created is tried with a dry run. Use --pre before lateen adopt or lateen install.\n\n" +
 			"Exits with 0 if there is no problem, with 1 if there are problems, and with 2 if the check failed.",
-		Example: "  lateen check -o json\n" +
+		Example: "  lateen check --pre\n" +
+			"  lateen check -o json\n" +
 			"  lateen check -f node-agent.yaml --node worker-1",
 		Args: func(command *cobra.Command, args []string) error {
 			return cli.ExitWith(exitCannotCheck, cobra.NoArgs(command, args))
@@ -77,6 +80,7 @@ func NewCommand(userAgent string) *cobra.Command {
 	flags := command.Flags()
 	flags.StringVarP(&options.file, "file", "f", "", "manifest of ConfigMaps, or only the configuration as JSON; - is standard input")
 	flags.StringVar(&options.kind, "as", "", "kind of configuration in the file: "+kinds()+" (default: derived from its keys)")
+	flags.BoolVar(&options.before, "pre", false, "check before Lateen runs: Velero's agents, or none, are no problem")
 	flags.StringVar(&options.node, "node", "", "show the limit of concurrent movers on this node")
 	flags.StringVar(&options.nodeAgent, "node-agent-configmap", "", "ConfigMap to check (default: that of the agents' flag)")
 	flags.StringVar(&options.repository, "backup-repository-configmap", "", "ConfigMap to check (default: that of the agents' flag)")
@@ -94,26 +98,27 @@ func (o *options) run(command *cobra.Command) (int, error) {
 	if o.file != "" && !o.online() {
 		return o.report(command.OutOrStdout(), EvaluateAll(documents, nil, nil))
 	}
-	ctx, cancel := context.WithTimeout(command.Context(), timeout)
-	defer cancel()
-	rest, err := o.Config()
+	connected, err := o.Connect(io.Discard)
 	if err != nil {
 		return 0, err
 	}
-	client, err := kubernetes.NewForConfig(rest)
-	if err != nil {
-		return 0, fmt.Errorf("create client: %w", err)
-	}
+	return o.inCluster(command, documents, connected.Kube, connected.Dynamic)
+}
+
+// inCluster also checks the cluster, and what the documents name in it. Without a file, the documents are those of the cluster.
+func (o *options) inCluster(command *cobra.Command, documents []Document, client kubernetes.Interface, generic dynamic.Interface) (int, error) {
+	ctx, cancel := context.WithTimeout(command.Context(), timeout)
+	defer cancel()
 	installation, err := Find(ctx, client, o.ViewNamespace())
 	if err != nil {
 		return 0, err
 	}
-	if o.file == "" {
+	if o.file == "" && (installation.Agents != nil || !o.before) {
 		if documents, err = installation.Documents(ctx, client, o.nodeAgent, o.repository, o.jobs); err != nil {
 			return 0, err
 		}
 	}
-	velero, err := veleroVersion(ctx, rest, installation)
+	velero, err := veleroVersion(ctx, generic, installation)
 	if err != nil {
 		return 0, err
 	}
@@ -131,8 +136,24 @@ func (o *options) run(command *cobra.Command) (int, error) {
 	observed.CopyProblems, unreviewed = installation.CopyProblems(ctx, client, documents)
 	output := EvaluateAll(documents, observed, node)
 	output.Velero, output.Kubernetes = velero, server
+	var unchecked error
+	if o.file == "" {
+		output.Checks = installation.preflight(client, generic, documents, o.before).Run(ctx)
+		unchecked = errorOf(output.Checks)
+	}
 	count, err := o.report(command.OutOrStdout(), output)
-	return count, errors.Join(unreadable, unreviewed, err)
+	return count, errors.Join(unreadable, unreviewed, unchecked, err)
+}
+
+// errorOf returns what could not be checked.
+func errorOf(findings []preflight.Finding) error {
+	var all []error
+	for _, one := range findings {
+		if one.Status == preflight.Unknown {
+			all = append(all, fmt.Errorf("check %s: %s", one.Check, one.Message))
+		}
+	}
+	return errors.Join(all...)
 }
 
 // online reports whether the objects named in a file are checked in the cluster.
@@ -142,6 +163,8 @@ func (o *options) online() bool {
 
 func (o *options) fromFile(stdin io.Reader) ([]Document, error) {
 	switch {
+	case o.file != "" && o.before:
+		return nil, errors.New("--pre checks a cluster; remove -f")
 	case o.file == "" && o.kind != "":
 		return nil, errors.New("--as requires a file; name one with -f")
 	case o.file == "":
@@ -190,16 +213,10 @@ func kinds() string {
 
 // veleroVersion reads the version of Velero and compares it with what Lateen was tested with; nil if no workload names
 // an image.
-func veleroVersion(ctx context.Context, connection *rest.Config, installation *Installation) (*Velero, error) {
+func veleroVersion(ctx context.Context, client dynamic.Interface, installation *Installation) (*Velero, error) {
 	image := installation.MoverImage()
 	if image == "" {
 		return nil, nil
-	}
-	connection = rest.CopyConfig(connection)
-	connection.QPS = -1 // no limit: the requests are sequential
-	client, err := dynamic.NewForConfig(connection)
-	if err != nil {
-		return nil, fmt.Errorf("create client: %w", err)
 	}
 	fields, err := unknownFields(ctx, client)
 	if err != nil {

@@ -12,8 +12,10 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/lateen-project/lateen/cmd/lateen/check/preflight"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/exposer"
@@ -69,6 +71,34 @@ func (i *Installation) MoverImage() string {
 		image = cmp.Or(image, startup.ServerImage(i.Agents.Spec))
 	}
 	return image
+}
+
+// moverAccount returns the ServiceAccount of movers; empty if unknown.
+func (i *Installation) moverAccount() string {
+	account := i.Flag("--mover-service-account")
+	if i.Server != nil {
+		account = cmp.Or(account, i.Server.Spec.Template.Spec.ServiceAccountName)
+	}
+	return account
+}
+
+// preflight returns the checks of the cluster. Movers have the settings of the documents.
+func (i *Installation) preflight(client kubernetes.Interface, generic dynamic.Interface, documents []Document, before bool) *preflight.Installation {
+	return &preflight.Installation{
+		Kube: client, Dynamic: generic, Namespace: i.Namespace, Server: i.Server, Before: before,
+		Movers: objects.Template{Image: i.MoverImage(), ServiceAccount: i.moverAccount()}, Settings: movers(documents),
+	}
+}
+
+// movers returns the settings of movers.
+func movers(documents []Document) (settings objects.Settings) {
+	for _, document := range documents {
+		if document.Kind == NodeAgent {
+			parsed, _ := config.Parse(document.Data, nil)
+			settings = parsed.Movers
+		}
+	}
+	return settings
 }
 
 // Documents reads the ConfigMaps with these names. An empty name selects the one of the agents' flags. For

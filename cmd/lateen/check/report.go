@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/lateen-project/lateen/cmd/lateen/check/preflight"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/startup"
 )
@@ -22,6 +23,15 @@ func (o Output) Write(to io.Writer) error {
 	if o.Velero != nil {
 		fmt.Fprintf(&text, "velero: %s (Lateen is tested with Velero %s)\n", o.Velero.Image, strings.Join(o.Velero.TestedVersions, ", "))
 	}
+	if len(o.Checks) > 0 {
+		text.WriteString("\nchecks:\n")
+	}
+	for _, one := range o.Checks {
+		fmt.Fprintf(&text, "  %s %s: %s\n", marks()[one.Status], one.Check, one.Message)
+		if one.Remedy != "" {
+			fmt.Fprintf(&text, "      %s\n", one.Remedy)
+		}
+	}
 	for _, one := range o.ConfigMaps {
 		if text.Len() > 0 {
 			text.WriteString("\n")
@@ -32,6 +42,10 @@ func (o Output) Write(to io.Writer) error {
 	}
 	_, err := io.WriteString(to, text.String())
 	return err
+}
+
+func marks() map[preflight.Status]string {
+	return map[preflight.Status]string{preflight.OK: "√", preflight.Warning: "!", preflight.Failed: "×", preflight.Unknown: "?"}
 }
 
 func (c *ConfigMap) write(text *strings.Builder) error {
@@ -90,7 +104,9 @@ func place(problem config.Problem) string {
 type Output struct {
 	Velero     *Velero     `json:"velero,omitempty"`     // absent for a file alone
 	Kubernetes *Kubernetes `json:"kubernetes,omitempty"` // absent for a file alone
-	ConfigMaps []ConfigMap `json:"configMaps"`
+	// Checks are those of the cluster; absent for a file. A failed one counts as a Problem.
+	Checks     []preflight.Finding `json:"checks,omitempty"`
+	ConfigMaps []ConfigMap         `json:"configMaps"`
 }
 
 // Velero is the version of Velero, compared with what Lateen was tested with.
@@ -145,9 +161,14 @@ func EvaluateAll(documents []Document, cluster *Cluster, node *corev1.Node) Outp
 	return output
 }
 
-// Problems counts the Problems of all ConfigMaps.
+// Problems counts the Problems of all ConfigMaps and the failed checks.
 func (o Output) Problems() int {
 	count := 0
+	for _, one := range o.Checks {
+		if one.Status == preflight.Failed {
+			count++
+		}
+	}
 	for _, one := range o.ConfigMaps {
 		count += len(one.Problems)
 	}

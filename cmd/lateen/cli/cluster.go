@@ -292,24 +292,26 @@ func daemonTolerations() []corev1.Toleration {
 	}
 }
 
-// formatBlockers groups nodes by blocker.
-func formatBlockers(pod corev1.PodSpec, nodes []corev1.Node) string {
+// FormatBlocked returns what keeps pods of a DaemonSet off nodes, each reason with its nodes; "" if nothing does.
+func FormatBlocked(pod corev1.PodSpec, nodes []corev1.Node) string {
 	const most = 3
-	if len(nodes) == 0 {
-		return "the cluster has no node"
-	}
 	by := map[string][]string{}
 	for index := range nodes {
 		if why := blocker(pod, &nodes[index]); why != "" {
 			by[why] = append(by[why], nodes[index].Name)
 		}
 	}
-	if len(by) == 0 {
-		return "all nodes are eligible now"
-	}
 	var messages []string
 	for _, why := range slices.Sorted(maps.Keys(by)) {
 		messages = append(messages, fmt.Sprintf("%s (node %s)", why, truncate.Names(by[why], most)))
 	}
 	return strings.Join(messages, "; ")
+}
+
+// formatBlockers is FormatBlocked with a text if nothing keeps them off, or no node exists.
+func formatBlockers(pod corev1.PodSpec, nodes []corev1.Node) string {
+	if len(nodes) == 0 {
+		return "the cluster has no node"
+	}
+	return cmp.Or(FormatBlocked(pod, nodes), "all nodes are eligible now")
 }

@@ -1,0 +1,193 @@
+package preflight
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/lateen-project/lateen/cmd/lateen/cli"
+	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/exposer/objects"
+)
+
+// now is the time of the API server.
+var now = time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+
+// world is a cluster in which every check is ok, and what a test changes in it.
+type world struct {
+	agents    *appsv1.DaemonSet
+	node      *corev1.Node
+	lease     *coordinationv1.Lease
+	volume    *corev1.PersistentVolume
+	class     *unstructured.Unstructured // of snapshots
+	more      []runtime.Object           // for the dynamic client
+	forbidden string                     // the resource on which the agents have no rights
+	refused   error                      // of a mover
+	unread    string                     // the resource that cannot be read
+	Installation
+}
+
+func newWorld() *world {
+	in := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "velero", Name: name} }
+	name := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
+	w := &world{
+		agents: &appsv1.DaemonSet{ObjectMeta: in("node-agent"), Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 1, UpdatedNumberScheduled: 1, NumberReady: 1}},
+		node:   &corev1.Node{ObjectMeta: name("node-1"), Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}},
+		lease: &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: "node-1"},
+			Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: now}}},
+		volume: &corev1.PersistentVolume{ObjectMeta: name("pv-1"), Spec: corev1.PersistentVolumeSpec{
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "csi.test"}}}},
+		class: snapshotClass("gold"),
+		Installation: Installation{Namespace: "velero", Movers: objects.Template{Image: "velero"},
+			Server: &appsv1.Deployment{ObjectMeta: in("velero"), Status: appsv1.DeploymentStatus{AvailableReplicas: 1}}},
+	}
+	w.agents.Spec.Template.Spec = corev1.PodSpec{ServiceAccountName: "lateen", Containers: []corev1.Container{{Args: []string{"node-agent"}}}}
+	return w
+}
+
+func snapshotClass(name string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass", "metadata": map[string]any{"name": name}, "driver": "csi.test",
+	}}
+}
+
+// run returns the findings by check.
+func (w *world) run(t *testing.T, defined bool) map[string]Finding {
+	t.Helper()
+	all := []runtime.Object{w.node, w.lease, w.volume, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: "csi.test"}}
+	if w.agents != nil {
+		all = append(all, w.agents)
+	}
+	kube := fake.NewClientset(all...)
+	kube.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if action.GetResource().Resource == w.unread {
+			return true, nil, errors.New("no answer")
+		}
+		switch create, is := action.(clienttesting.CreateAction); {
+		case !is:
+		case action.GetResource().Resource == "pods":
+			pod, _ := create.GetObject().(*corev1.Pod)
+			require.Equal(t, "velero", pod.Spec.Containers[0].Image)
+			pod.CreationTimestamp = metav1.NewTime(now)
+			return true, pod, w.refused
+		case action.GetResource().Resource == "subjectaccessreviews":
+			review, _ := create.GetObject().(*authorizationv1.SubjectAccessReview)
+			require.Equal(t, "system:serviceaccount:velero:lateen", review.Spec.User)
+			review.Status.Allowed = review.Spec.ResourceAttributes.Resource != w.forbidden
+			return true, review, nil
+		}
+		return false, nil, nil
+	})
+	generic := w.more
+	if w.class != nil {
+		generic = append(generic, w.class)
+	}
+	for _, object := range deploy.Definitions() {
+		definition, err := deploy.Manifest(object)
+		require.NoError(t, err)
+		if defined || definition.GetName() != "datauploads.velero.io" {
+			generic = append(generic, definition)
+		}
+	}
+	kinds := map[schema.GroupVersionResource]string{cli.Definitions(): "CustomResourceDefinitionList", snapshotClasses(): "VolumeSnapshotClassList"}
+	w.Kube, w.Dynamic = kube, dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, generic...)
+	found := map[string]Finding{}
+	for _, one := range w.Run(t.Context()) {
+		found[one.Check] = one
+	}
+	return found
+}
+
+func TestAClusterWithEverythingHasNoFinding(t *testing.T) {
+	for check, found := range newWorld().run(t, true) {
+		require.Equal(t, OK, found.Status, "%s: %s", check, found.Message)
+		require.Empty(t, found.Remedy)
+	}
+	require.Len(t, newWorld().run(t, true), 8)
+}
+
+func TestEachFindingHasARemedy(t *testing.T) {
+	velero := func(w *world) { w.agents.Spec.Template.Spec.Containers[0].Args = []string{"node-agent", "server"} }
+	for name, test := range map[string]struct {
+		change  func(*world)
+		check   string
+		status  Status
+		message string
+		remedy  string
+	}{
+		"no server":             {func(w *world) { w.Server = nil }, "server", Failed, "no Deployment in namespace velero runs Velero's server", "lateen install"},
+		"a server that is down": {func(w *world) { w.Server.Status.AvailableReplicas = 0 }, "server", Failed, "Deployment velero has no available pod", "describe pods"},
+		"no agents":             {func(w *world) { w.agents = nil }, "agents", Failed, "DaemonSet node-agent does not exist", "lateen install"},
+		"no agents yet":         {func(w *world) { w.agents, w.Before = nil, true }, "agents", Warning, "DaemonSet node-agent does not exist", "lateen install"},
+		"a rollout":             {func(w *world) { w.agents.Status.UpdatedNumberScheduled = 0 }, "agents", Failed, "DaemonSet node-agent of Lateen: 1 of 1 pods ready", "rollout status"},
+		"agents of Velero":      {velero, "agents", Warning, "DaemonSet node-agent of Velero: 1 of 1 pods ready", "lateen adopt replaces them"},
+		"agents of Velero yet":  {func(w *world) { velero(w); w.Before = true }, "agents", OK, "DaemonSet node-agent of Velero: 1 of 1 pods ready", ""},
+		"other agents":          {func(w *world) { w.agents.Spec.Template.Spec.Containers[0].Args = nil }, "agents", Failed, "DaemonSet node-agent: ", "only agents of Velero and Lateen"},
+		"a node without an agent": {func(w *world) {
+			w.node.Spec.Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
+		}, "agents", Warning,
+			"no agent for volumes of pods on some nodes: taint gpu:NoSchedule is not tolerated (node node-1)", "add tolerations"},
+		"a missing right": {func(w *world) { w.forbidden = "jobs" }, "rights", Failed,
+			"ServiceAccount lateen may not create jobs.batch, delete jobs.batch, get jobs.batch, list jobs.batch, patch jobs/status.batch and 1 more", "lateen adopt"},
+		"Pod Security": {func(w *world) { w.refused = errors.New(`violates PodSecurity "baseline:latest"`) }, "movers", Failed,
+			`the API server refuses the mover of a DataUpload: violates PodSecurity "baseline:latest"; of a PodVolumeBackup: `, "kubectl label --overwrite namespace velero pod-security.kubernetes.io/enforce=privileged"},
+		"a webhook":         {func(w *world) { w.refused = errors.New("denied") }, "movers", Failed, "denied", "a webhook"},
+		"no snapshot class": {func(w *world) { w.class = nil }, "snapshots", Warning, "no VolumeSnapshotClass for the driver of storage class fast", "file system backups"},
+		"two snapshot classes": {func(w *world) { w.more = []runtime.Object{snapshotClass("silver")} }, "snapshots", Warning,
+			"several VolumeSnapshotClasses for the driver of storage class fast", "set label velero.io/csi-volumesnapshot-class=true"},
+		"two snapshot classes, one of which is selected": {func(w *world) {
+			w.class.SetLabels(map[string]string{velerov1.VolumeSnapshotClassSelectorLabel: "true"})
+			w.more = []runtime.Object{snapshotClass("silver")}
+		}, "snapshots", OK, "CSI snapshots of storage class fast", ""},
+		"a volume whose directory is not known": {func(w *world) {
+			w.volume.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{FlexVolume: &corev1.FlexPersistentVolumeSource{}}
+		},
+			"host-paths", Warning, "agents cannot derive the directory of persistent volume pv-1", "--host-path"},
+		"a clock ahead":  {func(w *world) { w.lease.Spec.RenewTime.Time = now.Add(11 * time.Second) }, "clocks", Warning, "node-1 (11s ahead)", "synchronize"},
+		"a clock behind": {func(w *world) { w.lease.Spec.RenewTime.Time = now.Add(-61 * time.Second) }, "clocks", Warning, "node-1 (up to 1m1s behind)", "synchronize"},
+		"a node that is down": {func(w *world) {
+			w.lease.Spec.RenewTime.Time, w.node.Status.Conditions = now.Add(-time.Hour), nil
+		}, "clocks", OK, "the clocks of 0 Ready nodes agree", ""},
+		"no answer": {func(w *world) { w.unread = "storageclasses" }, "snapshots", Unknown, "list storage classes: no answer", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			test.change(w)
+			found, has := w.run(t, true)[test.check]
+			require.True(t, has)
+			require.Equal(t, test.status, found.Status, found.Message)
+			require.Contains(t, found.Message, test.message)
+			require.Contains(t, found.Remedy, test.remedy)
+			require.Equal(t, test.remedy == "", found.Remedy == "")
+		})
+	}
+}
+
+func TestADefinitionThatIsMissingIsNamed(t *testing.T) {
+	found := newWorld().run(t, false)["definitions"]
+	require.Equal(t, Finding{"definitions", Failed, "not served: datauploads.velero.io v2alpha1", "lateen install --crds-only creates Velero's definitions"}, found)
+}
+
+func TestOnlyAgentsOfLateenNeedItsRightsAndPaths(t *testing.T) {
+	w := newWorld()
+	w.agents.Spec.Template.Spec.Containers[0].Args = []string{"node-agent", "--host-path=/host_pods"}
+	require.NotContains(t, w.run(t, true), "host-paths")
+	w = newWorld()
+	w.Before = true
+	require.NotContains(t, w.run(t, true), "rights")
+}

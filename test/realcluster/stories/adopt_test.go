@@ -33,6 +33,7 @@ func TestThreeCommandsLeadToABackup(t *testing.T) {
 	blocks := regexp.MustCompile("(?s)make cluster-test runs and times them -->\n```console\n(.*?)\n```").FindAllStringSubmatch(string(page), -1)
 	require.Len(t, blocks, 2, "there and back")
 	for i, agent := range []string{"lateen:cluster", "velero/velero"} {
+		t.Log(run(t, "lateen", "check", "--pre")) // fails if anything is missing
 		begun := time.Now()
 		commands := strings.Split(strings.ReplaceAll(blocks[i][1], "registry.example/lateen:v1", "lateen:cluster"), "\n")
 		require.Len(t, commands, 3-i)

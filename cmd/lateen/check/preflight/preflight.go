@@ -69,7 +69,7 @@ func (i *Installation) Run(ctx context.Context) []Finding {
 		return []Finding{unknown("agents", err)}
 	}
 	all := []Finding{i.definitions(ctx), i.server(), i.agents(ctx, agents)}
-	if !i.Before && len(agents) > 0 {
+	if len(agents) > 0 && !isVeleros(agents[0]) {
 		all = append(all, i.rights(ctx, agents[0].Spec.Template.Spec.ServiceAccountName))
 	}
 	var now time.Time
@@ -128,6 +128,11 @@ func serves(definition *unstructured.Unstructured, version string) bool {
 	})
 }
 
+func isVeleros(agents *appsv1.DaemonSet) bool {
+	_, velero, err := deploy.AgentArgs(agents.Spec.Template)
+	return err == nil && velero
+}
+
 // server checks that Velero's server runs. It creates the transfers and waits for them.
 func (i *Installation) server() Finding {
 	f := Finding{Check: "server", Status: OK}
@@ -176,20 +181,19 @@ func (i *Installation) agents(ctx context.Context, agents []*appsv1.DaemonSet) F
 	}
 	var messages []string
 	for _, each := range agents {
-		whose := "Lateen"
-		if _, velero, err := deploy.AgentArgs(each.Spec.Template); err != nil {
+		_, velero, err := deploy.AgentArgs(each.Spec.Template)
+		if err != nil {
 			f.Status, f.Message = Failed, fmt.Sprintf("DaemonSet %s: %v", each.Name, err)
 			f.Remedy = "lateen adopt changes only agents of Velero and Lateen"
 			return f
-		} else if velero {
-			whose = "Velero"
 		}
+		whose := map[bool]string{true: "Velero", false: "Lateen"}[velero]
 		status := each.Status
 		messages = append(messages, fmt.Sprintf("DaemonSet %s of %s: %d of %d pods ready", each.Name, whose, status.NumberReady, status.DesiredNumberScheduled))
 		switch {
 		case status.ObservedGeneration < each.Generation || min(status.UpdatedNumberScheduled, status.NumberReady) < status.DesiredNumberScheduled:
 			f.Status, f.Remedy = Failed, fmt.Sprintf("kubectl -n %s rollout status daemonset %s waits for them; kubectl -n %s describe pods shows why", i.Namespace, each.Name, i.Namespace)
-		case whose == "Velero" && !i.Before && f.Status == OK:
+		case velero && !i.Before && f.Status == OK:
 			f.Status, f.Remedy = Warning, "lateen adopt replaces them; lateen check --pre checks before"
 		}
 	}
@@ -376,10 +380,10 @@ func (i *Installation) hasHostPath(agents []*appsv1.DaemonSet) bool {
 	if len(agents) == 0 {
 		return false
 	}
-	args, velero, err := deploy.AgentArgs(agents[0].Spec.Template)
-	if velero {
+	if isVeleros(agents[0]) {
 		return deploy.HostPathArgs(agents[0].Spec.Template) != nil
 	}
+	args, _, err := deploy.AgentArgs(agents[0].Spec.Template)
 	return err == nil && slices.ContainsFunc(args, func(arg string) bool { return arg == "--host-path" || strings.HasPrefix(arg, "--host-path=") })
 }
 

@@ -188,6 +188,6 @@ func TestOnlyAgentsOfLateenNeedItsRightsAndPaths(t *testing.T) {
 	w.agents.Spec.Template.Spec.Containers[0].Args = []string{"node-agent", "--host-path=/host_pods"}
 	require.NotContains(t, w.run(t, true), "host-paths")
 	w = newWorld()
-	w.Before = true
+	w.agents.Spec.Template.Spec.Containers[0].Args = []string{"node-agent", "server"}
 	require.NotContains(t, w.run(t, true), "rights")
 }

@@ -111,7 +111,7 @@ func TestAnUploadOfASnapshotThatIsLostCanBeCanceled(t *testing.T) {
 	until(t, "{.involvedObject.name} {.message}", func(line string) bool {
 		return strings.HasPrefix(line, upload+" ") && strings.HasSuffix(line, "is not Ready")
 	}, "events")
-	require.Contains(t, run(t, "lateen", "cancel", "--backup=lost", "--force"), "All transfers have ended: 1 Canceled\n")
+	require.Contains(t, run(t, "lateen", "cancel", "--backup=lost", "--force"), "All transfers have ended: 1 Canceled")
 	ended(t, "backup", "lost", "PartiallyFailed")
 	noMoverLeft(t)
 	wait(t, "delete", "volumesnapshotcontent/"+upload)

@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/adopt"
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/cmd/lateen/bundle"
 	"github.com/lateen-project/lateen/cmd/lateen/cancel"
 	"github.com/lateen-project/lateen/cmd/lateen/check"
 	"github.com/lateen-project/lateen/cmd/lateen/cli"
@@ -43,7 +45,7 @@ func newRoot() *cobra.Command {
 	if strings.HasPrefix(filepath.Base(os.Args[0]), "kubectl-") {
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl lateen"}
 	}
-	root.AddCommand(newVersion(), agent.NewCommand(version, userAgent()))
+	root.AddCommand(newVersion(), agent.NewCommand(version, userAgent()), bundle.NewCommand(userAgent(), runCommand))
 	for _, newCommand := range []func(userAgent string) *cobra.Command{
 		install.NewCommand, uninstall.NewCommand, adopt.NewCommand, check.NewCommand, status.NewCommand, status.NewExplainCommand, cancel.NewCommand,
 	} {
@@ -53,6 +55,15 @@ func newRoot() *cobra.Command {
 		completeFlags(command)
 	}
 	return root
+}
+
+// runCommand runs a command of this program, which prints to out.
+func runCommand(ctx context.Context, out io.Writer, args ...string) error {
+	root := newRoot() //nolint:contextcheck // ExecuteContext passes it to the command
+	root.SetArgs(args)
+	root.SetOut(out)
+	root.SetErr(out)
+	return root.ExecuteContext(ctx)
 }
 
 // completeFlags lets a shell complete the values of the flags that several commands have.

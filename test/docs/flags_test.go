@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	validator "github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
@@ -197,6 +198,9 @@ func TestEveryFieldOfAConfigMapIsDescribed(t *testing.T) {
 			examples := codes(row[2])
 			require.Len(t, examples, 1, "%s: the example of %s", title, row[0])
 			require.Empty(t, schema.parse("{"+examples[0]+"}"), "%s: the example of %s", title, row[0])
+			value, err := validator.UnmarshalJSON(strings.NewReader("{" + examples[0] + "}"))
+			require.NoError(t, err)
+			require.NoError(t, configSchema(t, title).Validate(value), "%s: the example of %s", title, row[0])
 			for _, path := range codes(row[0]) {
 				names := strings.FieldsFunc(index.ReplaceAllString(path, ""), func(r rune) bool { return r == '.' })
 				require.NotEmpty(t, names, row[0])

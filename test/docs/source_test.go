@@ -17,6 +17,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/cancel"
 	"github.com/lateen-project/lateen/cmd/lateen/check"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
@@ -232,4 +233,52 @@ kubectl -n velero wait podvolumebackup/nightly-x7k2p --for=jsonpath='{.status.ph
 lateen check --pre -o json || [ $? = 1 ]`)
 	require.Contains(t, refused, "pod-security.kubernetes.io/enforce=privileged")
 	valid(t, "cancel", s.run("cancel", "lateen cancel pvb/nightly-x7k2p -o json 2>/dev/null"))
+}
+
+// configSchema compiles the JSON schema of the value of a ConfigMap, which a section of docs/configuration.md describes.
+func configSchema(t *testing.T, section string) *validator.Schema {
+	t.Helper()
+	compiler := validator.NewCompiler()
+	var file string
+	for title := range schemas() {
+		name := strings.TrimPrefix(title, "The ConfigMap of --")
+		text, err := os.ReadFile(schemaFile(name))
+		require.NoError(t, err)
+		value, err := validator.UnmarshalJSON(bytes.NewReader(text))
+		require.NoError(t, err)
+		require.NoError(t, compiler.AddResource(name+".json", value))
+		if title == section {
+			file = name + ".json"
+		}
+	}
+	compiled, err := compiler.Compile(file)
+	require.NoError(t, err)
+	return compiled
+}
+
+// The schema accepts what the parser accepts, but for null and other capitals, and refuses unknown fields and wrong types.
+func TestTheSchemasOfConfigMapsAgreeWithTheParser(t *testing.T) {
+	schema, refused := configSchema(t, "The ConfigMap of --node-agent-configmap"), 0
+	files, err := filepath.Glob(filepath.Join(root, "cmd/lateen/config/testdata/corpus/*.json"))
+	require.NoError(t, err)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		value, err := validator.UnmarshalJSON(bytes.NewReader(text))
+		if name := filepath.Base(file); err != nil || name == "good-null-sections.json" || name == "good-field-in-other-capitals.json" {
+			continue
+		}
+		_, problems := config.Parse(map[string]string{"config": string(text)}, nil)
+		wrong := slices.ContainsFunc(problems, func(problem config.Problem) bool {
+			return problem.Reason == config.WrongType || problem.Reason == config.UnknownField
+		})
+		switch err := schema.Validate(value); {
+		case len(problems) == 0:
+			require.NoError(t, err, file)
+		case wrong:
+			refused++
+			require.Error(t, err, file)
+		}
+	}
+	require.Greater(t, refused, 20)
 }

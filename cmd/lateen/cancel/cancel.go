@@ -2,6 +2,7 @@
 package cancel
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -172,12 +173,21 @@ func (c *cancellation) run(ctx context.Context, how options) (*Output, error) {
 
 func (c *cancellation) cancelAll(ctx context.Context, how options, phase string) error {
 	adds := c.owner != nil && addsTransfers(phase)
-	if len(c.unfinished()) == 0 && !adds {
+	if later := adds && how.wait; len(c.unfinished()) == 0 && !later {
 		c.reportNothing(phase)
 		return nil
 	}
-	if err := c.describe(phase, adds); err != nil || how.dryRun {
+	if err := c.describe(phase); err != nil {
 		return err
+	}
+	switch {
+	case adds && how.wait:
+		fmt.Fprintf(c.Out, "Transfers that Velero adds to %s meanwhile are canceled too.\n", c.owner)
+	case adds:
+		fmt.Fprintf(c.Out, "Velero may add transfers to %s: cancel again, or without --wait=false.\n", c.owner)
+	}
+	if how.dryRun {
+		return nil
 	}
 	if err := how.prompt.Confirm(ctx, "Cancel them?"); err != nil {
 		return fmt.Errorf("cancel transfers: %w, nothing canceled", err)
@@ -195,7 +205,7 @@ func (c *cancellation) cancelAll(ctx context.Context, how options, phase string)
 		return nil
 	}
 	if err := c.untilEnded(ctx, adds); err != nil {
-		return c.notEnded(err)
+		return c.notEnded(err, adds)
 	}
 	c.summarize()
 	return nil
@@ -259,7 +269,7 @@ func (c *cancellation) unfinished() []*Transfer {
 // reportNothing prints that there is nothing to cancel.
 func (c *cancellation) reportNothing(phase string) {
 	if c.owner != nil {
-		fmt.Fprintf(c.Out, "%s is %s and has no unfinished transfer: nothing to cancel\n", c.owner, phase)
+		fmt.Fprintf(c.Out, "%s is %s and has no unfinished transfer: nothing to cancel\n", c.owner, cmp.Or(phase, string(transfer.New)))
 		return
 	}
 	for _, one := range c.all() {
@@ -268,13 +278,18 @@ func (c *cancellation) reportNothing(phase string) {
 }
 
 // describe prints the unfinished transfers, and the consequences of their cancel.
-func (c *cancellation) describe(phase string, adds bool) error {
+func (c *cancellation) describe(phase string) error {
+	unfinished := c.unfinished()
+	if len(unfinished) == 0 {
+		fmt.Fprintf(c.Out, "%s is %s and has no unfinished transfer yet.\n", c.owner, cmp.Or(phase, string(transfer.New)))
+		return nil
+	}
 	table := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "KIND\tNAME\tPHASE\tNODE\tVOLUME")
-	podRestores := false
-	for _, one := range c.unfinished() {
+	kinds := map[string]bool{}
+	for _, one := range unfinished {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", one.Kind, one.Name, one.Phase, one.Node, one.Volume)
-		podRestores = podRestores || one.Kind == api.PodVolumeRestore().GVK.Kind
+		kinds[one.Kind] = true
 	}
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("print transfers: %w", err)
@@ -282,11 +297,11 @@ func (c *cancellation) describe(phase string, adds bool) error {
 	if c.owner != nil {
 		fmt.Fprintf(c.Out, "%s is %s. It continues without the data of these volumes, and ends PartiallyFailed.\n", c.owner, phase)
 	}
-	if adds {
-		fmt.Fprintln(c.Out, "Transfers that Velero adds to it meanwhile are canceled too.")
+	if kinds[api.PodVolumeRestore().GVK.Kind] { // Velero's init container waits for a file that only a complete restore writes
+		fmt.Fprintln(c.Out, "A pod whose PodVolumeRestore is canceled stays in its init container restore-wait: delete the pod.")
 	}
-	if podRestores { // Velero's init container waits for a file that only a complete restore writes
-		fmt.Fprintln(c.Out, "A pod whose restore is canceled stays in its init container restore-wait: delete the pod.")
+	if kinds[api.DataDownload().GVK.Kind] { // Velero gives the claim a selector that only the restored volume matches
+		fmt.Fprintln(c.Out, "A claim whose DataDownload is canceled stays Pending: delete the claim.")
 	}
 	return nil
 }
@@ -356,7 +371,7 @@ func concurrently(ctx context.Context, calls []func(context.Context) error) erro
 
 // untilAdded waits until the owner adds no more transfers.
 func (c *cancellation) untilAdded(ctx context.Context) error {
-	added := false
+	added := true // without the owner
 	return cli.Follow(ctx, c.client(c.owner.resource), named(c.owner.name), func(event watch.EventType, object *unstructured.Unstructured) {
 		added = event == watch.Deleted || !addsTransfers(phaseOf(object))
 	}, func() bool { return added })
@@ -377,16 +392,22 @@ func (c *cancellation) follow(ctx context.Context, of *target, toEnd bool) error
 		if left[now.Name] = true; now.ended() {
 			delete(left, now.Name)
 		}
-		switch known := of.transfers[now.Name]; {
+		known := of.transfers[now.Name]
+		switch {
 		case known == nil && now.ended(): // before the command started
+			return
 		case known == nil:
+			known = now
 			of.transfers[now.Name] = now
-			failure = c.cancel(ctx, of.Kind, now)
 		case !known.ended():
 			now.Cancel = now.Cancel || known.Cancel // a watch may begin with older states
 			if *known = *now; now.ended() {
 				fmt.Fprintf(c.Out, "%s: %s\n", now, now.Phase)
 			}
+		}
+		// A request that ends with the first watch is repeated in the second.
+		if err := c.cancel(ctx, of.Kind, known); err != nil && ctx.Err() == nil && failure == nil {
+			failure = err
 		}
 	}, func() bool { return failure != nil || toEnd && len(left) == 0 })
 	if failure != nil {
@@ -408,6 +429,10 @@ func (c *cancellation) summarize() {
 	for _, one := range c.all() {
 		ended[one.Phase]++
 	}
+	if len(ended) == 0 {
+		fmt.Fprintf(c.Out, "Velero has added no transfer to %s\n", c.owner)
+		return
+	}
 	var counts []string
 	for _, phase := range slices.Sorted(maps.Keys(ended)) {
 		counts = append(counts, fmt.Sprintf("%d %s", ended[phase], phase))
@@ -416,7 +441,7 @@ func (c *cancellation) summarize() {
 }
 
 // notEnded returns the error with the transfers that have not ended. Their cancel is requested, whether the command waits or not.
-func (c *cancellation) notEnded(err error) error {
+func (c *cancellation) notEnded(err error, adds bool) error {
 	const most = 5
 	if errors.Is(err, context.Canceled) {
 		err = errors.New("interrupted")
@@ -425,8 +450,12 @@ func (c *cancellation) notEnded(err error) error {
 	for _, one := range c.unfinished() {
 		names = append(names, fmt.Sprintf("%s (%s)", one, one.Phase))
 	}
-	if len(names) == 0 {
-		return fmt.Errorf("wait for %s: %w; it may still add transfers: cancel again", c.owner, err)
+	err = fmt.Errorf("wait for transfers: %w", err)
+	if len(names) > 0 {
+		err = fmt.Errorf("%w; not ended: %s; lateen explain shows what they wait for", err, truncate.Names(names, most))
 	}
-	return fmt.Errorf("wait for transfers: %w; not ended: %s; lateen explain shows what they wait for", err, truncate.Names(names, most))
+	if adds {
+		err = fmt.Errorf("%w; Velero may add transfers to %s: cancel again", err, c.owner)
+	}
+	return err
 }

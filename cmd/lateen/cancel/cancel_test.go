@@ -2,6 +2,7 @@ package cancel
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -137,7 +138,7 @@ func TestTransfersThatVeleroAddsAreCanceledToo(t *testing.T) {
 	}()
 	printed, output, err := v.run(t, backupNamed(backup), nil)
 	require.NoError(t, err)
-	require.Contains(t, printed, "Transfers that Velero adds to it meanwhile are canceled too.\n")
+	require.Contains(t, printed, "Backup nightly is InProgress and has no unfinished transfer yet.\nTransfers that Velero adds to Backup nightly meanwhile are canceled too.\n")
 	require.True(t, strings.HasSuffix(printed, "All transfers have ended: 1 Canceled\n"), printed)
 	require.Len(t, output.Transfers, 1)
 	require.Equal(t, []string{"late"}, v.canceled)
@@ -150,7 +151,7 @@ func TestATransferThatCompletesDespiteTheCancelIsNamed(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, printed, "All transfers have ended: 1 Completed\n")
 	require.Equal(t, "Completed", output.Transfers[0].Phase)
-	printed, output, err = v.run(t, namedTransfer(t, "du/upload"), nil)
+	printed, output, err = v.run(t, namedTransfer(t, "du/upload", "dataupload/upload"), nil)
 	require.NoError(t, err)
 	require.Equal(t, "DataUpload upload is Completed: nothing to cancel\n", printed)
 	require.Len(t, output.Transfers, 1)
@@ -174,14 +175,18 @@ func TestNothingIsCanceledWithoutAYes(t *testing.T) {
 	require.Empty(t, v.canceled)
 }
 
-func TestACanceledRestoreOfAPodIsNotTheEndOfItsWait(t *testing.T) {
-	restore := ofBackup(api.PodVolumeRestore(), "files", "InProgress")
-	restore.SetLabels(map[string]string{velerov1.RestoreNameLabel: backup})
-	v := newVelero(objectOf("velero.io/v1", "Restore", backup, "Finalizing"), restore)
+func TestTheConsequencesOfACanceledRestoreAreNamed(t *testing.T) {
+	label := map[string]string{velerov1.RestoreNameLabel: backup}
+	files, volume := ofBackup(api.PodVolumeRestore(), "files", "InProgress"), ofBackup(api.DataDownload(), "volume", "InProgress")
+	files.SetLabels(label)
+	volume.SetLabels(label)
+	v := newVelero(objectOf("velero.io/v1", "Restore", backup, "InProgress"), files, volume)
 	printed, _, err := v.run(t, restoreNamed(backup), func(how *options) { how.wait = false })
 	require.NoError(t, err)
 	require.Contains(t, printed, "stays in its init container restore-wait: delete the pod.\n")
-	require.True(t, strings.HasSuffix(printed, "PodVolumeRestore files: cancel requested\n"), printed)
+	require.Contains(t, printed, "A claim whose DataDownload is canceled stays Pending: delete the claim.\n")
+	require.Contains(t, printed, "Velero may add transfers to Restore nightly: cancel again, or without --wait=false.\n")
+	require.True(t, strings.HasSuffix(printed, "DataDownload volume: cancel requested\n"), printed)
 }
 
 func TestWhatPreventsACancelIsNamed(t *testing.T) {
@@ -203,7 +208,7 @@ func TestWhatPreventsACancelIsNamed(t *testing.T) {
 		"no agent": {[]runtime.Object{upload}, namedTransfer(t, "du/upload"), func(v *velero) { v.ends = "" },
 			"wait for transfers: context deadline exceeded; not ended: DataUpload upload (InProgress); lateen explain shows what they wait for"},
 		"a backup that still adds transfers": {[]runtime.Object{running}, backupNamed(backup), nil,
-			"wait for Backup nightly: context deadline exceeded; it may still add transfers: cancel again"},
+			"wait for transfers: context deadline exceeded; Velero may add transfers to Backup nightly: cancel again"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := newVelero(test.objects...)
@@ -214,6 +219,37 @@ func TestWhatPreventsACancelIsNamed(t *testing.T) {
 			require.ErrorContains(t, err, test.want)
 		})
 	}
+}
+
+// TestABackupThatIsDeletedAddsNoTransfer deletes it before the watch.
+func TestABackupThatIsDeletedAddsNoTransfer(t *testing.T) {
+	v := newVelero(objectOf("velero.io/v1", "Backup", backup, "InProgress"), ofBackup(api.DataUpload(), "upload", "InProgress"))
+	v.PrependReactor("patch", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return false, nil, v.Tracker().Delete(backups(), "velero", backup)
+	})
+	printed, _, err := v.run(t, backupNamed(backup), nil)
+	require.NoError(t, err)
+	require.True(t, strings.HasSuffix(printed, "All transfers have ended: 1 Canceled\n"), printed)
+}
+
+// TestARequestThatFailsBesideOthersIsReported lets the request for the first of three new transfers fail.
+func TestARequestThatFailsBesideOthersIsReported(t *testing.T) {
+	v := newVelero(objectOf("velero.io/v1", "Backup", backup, "InProgress"))
+	v.PrependReactor("patch", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		patch, _ := action.(clienttesting.PatchAction)
+		return patch.GetName() == "a", nil, apierrors.NewInternalError(errors.New("no leader"))
+	})
+	lists := 0
+	v.PrependReactor("list", "datauploads", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if lists++; lists == 2 { // that of the watch
+			for _, name := range []string{"a", "b", "c"} {
+				_ = v.Tracker().Add(ofBackup(api.DataUpload(), name, "Accepted"))
+			}
+		}
+		return false, nil, nil
+	})
+	_, _, err := v.run(t, backupNamed(backup), nil)
+	require.ErrorContains(t, err, "cancel DataUpload a: ")
 }
 
 // TestATransferThatIsDeletedHasEnded deletes it between the request and the watch.

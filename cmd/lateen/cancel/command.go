@@ -30,7 +30,7 @@ func NewCommand(userAgent string) *cobra.Command {
 		Example: "  lateen cancel --backup nightly-20261126\n" +
 			"  lateen cancel --restore nightly-20261126 --dry-run\n" +
 			"  lateen cancel du/nightly-x7k2p pvb/nightly-9dq4c --force",
-		ValidArgsFunction: status.CompleteReferences(&at),
+		ValidArgsFunction: status.CompleteTransfers(&at),
 		RunE: func(command *cobra.Command, args []string) error {
 			selected, err := selectionOf(backup, restore, args)
 			if err != nil {
@@ -90,7 +90,9 @@ func selectionOf(backup, restore string, names []string) (selection, error) {
 		if at < 0 {
 			return selection{}, fmt.Errorf("%s is not a transfer: only pvb, pvr, du and dd can be canceled", name)
 		}
-		all.targets = append(all.targets, &target{Kind: kinds[at], name: of.Name, options: named(of.Name)})
+		if !slices.ContainsFunc(all.targets, func(one *target) bool { return one.GVK.Kind == of.Kind && one.name == of.Name }) {
+			all.targets = append(all.targets, &target{Kind: kinds[at], name: of.Name, options: named(of.Name)})
+		}
 	}
 	return all, nil
 }

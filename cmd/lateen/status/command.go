@@ -18,6 +18,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // readTimeout is the limit for the first answers about all resources, and about what transfers depend on.
@@ -173,7 +174,7 @@ func NewExplainCommand(userAgent string) *cobra.Command {
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			return at.references(command.Context(), typed)
+			return at.references(command.Context(), diagnose.ShortNames(), typed)
 		},
 		RunE: func(command *cobra.Command, args []string) error {
 			of, err := diagnose.ParseReference(args[0])
@@ -199,12 +200,12 @@ func NewExplainCommand(userAgent string) *cobra.Command {
 	return command
 }
 
-// references completes KIND/NAME: first the kind, then the names of that kind in the cluster.
-func (v *viewer) references(ctx context.Context, typed string) ([]string, cobra.ShellCompDirective) {
+// references completes KIND/NAME: first one of the kinds, then the names of that kind in the cluster.
+func (v *viewer) references(ctx context.Context, kinds []string, typed string) ([]string, cobra.ShellCompDirective) {
 	kind, _, named := strings.Cut(typed, "/")
 	if !named {
 		var all []string
-		for _, each := range diagnose.ShortNames() {
+		for _, each := range kinds {
 			all = append(all, each+"/")
 		}
 		return all, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
@@ -229,9 +230,13 @@ func (v *viewer) references(ctx context.Context, typed string) ([]string, cobra.
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// CompleteReferences completes each argument of a command as KIND/NAME.
-func CompleteReferences(view *cli.View) cobra.CompletionFunc {
+// CompleteTransfers completes each argument of a command as KIND/NAME of a transfer.
+func CompleteTransfers(view *cli.View) cobra.CompletionFunc {
 	return func(command *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
-		return (&viewer{*view}).references(command.Context(), typed)
+		var kinds []string
+		for _, kind := range api.Kinds() {
+			kinds = append(kinds, kind.ShortName)
+		}
+		return (&viewer{*view}).references(command.Context(), kinds, typed)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/lateen-project/lateen/cmd/lateen/check/preflight"
 	"github.com/lateen-project/lateen/cmd/lateen/cli"
@@ -34,7 +35,7 @@ const (
 )
 
 // timeout is the limit for all requests together.
-const timeout = 30 * time.Second
+const timeout = 2 * time.Minute
 
 type options struct {
 	file       string // "-" is stdin; empty: the cluster
@@ -113,7 +114,7 @@ func (o *options) inCluster(command *cobra.Command, documents []Document, client
 	if err != nil {
 		return 0, err
 	}
-	if o.file == "" && (installation.Agents != nil || !o.before) {
+	if o.file == "" && (installation.Agents != nil || cmp.Or(o.nodeAgent, o.repository, o.jobs) != "") {
 		if documents, err = installation.Documents(ctx, client, o.nodeAgent, o.repository, o.jobs); err != nil {
 			return 0, err
 		}
@@ -138,22 +139,42 @@ func (o *options) inCluster(command *cobra.Command, documents []Document, client
 	output.Velero, output.Kubernetes = velero, server
 	var unchecked error
 	if o.file == "" {
-		output.Checks = installation.preflight(client, generic, documents, o.before).Run(ctx)
+		checked := installation.preflight(client, generic, documents)
+		checked.As, checked.Before = o.as, o.before
+		output.Checks = checked.Run(ctx)
 		unchecked = errorOf(output.Checks)
 	}
 	count, err := o.report(command.OutOrStdout(), output)
 	return count, errors.Join(unreadable, unreviewed, unchecked, err)
 }
 
-// errorOf returns what could not be checked.
+// as returns a client with the identity of a ServiceAccount in Velero's namespace.
+func (o *options) as(account string) (kubernetes.Interface, error) {
+	connection, err := o.Config()
+	if err != nil {
+		return nil, err
+	}
+	user, groups := preflight.Identity(o.ViewNamespace(), account)
+	connection.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: groups}
+	client, err := kubernetes.NewForConfig(connection)
+	if err != nil {
+		return nil, fmt.Errorf("create client: %w", err)
+	}
+	return client, nil
+}
+
+// errorOf returns the error with the checks that were not possible; their findings say why.
 func errorOf(findings []preflight.Finding) error {
-	var all []error
+	var names []string
 	for _, one := range findings {
 		if one.Status == preflight.Unknown {
-			all = append(all, fmt.Errorf("check %s: %s", one.Check, one.Message))
+			names = append(names, one.Check)
 		}
 	}
-	return errors.Join(all...)
+	if len(names) == 0 {
+		return nil
+	}
+	return errors.New("could not check " + strings.Join(names, ", "))
 }
 
 // online reports whether the objects named in a file are checked in the cluster.

@@ -83,9 +83,9 @@ func (i *Installation) moverAccount() string {
 }
 
 // preflight returns the checks of the cluster. Movers have the settings of the documents.
-func (i *Installation) preflight(client kubernetes.Interface, generic dynamic.Interface, documents []Document, before bool) *preflight.Installation {
+func (i *Installation) preflight(client kubernetes.Interface, generic dynamic.Interface, documents []Document) *preflight.Installation {
 	return &preflight.Installation{
-		Kube: client, Dynamic: generic, Namespace: i.Namespace, Server: i.Server, Before: before,
+		Kube: client, Dynamic: generic, Namespace: i.Namespace, Server: i.Server,
 		Movers: objects.Template{Image: i.MoverImage(), ServiceAccount: i.moverAccount()}, Settings: movers(documents),
 	}
 }
@@ -104,10 +104,6 @@ func movers(documents []Document) (settings objects.Settings) {
 // Documents reads the ConfigMaps with these names. An empty name selects the one of the agents' flags. For
 // maintenance jobs, it may also be the one of the server's flag. An error names the request that failed.
 func (i *Installation) Documents(ctx context.Context, client kubernetes.Interface, nodeAgent, repository, maintenance string) ([]Document, error) {
-	if i.Agents == nil && cmp.Or(nodeAgent, repository, maintenance) == "" {
-		return nil, fmt.Errorf("find the ConfigMaps: DaemonSet %s/%s, which names them, does not exist; name them with --node-agent-configmap and --backup-repository-configmap, a namespace with -n, or a file with -f",
-			i.Namespace, api.DaemonSetName)
-	}
 	var documents []Document
 	jobs, by := i.Maintenance()
 	if maintenance != "" {

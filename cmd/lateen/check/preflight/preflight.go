@@ -5,6 +5,7 @@ package preflight
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,7 +16,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -24,7 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/cmd/lateen/cli"
-	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
@@ -55,37 +56,37 @@ type Finding struct {
 type Installation struct {
 	Kube      kubernetes.Interface
 	Dynamic   dynamic.Interface
-	Namespace string             // of Velero
-	Server    *appsv1.Deployment // of Velero; nil if there is none
-	Movers    objects.Template   // image and ServiceAccount of movers; no image: unknown
-	Settings  objects.Settings   // of movers
-	Before    bool               // Lateen does not run yet
+	As        func(account string) (kubernetes.Interface, error) // a client with the identity of a ServiceAccount in the namespace
+	Namespace string                                             // of Velero
+	Server    *appsv1.Deployment                                 // of Velero; nil if there is none
+	Movers    objects.Template                                   // image and ServiceAccount of movers; no image: unknown
+	Settings  objects.Settings                                   // of movers
+	Before    bool                                               // Lateen does not run yet
 }
 
 // Run runs all checks that apply. It never fails: what could not be read is Unknown.
 func (i *Installation) Run(ctx context.Context) []Finding {
-	agents, err := i.daemonSets(ctx)
+	found, err := i.readAgents(ctx)
 	if err != nil {
 		return []Finding{unknown("agents", err)}
 	}
-	all := []Finding{i.definitions(ctx), i.server(), i.agents(ctx, agents)}
-	if len(agents) > 0 && !isVeleros(agents[0]) {
-		all = append(all, i.rights(ctx, agents[0].Spec.Template.Spec.ServiceAccountName))
+	nodes, err := i.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return []Finding{unknown("agents", fmt.Errorf("list nodes: %w", err))}
 	}
-	var now time.Time
+	all := []Finding{i.definitions(ctx), i.server(), i.agents(found, nodes.Items)}
+	account := found.account()
+	if account != "" {
+		all = append(all, i.rights(ctx, account))
+	}
 	if i.Movers.Image != "" {
-		var found Finding
-		found, now = i.movers(ctx)
-		all = append(all, found)
+		all = append(all, i.movers(ctx, account))
 	}
 	all = append(all, i.snapshots(ctx))
-	if !i.hasHostPath(agents) {
+	if !hasHostPath(found) {
 		all = append(all, i.hostPaths(ctx))
 	}
-	if !now.IsZero() {
-		all = append(all, i.clocks(ctx, now))
-	}
-	return all
+	return append(all, i.clocks(ctx, nodes.Items))
 }
 
 func unknown(check string, err error) Finding {
@@ -114,10 +115,18 @@ func (i *Installation) definitions(ctx context.Context) Finding {
 	}
 	f.Message = fmt.Sprintf("the API server serves the %d resources of node-agents", len(wanted))
 	if len(missing) > 0 {
-		f.Status, f.Message = Failed, "not served: "+truncate.Names(missing, len(wanted))
-		f.Remedy = "lateen install --crds-only creates Velero's definitions"
+		f.Status, f.Message = i.absent(), "not served: "+truncate.Names(missing, len(wanted))
+		f.Remedy = "lateen install creates Velero's definitions, also alone with --crds-only"
 	}
 	return f
+}
+
+// absent returns the status of what lateen install creates.
+func (i *Installation) absent() Status {
+	if i.Before {
+		return Warning
+	}
+	return Failed
 }
 
 func serves(definition *unstructured.Unstructured, version string) bool {
@@ -128,17 +137,12 @@ func serves(definition *unstructured.Unstructured, version string) bool {
 	})
 }
 
-func isVeleros(agents *appsv1.DaemonSet) bool {
-	_, velero, err := deploy.AgentArgs(agents.Spec.Template)
-	return err == nil && velero
-}
-
 // server checks that Velero's server runs. It creates the transfers and waits for them.
 func (i *Installation) server() Finding {
 	f := Finding{Check: "server", Status: OK}
 	switch {
 	case i.Server == nil:
-		f.Status, f.Message = Failed, "no Deployment in namespace "+i.Namespace+" runs Velero's server"
+		f.Status, f.Message = i.absent(), "no Deployment in namespace "+i.Namespace+" runs Velero's server"
 		f.Remedy = "name its namespace with -n; lateen install installs a server"
 	case i.Server.Status.AvailableReplicas == 0:
 		f.Status, f.Message = Failed, "Deployment "+i.Server.Name+" has no available pod"
@@ -149,171 +153,64 @@ func (i *Installation) server() Finding {
 	return f
 }
 
-// daemonSets reads the DaemonSets of the agents, that of Linux first.
-func (i *Installation) daemonSets(ctx context.Context) ([]*appsv1.DaemonSet, error) {
-	var all []*appsv1.DaemonSet
-	for _, name := range []string{api.DaemonSetName, api.WindowsDaemonSetName} {
-		found, err := i.Kube.AppsV1().DaemonSets(i.Namespace).Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			continue
-		}
+// movers checks with dry runs that the API server accepts movers: Pod Security, quota, LimitRange, policies and webhooks may
+// refuse them. What they decide may depend on the account, so the pods are those of Lateen's agents, if these run.
+func (i *Installation) movers(ctx context.Context, account string) Finding {
+	f := Finding{Check: "movers", Status: OK, Message: "the API server accepts movers of snapshots and of pod volumes"}
+	if account != "" && i.As != nil {
+		client, err := i.As(account)
 		if err != nil {
-			return nil, fmt.Errorf("get daemonset %s: %w", name, err)
+			return unknown(f.Check, err)
 		}
-		all = append(all, found)
-	}
-	return all, nil
-}
-
-// agents checks that agents run on all nodes. Volumes of pods on a node without an agent are not backed up.
-func (i *Installation) agents(ctx context.Context, agents []*appsv1.DaemonSet) Finding {
-	f := Finding{Check: "agents", Status: OK}
-	if len(agents) == 0 {
-		f.Status, f.Message, f.Remedy = Failed, "DaemonSet "+api.DaemonSetName+" does not exist", "lateen install creates it"
-		if i.Before {
-			f.Status = Warning
-		}
-		return f
-	}
-	nodes, err := i.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return unknown(f.Check, fmt.Errorf("list nodes: %w", err))
-	}
-	var messages []string
-	for _, each := range agents {
-		_, velero, err := deploy.AgentArgs(each.Spec.Template)
-		if err != nil {
-			f.Status, f.Message = Failed, fmt.Sprintf("DaemonSet %s: %v", each.Name, err)
-			f.Remedy = "lateen adopt changes only agents of Velero and Lateen"
-			return f
-		}
-		whose := map[bool]string{true: "Velero", false: "Lateen"}[velero]
-		status := each.Status
-		messages = append(messages, fmt.Sprintf("DaemonSet %s of %s: %d of %d pods ready", each.Name, whose, status.NumberReady, status.DesiredNumberScheduled))
-		switch {
-		case status.ObservedGeneration < each.Generation || min(status.UpdatedNumberScheduled, status.NumberReady) < status.DesiredNumberScheduled:
-			f.Status, f.Remedy = Failed, fmt.Sprintf("kubectl -n %s rollout status daemonset %s waits for them; kubectl -n %s describe pods shows why", i.Namespace, each.Name, i.Namespace)
-		case velero && !i.Before && f.Status == OK:
-			f.Status, f.Remedy = Warning, "lateen adopt replaces them; lateen check --pre checks before"
+		if err := i.try(ctx, client, api.DataUpload()); err == nil || !strings.Contains(err.Error(), "cannot impersonate") {
+			return i.refusals(ctx, f, client)
 		}
 	}
-	if blocked := cli.FormatBlocked(agents[0].Spec.Template.Spec, linux(nodes.Items)); blocked != "" {
-		messages = append(messages, "no agent for volumes of pods on some nodes: "+blocked)
-		if f.Status == OK {
-			f.Status, f.Remedy = Warning, "if pods with volumes run there, add tolerations or change the node selector of the DaemonSet"
-		}
-	}
-	f.Message = strings.Join(messages, "; ")
-	return f
-}
-
-func linux(nodes []corev1.Node) []corev1.Node {
-	return slices.DeleteFunc(slices.Clone(nodes), func(node corev1.Node) bool { return node.Labels[corev1.LabelOSStable] == string(corev1.Windows) })
-}
-
-// rights checks every permission that the agents need.
-func (i *Installation) rights(ctx context.Context, account string) Finding {
-	f := Finding{Check: "rights", Status: OK}
-	var missing []string
-	count := 0
-	for namespace, rules := range map[string][]rbacv1.PolicyRule{i.Namespace: deploy.NamespaceRules(), metav1.NamespaceAll: deploy.ClusterRules()} {
-		for _, right := range rightsOf(rules, namespace) {
-			allowed, err := Allowed(ctx, i.Kube, i.Namespace, account, &right)
-			if err != nil {
-				return unknown(f.Check, err)
-			}
-			if count++; !allowed {
-				missing = append(missing, formatRight(right))
-			}
-		}
-	}
-	f.Message = fmt.Sprintf("ServiceAccount %s has the %d permissions of agents", account, count)
-	if len(missing) > 0 {
-		slices.Sort(missing)
-		f.Status, f.Message = Failed, fmt.Sprintf("ServiceAccount %s may not %s", account, truncate.Names(missing, most))
-		f.Remedy = "run lateen adopt or lateen install --apply again, or apply the manifests of this version of Lateen"
-	}
-	return f
-}
-
-// rightsOf lists what rules allow, one by one.
-func rightsOf(rules []rbacv1.PolicyRule, namespace string) []authorizationv1.ResourceAttributes {
-	var all []authorizationv1.ResourceAttributes
-	for _, rule := range rules {
-		names := rule.ResourceNames
-		if len(names) == 0 {
-			names = []string{""}
-		}
-		for _, group := range rule.APIGroups {
-			for _, resource := range rule.Resources {
-				resource, subresource, _ := strings.Cut(resource, "/")
-				for _, verb := range rule.Verbs {
-					for _, name := range names {
-						all = append(all, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: verb, Group: group, Resource: resource, Subresource: subresource, Name: name})
-					}
-				}
-			}
-		}
-	}
-	return all
-}
-
-func formatRight(right authorizationv1.ResourceAttributes) string {
-	resource := right.Resource
-	if right.Subresource != "" {
-		resource += "/" + right.Subresource
-	}
-	if right.Group != "" {
-		resource += "." + right.Group
-	}
-	description := right.Verb + " " + resource
-	if right.Name != "" {
-		description += " " + right.Name
-	}
-	if right.Namespace == metav1.NamespaceAll {
-		return description + " in all namespaces"
-	}
-	return description
-}
-
-// Allowed asks the API server whether a ServiceAccount has a permission.
-func Allowed(ctx context.Context, client kubernetes.Interface, namespace, account string, right *authorizationv1.ResourceAttributes) (bool, error) {
-	review, err := client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
-		Spec: authorizationv1.SubjectAccessReviewSpec{
-			User:               "system:serviceaccount:" + namespace + ":" + account,
-			Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
-			ResourceAttributes: right,
-		},
+	f.Message += " of this user"
+	review, err := i.Kube.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: i.Namespace, Verb: "create", Resource: "pods"}},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return false, fmt.Errorf("review the agents' access: %w", err)
+		return unknown(f.Check, fmt.Errorf("review the access of this user: %w", err))
 	}
-	return review.Status.Allowed, nil
+	if !review.Status.Allowed {
+		return unknown(f.Check, errors.New("a dry run needs the right to create pods"))
+	}
+	return i.refusals(ctx, f, i.Kube)
 }
 
-// movers checks with dry runs that the API server accepts movers: Pod Security, quota, LimitRange, policies and webhooks may
-// refuse them. It also returns the time of the API server.
-func (i *Installation) movers(ctx context.Context) (Finding, time.Time) {
-	f := Finding{Check: "movers", Status: OK, Message: "the API server accepts movers of snapshots and of pod volumes"}
-	creator := exposer.Exposer{Client: i.Kube, Templates: map[corev1.OSName]objects.Template{corev1.Linux: i.Movers}}
+func (i *Installation) try(ctx context.Context, client kubernetes.Interface, kind api.Kind) error {
+	creator := exposer.Exposer{Client: client, Templates: map[corev1.OSName]objects.Template{corev1.Linux: i.Movers}}
 	creator.SetSettings(i.Settings)
+	_, err := creator.TryMover(ctx, i.Namespace, kind)
+	return err
+}
+
+// refusals returns the finding with what is refused. A cluster may do without file system backups, and a quota that is used up
+// delays movers only.
+func (i *Installation) refusals(ctx context.Context, f Finding, client kubernetes.Interface) Finding {
 	var refused []string
-	var now time.Time
-	for _, kind := range []api.Kind{api.DataUpload(), api.PodVolumeBackup()} {
-		created, err := creator.TryMover(ctx, i.Namespace, kind)
+	for _, kind := range []api.Kind{api.PodVolumeBackup(), api.DataUpload()} {
+		err := i.try(ctx, client, kind)
 		if err == nil {
-			now = created.CreationTimestamp.Time
 			continue
 		}
+		if apierrors.ReasonForError(err) == metav1.StatusReasonUnknown || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) {
+			return unknown(f.Check, fmt.Errorf("dry run of a mover: %w", err))
+		}
 		refused = append(refused, fmt.Sprintf("of a %s: %v", kind.GVK.Kind, err))
-	}
-	if len(refused) > 0 {
-		f.Status, f.Message, f.Remedy = Failed, "the API server refuses the mover "+strings.Join(refused, "; "), "change what refuses it: Pod Security, quota, LimitRange, a policy or a webhook"
-		if strings.Contains(f.Message, "violates PodSecurity") {
-			f.Remedy = fmt.Sprintf("kubectl label --overwrite namespace %s pod-security.kubernetes.io/enforce=privileged", i.Namespace)
+		if f.Status = Warning; kind.Name == api.DataUpload().Name && !strings.Contains(err.Error(), "exceeded quota") {
+			f.Status = Failed
 		}
 	}
-	return f, now
+	if len(refused) == 0 {
+		return f
+	}
+	f.Message, f.Remedy = "the API server refuses the mover "+strings.Join(refused, "; "), "change what refuses it: Pod Security, quota, LimitRange, a policy or a webhook"
+	if strings.Contains(f.Message, "violates PodSecurity") {
+		f.Remedy = fmt.Sprintf("kubectl label --overwrite namespace %s pod-security.kubernetes.io/enforce=privileged", i.Namespace)
+	}
+	return f
 }
 
 // snapshots checks which storage classes Velero can take CSI snapshots of. It selects the class of the snapshot by driver; of
@@ -321,21 +218,31 @@ func (i *Installation) movers(ctx context.Context) (Finding, time.Time) {
 // GetVolumeSnapshotClassForStorageClass).
 func (i *Installation) snapshots(ctx context.Context) Finding {
 	f := Finding{Check: "snapshots", Status: OK}
+	if i.Server != nil && !strings.Contains(startup.FlagOf(i.Server.Spec.Template.Spec.Containers, "--features"), velerov1.CSIFeatureFlag) {
+		f.Status, f.Message = Warning, "Velero's server takes no CSI snapshots"
+		f.Remedy = "for CSI snapshots, add --features=" + velerov1.CSIFeatureFlag + " to the arguments of Deployment " + i.Server.Name
+		return f
+	}
 	storage, err := i.Kube.StorageV1().StorageClasses().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return unknown(f.Check, fmt.Errorf("list storage classes: %w", err))
 	}
 	classes, err := i.Dynamic.Resource(snapshotClasses()).List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
-		f.Status, f.Message = Warning, "the API server does not serve VolumeSnapshotClasses: only file system backups are possible"
+		f.Status, f.Message = Warning, "the API server does not serve VolumeSnapshotClasses: no CSI snapshots are possible"
 		f.Remedy = "for CSI snapshots, install the snapshot-controller with its CustomResourceDefinitions"
 		return f
 	}
 	if err != nil {
 		return unknown(f.Check, fmt.Errorf("list volume snapshot classes: %w", err))
 	}
+	return selectClasses(f, storage.Items, classes.Items)
+}
+
+// selectClasses returns the finding about these storage classes and VolumeSnapshotClasses.
+func selectClasses(f Finding, storage []storagev1.StorageClass, classes []unstructured.Unstructured) Finding {
 	count, selected := map[string]int{}, map[string]bool{}
-	for _, class := range classes.Items {
+	for _, class := range classes {
 		driver, _, _ := unstructured.NestedString(class.Object, "driver")
 		count[driver]++
 		_, labelled := class.GetLabels()[velerov1.VolumeSnapshotClassSelectorLabel]
@@ -343,7 +250,7 @@ func (i *Installation) snapshots(ctx context.Context) Finding {
 		selected[driver] = selected[driver] || labelled || annotated
 	}
 	var with, without, ambiguous []string
-	for _, class := range storage.Items {
+	for _, class := range storage {
 		switch driver := class.Provisioner; {
 		case count[driver] == 0:
 			without = append(without, class.Name)
@@ -375,18 +282,6 @@ func snapshotClasses() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshotclasses"}
 }
 
-// hasHostPath reports whether agents search for volumes in the kubelet's directory, or will after their adoption.
-func (i *Installation) hasHostPath(agents []*appsv1.DaemonSet) bool {
-	if len(agents) == 0 {
-		return false
-	}
-	if isVeleros(agents[0]) {
-		return deploy.HostPathArgs(agents[0].Spec.Template) != nil
-	}
-	args, _, err := deploy.AgentArgs(agents[0].Spec.Template)
-	return err == nil && slices.ContainsFunc(args, func(arg string) bool { return arg == "--host-path" || strings.HasPrefix(arg, "--host-path=") })
-}
-
 // hostPaths checks that agents can derive the directory of every persistent volume.
 func (i *Installation) hostPaths(ctx context.Context) Finding {
 	f := Finding{Check: "host-paths", Status: OK}
@@ -408,40 +303,38 @@ func (i *Installation) hostPaths(ctx context.Context) Finding {
 	return f
 }
 
-// clocks compares the clocks of the nodes with that of the API server. A mover reports its progress by the clock of its node.
-// A kubelet renews its Lease every 10 seconds, and its node is Ready for 40 after that (KEP-589).
-func (i *Installation) clocks(ctx context.Context, now time.Time) Finding {
+// clocks compares the clocks of the Ready nodes with that of the API server, which dates a ConfigMap of a dry run. A mover
+// reports its progress by the clock of its node. A kubelet renews its Lease every 10 seconds, and its node is Ready for 40 or 50
+// after that (KEP-589).
+func (i *Installation) clocks(ctx context.Context, nodes []corev1.Node) Finding {
 	const (
-		tolerated = 10 * time.Second
-		behind    = 60 * time.Second
+		ahead  = 10 * time.Second
+		behind = 60 * time.Second
 	)
 	f := Finding{Check: "clocks", Status: OK}
-	nodes, err := i.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	created, err := i.Kube.CoreV1().ConfigMaps(i.Namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "lateen-dry-run-"}},
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if err != nil {
-		return unknown(f.Check, fmt.Errorf("list nodes: %w", err))
+		return unknown(f.Check, fmt.Errorf("ask the API server for its time with a dry run: %w", err))
 	}
 	leases, err := i.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return unknown(f.Check, fmt.Errorf("list leases of nodes: %w", err))
 	}
-	ready := map[string]bool{}
-	for _, node := range nodes.Items {
-		ready[node.Name] = slices.ContainsFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool {
-			return condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue
-		})
-	}
+	now, down := created.CreationTimestamp.Time, notReady(nodes)
 	var wrong []string
 	compared := 0
 	for _, lease := range leases.Items {
-		if !ready[lease.Name] || lease.Spec.RenewTime == nil {
+		isNode := slices.ContainsFunc(nodes, func(node corev1.Node) bool { return node.Name == lease.Name })
+		if !isNode || slices.Contains(down, lease.Name) || lease.Spec.RenewTime == nil {
 			continue
 		}
 		compared++
-		switch ahead := lease.Spec.RenewTime.Sub(now); {
-		case ahead > tolerated:
-			wrong = append(wrong, fmt.Sprintf("%s (%s ahead)", lease.Name, ahead.Round(time.Second)))
-		case -ahead > behind:
-			wrong = append(wrong, fmt.Sprintf("%s (up to %s behind)", lease.Name, (-ahead).Round(time.Second)))
+		switch difference := lease.Spec.RenewTime.Sub(now); {
+		case difference > ahead:
+			wrong = append(wrong, fmt.Sprintf("%s (%s ahead)", lease.Name, difference.Round(time.Second)))
+		case -difference > behind:
+			wrong = append(wrong, fmt.Sprintf("%s (up to %s behind)", lease.Name, (-difference).Round(time.Second)))
 		}
 	}
 	f.Message = fmt.Sprintf("the clocks of %d Ready nodes agree with that of the API server", compared)

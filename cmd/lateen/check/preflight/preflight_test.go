@@ -12,11 +12,13 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -24,6 +26,10 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
+
+func refusal(message string) error {
+	return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", errors.New(message))
+}
 
 // now is the time of the API server.
 var now = time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
@@ -37,7 +43,9 @@ type world struct {
 	class     *unstructured.Unstructured // of snapshots
 	more      []runtime.Object           // for the dynamic client
 	forbidden string                     // the resource on which the agents have no rights
-	refused   error                      // of a mover
+	refused   map[string]error           // of movers, by kind
+	mayNot    error                      // of movers of another identity
+	powerless bool                       // the user may create no pod
 	unread    string                     // the resource that cannot be read
 	Installation
 }
@@ -56,6 +64,7 @@ func newWorld() *world {
 		Installation: Installation{Namespace: "velero", Movers: objects.Template{Image: "velero"},
 			Server: &appsv1.Deployment{ObjectMeta: in("velero"), Status: appsv1.DeploymentStatus{AvailableReplicas: 1}}},
 	}
+	w.Server.Spec.Template.Spec.Containers = []corev1.Container{{Args: []string{"server", "--features=EnableCSI"}}}
 	w.agents.Spec.Template.Spec = corev1.PodSpec{ServiceAccountName: "lateen", Containers: []corev1.Container{{Args: []string{"node-agent"}}}}
 	return w
 }
@@ -66,6 +75,15 @@ func snapshotClass(name string) *unstructured.Unstructured {
 	}}
 }
 
+// createPod answers the dry run of a mover.
+func (w *world) createPod(t *testing.T, action clienttesting.Action) (bool, runtime.Object, error) {
+	t.Helper()
+	create, _ := action.(clienttesting.CreateAction)
+	pod, _ := create.GetObject().(*corev1.Pod)
+	require.Equal(t, "velero", pod.Spec.Containers[0].Image)
+	return true, pod, w.refused[pod.OwnerReferences[0].Kind]
+}
+
 // run returns the findings by check.
 func (w *world) run(t *testing.T, defined bool) map[string]Finding {
 	t.Helper()
@@ -74,6 +92,17 @@ func (w *world) run(t *testing.T, defined bool) map[string]Finding {
 		all = append(all, w.agents)
 	}
 	kube := fake.NewClientset(all...)
+	w.As = func(account string) (kubernetes.Interface, error) {
+		require.Equal(t, "lateen", account)
+		agents := fake.NewClientset()
+		agents.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			if w.mayNot != nil {
+				return true, nil, w.mayNot
+			}
+			return w.createPod(t, action)
+		})
+		return agents, nil
+	}
 	kube.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		if action.GetResource().Resource == w.unread {
 			return true, nil, errors.New("no answer")
@@ -81,10 +110,13 @@ func (w *world) run(t *testing.T, defined bool) map[string]Finding {
 		switch create, is := action.(clienttesting.CreateAction); {
 		case !is:
 		case action.GetResource().Resource == "pods":
-			pod, _ := create.GetObject().(*corev1.Pod)
-			require.Equal(t, "velero", pod.Spec.Containers[0].Image)
-			pod.CreationTimestamp = metav1.NewTime(now)
-			return true, pod, w.refused
+			return w.createPod(t, action)
+		case action.GetResource().Resource == "configmaps":
+			return true, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now)}}, nil
+		case action.GetResource().Resource == "selfsubjectaccessreviews":
+			review, _ := create.GetObject().(*authorizationv1.SelfSubjectAccessReview)
+			review.Status.Allowed = !w.powerless
+			return true, review, nil
 		case action.GetResource().Resource == "subjectaccessreviews":
 			review, _ := create.GetObject().(*authorizationv1.SubjectAccessReview)
 			require.Equal(t, "system:serviceaccount:velero:lateen", review.Spec.User)
@@ -130,24 +162,34 @@ func TestEachFindingHasARemedy(t *testing.T) {
 		message string
 		remedy  string
 	}{
-		"no server":             {func(w *world) { w.Server = nil }, "server", Failed, "no Deployment in namespace velero runs Velero's server", "lateen install"},
-		"a server that is down": {func(w *world) { w.Server.Status.AvailableReplicas = 0 }, "server", Failed, "Deployment velero has no available pod", "describe pods"},
-		"no agents":             {func(w *world) { w.agents = nil }, "agents", Failed, "DaemonSet node-agent does not exist", "lateen install"},
-		"no agents yet":         {func(w *world) { w.agents, w.Before = nil, true }, "agents", Warning, "DaemonSet node-agent does not exist", "lateen install"},
-		"a rollout":             {func(w *world) { w.agents.Status.UpdatedNumberScheduled = 0 }, "agents", Failed, "DaemonSet node-agent of Lateen: 1 of 1 pods ready", "rollout status"},
-		"agents of Velero":      {velero, "agents", Warning, "DaemonSet node-agent of Velero: 1 of 1 pods ready", "lateen adopt replaces them"},
-		"agents of Velero yet":  {func(w *world) { velero(w); w.Before = true }, "agents", OK, "DaemonSet node-agent of Velero: 1 of 1 pods ready", ""},
-		"other agents":          {func(w *world) { w.agents.Spec.Template.Spec.Containers[0].Args = nil }, "agents", Failed, "DaemonSet node-agent: ", "only agents of Velero and Lateen"},
+		"no server":                       {func(w *world) { w.Server = nil }, "server", Failed, "no Deployment in namespace velero runs Velero's server", "lateen install"},
+		"a server that is down":           {func(w *world) { w.Server.Status.AvailableReplicas = 0 }, "server", Failed, "Deployment velero has no available pod", "describe pods"},
+		"no agents":                       {func(w *world) { w.agents = nil }, "agents", Failed, "DaemonSet node-agent does not exist in namespace velero", "lateen install"},
+		"no agents yet":                   {func(w *world) { w.agents, w.Before = nil, true }, "agents", Warning, "DaemonSet node-agent does not exist", "lateen install"},
+		"a rollout":                       {func(w *world) { w.agents.Status.UpdatedNumberScheduled = 0 }, "agents", Failed, "DaemonSet node-agent of Lateen: 1 of 1 pods ready", "rollout status"},
+		"agents of Velero":                {velero, "agents", Warning, "DaemonSet node-agent of Velero: 1 of 1 pods ready", "lateen adopt replaces them"},
+		"agents of Velero yet":            {func(w *world) { velero(w); w.Before = true }, "agents", OK, "DaemonSet node-agent of Velero: 1 of 1 pods ready", ""},
+		"other agents":                    {func(w *world) { w.agents.Spec.Template.Spec.Containers[0].Args = nil }, "agents", Failed, "DaemonSet node-agent: ", "only agents of Velero and Lateen"},
+		"no node for agents":              {func(w *world) { w.agents.Status = appsv1.DaemonSetStatus{} }, "agents", Failed, "0 of 0 pods ready", "node selector"},
+		"an agent on a node that is down": {func(w *world) { w.agents.Status.NumberReady, w.node.Status.Conditions = 0, nil }, "agents", Warning, "0 of 1 pods ready; not Ready: node node-1", "when their nodes are Ready"},
+		"a Windows node":                  {func(w *world) { w.node.Labels = map[string]string{corev1.LabelOSStable: "windows"} }, "agents", Warning, "DaemonSet node-agent-windows does not exist", "--use-node-agent-windows"},
 		"a node without an agent": {func(w *world) {
 			w.node.Spec.Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
 		}, "agents", Warning,
-			"no agent for volumes of pods on some nodes: taint gpu:NoSchedule is not tolerated (node node-1)", "add tolerations"},
+			"no agent on some nodes: taint gpu:NoSchedule is not tolerated (node node-1)", "add tolerations"},
 		"a missing right": {func(w *world) { w.forbidden = "jobs" }, "rights", Failed,
 			"ServiceAccount lateen may not create jobs.batch, delete jobs.batch, get jobs.batch, list jobs.batch, patch jobs/status.batch and 1 more", "lateen adopt"},
-		"Pod Security": {func(w *world) { w.refused = errors.New(`violates PodSecurity "baseline:latest"`) }, "movers", Failed,
-			`the API server refuses the mover of a DataUpload: violates PodSecurity "baseline:latest"; of a PodVolumeBackup: `, "kubectl label --overwrite namespace velero pod-security.kubernetes.io/enforce=privileged"},
-		"a webhook":         {func(w *world) { w.refused = errors.New("denied") }, "movers", Failed, "denied", "a webhook"},
-		"no snapshot class": {func(w *world) { w.class = nil }, "snapshots", Warning, "no VolumeSnapshotClass for the driver of storage class fast", "file system backups"},
+		"Pod Security against pod volumes": {func(w *world) {
+			w.refused = map[string]error{"PodVolumeBackup": refusal(`violates PodSecurity "baseline:latest"`)}
+		}, "movers", Warning,
+			`the API server refuses the mover of a PodVolumeBackup: pods is forbidden: violates PodSecurity "baseline:latest"`, "kubectl label --overwrite namespace velero pod-security.kubernetes.io/enforce=privileged"},
+		"a webhook":                  {func(w *world) { w.refused = map[string]error{"DataUpload": refusal("denied")} }, "movers", Failed, "mover of a DataUpload: ", "a webhook"},
+		"a quota in use":             {func(w *world) { w.refused = map[string]error{"DataUpload": refusal("exceeded quota: pods")} }, "movers", Warning, "exceeded quota: pods", "quota"},
+		"no connection":              {func(w *world) { w.refused = map[string]error{"DataUpload": errors.New("EOF")} }, "movers", Unknown, "dry run of a mover: EOF", ""},
+		"another identity":           {func(w *world) { w.mayNot = refusal("cannot impersonate") }, "movers", OK, "accepts movers of snapshots and of pod volumes of this user", ""},
+		"a user without rights":      {func(w *world) { w.mayNot, w.powerless = refusal("cannot impersonate"), true }, "movers", Unknown, "needs the right to create pods", ""},
+		"no snapshots by the server": {func(w *world) { w.Server.Spec.Template.Spec.Containers[0].Args = []string{"server"} }, "snapshots", Warning, "takes no CSI snapshots", "add --features=EnableCSI to the arguments of Deployment velero"},
+		"no snapshot class":          {func(w *world) { w.class = nil }, "snapshots", Warning, "no VolumeSnapshotClass for the driver of storage class fast", "file system backups"},
 		"two snapshot classes": {func(w *world) { w.more = []runtime.Object{snapshotClass("silver")} }, "snapshots", Warning,
 			"several VolumeSnapshotClasses for the driver of storage class fast", "set label velero.io/csi-volumesnapshot-class=true"},
 		"two snapshot classes, one of which is selected": {func(w *world) {
@@ -180,7 +222,7 @@ func TestEachFindingHasARemedy(t *testing.T) {
 
 func TestADefinitionThatIsMissingIsNamed(t *testing.T) {
 	found := newWorld().run(t, false)["definitions"]
-	require.Equal(t, Finding{"definitions", Failed, "not served: datauploads.velero.io v2alpha1", "lateen install --crds-only creates Velero's definitions"}, found)
+	require.Equal(t, Finding{"definitions", Failed, "not served: datauploads.velero.io v2alpha1", "lateen install creates Velero's definitions, also alone with --crds-only"}, found)
 }
 
 func TestOnlyAgentsOfLateenNeedItsRightsAndPaths(t *testing.T) {

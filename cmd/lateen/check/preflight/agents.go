@@ -1,0 +1,219 @@
+package preflight
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/lateen-project/lateen/cmd/lateen/cli"
+	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/exposer/truncate"
+)
+
+// agents are the DaemonSets of agents; nil if one does not exist.
+type agents struct{ linux, windows *appsv1.DaemonSet }
+
+// account returns the ServiceAccount of Lateen's agents; empty if there are none.
+func (a agents) account() string {
+	if a.linux == nil {
+		return ""
+	}
+	if _, velero, err := deploy.AgentArgs(a.linux.Spec.Template); velero || err != nil {
+		return ""
+	}
+	return a.linux.Spec.Template.Spec.ServiceAccountName
+}
+
+func (i *Installation) readAgents(ctx context.Context) (found agents, err error) {
+	for name, into := range map[string]**appsv1.DaemonSet{api.DaemonSetName: &found.linux, api.WindowsDaemonSetName: &found.windows} {
+		read, err := i.Kube.AppsV1().DaemonSets(i.Namespace).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return found, fmt.Errorf("get daemonset %s: %w", name, err)
+		}
+		*into = read
+	}
+	return found, nil
+}
+
+// agents checks that agents run on all nodes. Volumes of pods on a node without an agent are not backed up.
+func (i *Installation) agents(found agents, nodes []corev1.Node) Finding {
+	f := Finding{Check: "agents", Status: OK}
+	if found.linux == nil {
+		f.Status, f.Message = i.absent(), fmt.Sprintf("DaemonSet %s does not exist in namespace %s", api.DaemonSetName, i.Namespace)
+		f.Remedy = "lateen install creates it; name another namespace with -n"
+		return f
+	}
+	linux, windows := bySystem(nodes)
+	messages := []string{}
+	note := func(status Status, message, remedy string) {
+		messages = append(messages, message)
+		if f.Status == OK || status == Failed && f.Status != Failed {
+			f.Status, f.Remedy = status, remedy
+		}
+	}
+	for _, each := range []*appsv1.DaemonSet{found.linux, found.windows} {
+		if each == nil {
+			continue
+		}
+		_, velero, err := deploy.AgentArgs(each.Spec.Template)
+		if err != nil {
+			note(Failed, fmt.Sprintf("DaemonSet %s: %v", each.Name, err), "lateen adopt changes only agents of Velero and Lateen")
+			continue
+		}
+		status := each.Status
+		message := fmt.Sprintf("DaemonSet %s of %s: %d of %d pods ready", each.Name, map[bool]string{true: "Velero", false: "Lateen"}[velero],
+			status.NumberReady, status.DesiredNumberScheduled)
+		missing := status.DesiredNumberScheduled - min(status.UpdatedNumberScheduled, status.NumberReady)
+		down := notReady(nodes)
+		switch {
+		case missing > 0 && int(missing) <= len(down):
+			note(Warning, message+"; not Ready: node "+truncate.Names(down, most), "agents follow when their nodes are Ready")
+		case missing > 0 || status.ObservedGeneration < each.Generation:
+			note(Failed, message, fmt.Sprintf("kubectl -n %s describe pods shows why; kubectl -n %s rollout status daemonset %s waits", i.Namespace, i.Namespace, each.Name))
+		case each == found.linux && status.DesiredNumberScheduled == 0 && len(linux) > 0:
+			note(Failed, message, "change the node selector or the tolerations of the DaemonSet")
+		case velero && !i.Before:
+			note(Warning, message, "lateen adopt replaces them; lateen check --pre checks before")
+		default:
+			note(OK, message, "")
+		}
+	}
+	if blocked := cli.FormatBlocked(found.linux.Spec.Template.Spec, linux); blocked != "" {
+		note(Warning, "no agent on some nodes: "+blocked, "if pods with volumes run there, add tolerations or change the node selector of the DaemonSet")
+	}
+	if len(windows) > 0 && found.windows == nil {
+		note(Warning, fmt.Sprintf("no agent on Windows: DaemonSet %s does not exist", api.WindowsDaemonSetName), "lateen install --use-node-agent-windows creates it")
+	}
+	f.Message = strings.Join(messages, "; ")
+	return f
+}
+
+func bySystem(nodes []corev1.Node) (linux, windows []corev1.Node) {
+	for _, node := range nodes {
+		if node.Labels[corev1.LabelOSStable] == string(corev1.Windows) {
+			windows = append(windows, node)
+		} else {
+			linux = append(linux, node)
+		}
+	}
+	return linux, windows
+}
+
+// notReady returns the names of the nodes that are not Ready.
+func notReady(nodes []corev1.Node) (names []string) {
+	for _, node := range nodes {
+		if !slices.ContainsFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool {
+			return condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue
+		}) {
+			names = append(names, node.Name)
+		}
+	}
+	return names
+}
+
+// rights checks every permission that the agents need.
+func (i *Installation) rights(ctx context.Context, account string) Finding {
+	f := Finding{Check: "rights", Status: OK}
+	var missing []string
+	count := 0
+	for namespace, rules := range map[string][]rbacv1.PolicyRule{i.Namespace: deploy.NamespaceRules(), metav1.NamespaceAll: deploy.ClusterRules()} {
+		for _, right := range rightsOf(rules, namespace) {
+			allowed, err := Allowed(ctx, i.Kube, i.Namespace, account, &right)
+			if err != nil {
+				return unknown(f.Check, err)
+			}
+			if count++; !allowed {
+				missing = append(missing, formatRight(right))
+			}
+		}
+	}
+	f.Message = fmt.Sprintf("ServiceAccount %s has the %d permissions of agents", account, count)
+	if len(missing) > 0 {
+		slices.Sort(missing)
+		f.Status, f.Message = Failed, fmt.Sprintf("ServiceAccount %s may not %s", account, truncate.Names(missing, most))
+		f.Remedy = "run lateen adopt or lateen install --apply again, or apply the manifests of this version of Lateen"
+	}
+	return f
+}
+
+// rightsOf lists what rules allow, one by one.
+func rightsOf(rules []rbacv1.PolicyRule, namespace string) []authorizationv1.ResourceAttributes {
+	var all []authorizationv1.ResourceAttributes
+	for _, rule := range rules {
+		names := rule.ResourceNames
+		if len(names) == 0 {
+			names = []string{""}
+		}
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				resource, subresource, _ := strings.Cut(resource, "/")
+				for _, verb := range rule.Verbs {
+					for _, name := range names {
+						all = append(all, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: verb, Group: group, Resource: resource, Subresource: subresource, Name: name})
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+func formatRight(right authorizationv1.ResourceAttributes) string {
+	resource := right.Resource
+	if right.Subresource != "" {
+		resource += "/" + right.Subresource
+	}
+	if right.Group != "" {
+		resource += "." + right.Group
+	}
+	description := right.Verb + " " + resource
+	if right.Name != "" {
+		description += " " + right.Name
+	}
+	if right.Namespace == metav1.NamespaceAll {
+		return description + " in all namespaces"
+	}
+	return description
+}
+
+// Identity returns the user and the groups of a ServiceAccount.
+func Identity(namespace, account string) (user string, groups []string) {
+	return "system:serviceaccount:" + namespace + ":" + account, []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"}
+}
+
+// Allowed asks the API server whether a ServiceAccount has a permission.
+func Allowed(ctx context.Context, client kubernetes.Interface, namespace, account string, right *authorizationv1.ResourceAttributes) (bool, error) {
+	user, groups := Identity(namespace, account)
+	review, err := client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+		Spec: authorizationv1.SubjectAccessReviewSpec{User: user, Groups: groups, ResourceAttributes: right},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return false, fmt.Errorf("review the agents' access: %w", err)
+	}
+	return review.Status.Allowed, nil
+}
+
+// hasHostPath reports whether agents search for volumes in the kubelet's directory, or will after their adoption.
+func hasHostPath(found agents) bool {
+	if found.linux == nil {
+		return false
+	}
+	args, velero, err := deploy.AgentArgs(found.linux.Spec.Template)
+	if velero {
+		return deploy.HostPathArgs(found.linux.Spec.Template) != nil
+	}
+	return err == nil && slices.ContainsFunc(args, func(arg string) bool { return arg == "--host-path" || strings.HasPrefix(arg, "--host-path=") })
+}

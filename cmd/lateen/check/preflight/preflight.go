@@ -166,7 +166,7 @@ func (i *Installation) movers(ctx context.Context, account string) Finding {
 			return i.refusals(ctx, f, client)
 		}
 	}
-	f.Message += " of this user"
+	f.Message += ", tried as this user"
 	review, err := i.Kube.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: i.Namespace, Verb: "create", Resource: "pods"}},
 	}, metav1.CreateOptions{})

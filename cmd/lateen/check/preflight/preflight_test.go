@@ -186,7 +186,7 @@ func TestEachFindingHasARemedy(t *testing.T) {
 		"a webhook":                  {func(w *world) { w.refused = map[string]error{"DataUpload": refusal("denied")} }, "movers", Failed, "mover of a DataUpload: ", "a webhook"},
 		"a quota in use":             {func(w *world) { w.refused = map[string]error{"DataUpload": refusal("exceeded quota: pods")} }, "movers", Warning, "exceeded quota: pods", "quota"},
 		"no connection":              {func(w *world) { w.refused = map[string]error{"DataUpload": errors.New("EOF")} }, "movers", Unknown, "dry run of a mover: EOF", ""},
-		"another identity":           {func(w *world) { w.mayNot = refusal("cannot impersonate") }, "movers", OK, "accepts movers of snapshots and of pod volumes of this user", ""},
+		"another identity":           {func(w *world) { w.mayNot = refusal("cannot impersonate") }, "movers", OK, "accepts movers of snapshots and of pod volumes, tried as this user", ""},
 		"a user without rights":      {func(w *world) { w.mayNot, w.powerless = refusal("cannot impersonate"), true }, "movers", Unknown, "needs the right to create pods", ""},
 		"no snapshots by the server": {func(w *world) { w.Server.Spec.Template.Spec.Containers[0].Args = []string{"server"} }, "snapshots", Warning, "takes no CSI snapshots", "add --features=EnableCSI to the arguments of Deployment velero"},
 		"no snapshot class":          {func(w *world) { w.class = nil }, "snapshots", Warning, "no VolumeSnapshotClass for the driver of storage class fast", "file system backups"},

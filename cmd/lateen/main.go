@@ -57,12 +57,12 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-// runCommand runs a command of this program, which prints to out.
-func runCommand(ctx context.Context, out io.Writer, args ...string) error {
+// runCommand runs a command of this program.
+func runCommand(ctx context.Context, out, warnings io.Writer, args ...string) error {
 	root := newRoot() //nolint:contextcheck // ExecuteContext passes it to the command
 	root.SetArgs(args)
 	root.SetOut(out)
-	root.SetErr(out)
+	root.SetErr(warnings)
 	return root.ExecuteContext(ctx)
 }
 

@@ -5,12 +5,12 @@ package bundle
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -35,6 +35,7 @@ const (
 	mostExplained = 30       // transfers
 	mostLines     = 5_000    // of each log
 	mostBytes     = 10 << 20 // of these lines
+	logTimeout    = 15 * time.Second
 )
 
 // bundle is one file while it is written.
@@ -46,14 +47,11 @@ type bundle struct {
 	unread  []string // what could not be read
 }
 
-// write writes the bundle. What cannot be read is listed in the file, and is no error.
+// write writes the bundle. What cannot be read, also because the time is up, is listed in the file and is no error.
 func write(ctx context.Context, client *cli.Client, to io.Writer, now time.Time, run Run) error {
 	compressed := gzip.NewWriter(to)
 	b := &bundle{Client: client, archive: tar.NewWriter(compressed), now: now, run: run}
 	err := b.collect(ctx)
-	if err == nil {
-		err = ctx.Err()
-	}
 	if err == nil && len(b.unread) > 0 {
 		fmt.Fprintf(b.Out, "Not readable, see unreadable.txt: %d\n", len(b.unread))
 		err = b.add("unreadable.txt", []byte(strings.Join(b.unread, "\n")+"\n"))
@@ -64,6 +62,7 @@ func write(ctx context.Context, client *cli.Client, to io.Writer, now time.Time,
 	return nil
 }
 
+// collect adds everything. Its error means that the file could not be written.
 func (b *bundle) collect(ctx context.Context) error {
 	for _, args := range [][]string{{"version"}, {"status"}, {"status", "-o=json"}, {"check"}, {"check", "-o=json"}} {
 		if err := b.command(ctx, args...); err != nil {
@@ -76,15 +75,17 @@ func (b *bundle) collect(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		objects[resource.Resource] = read
-	}
-	for _, reference := range b.explained(objects) {
-		if err := b.command(ctx, "explain", reference); err != nil {
-			return err
+		if slices.Contains([]string{"pods", api.PodVolumeBackup().Resource, api.PodVolumeRestore().Resource, api.DataUpload().Resource, api.DataDownload().Resource}, resource.Resource) {
+			objects[resource.Resource] = read
 		}
 	}
 	for index := range objects["pods"] {
 		if err := b.logs(ctx, &objects["pods"][index]); err != nil {
+			return err
+		}
+	}
+	for _, reference := range b.explained(objects) {
+		if err := b.command(ctx, "explain", reference); err != nil {
 			return err
 		}
 	}
@@ -103,7 +104,7 @@ func namespaced() []schema.GroupVersionResource {
 	for _, resource := range []string{"configmaps", "events", "limitranges", "persistentvolumeclaims", "pods", "resourcequotas", "serviceaccounts"} {
 		all = append(all, corev1.SchemeGroupVersion.WithResource(resource))
 	}
-	for _, resource := range []string{"backuprepositories", "backups", "backupstoragelocations", "restores", "schedules"} {
+	for _, resource := range []string{"backuprepositories", "backups", "backupstoragelocations", "restores", "schedules", "volumesnapshotlocations"} {
 		all = append(all, velerov1.SchemeGroupVersion.WithResource(resource))
 	}
 	for _, kind := range api.Kinds() {
@@ -116,10 +117,13 @@ func namespaced() []schema.GroupVersionResource {
 func clusterScoped() []schema.GroupVersionResource {
 	return []schema.GroupVersionResource{
 		{Version: "v1", Resource: "nodes"},
+		{Version: "v1", Resource: "persistentvolumes"},
 		{Group: "scheduling.k8s.io", Version: "v1", Resource: "priorityclasses"},
 		{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshotclasses"},
 		{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshotcontents"},
+		{Group: "storage.k8s.io", Version: "v1", Resource: "csidrivers"},
 		{Group: "storage.k8s.io", Version: "v1", Resource: "storageclasses"},
+		{Group: "storage.k8s.io", Version: "v1", Resource: "volumeattachments"},
 	}
 }
 
@@ -145,8 +149,11 @@ func (b *bundle) command(ctx context.Context, args ...string) error {
 		name = "explain/" + strings.TrimPrefix(name, "explain-")
 	}
 	fmt.Fprintf(b.Out, "lateen %s\n", strings.Join(args, " "))
-	var printed bytes.Buffer
-	err := b.run(ctx, &printed, args...)
+	var printed, warned bytes.Buffer
+	err := b.run(ctx, &printed, &warned, args...)
+	if warned.Len() > 0 {
+		b.missing("lateen "+strings.Join(args, " "), errors.New(strings.TrimSpace(warned.String())))
+	}
 	if problems := args[0] == "check" && cli.ExitCode(err) == 1; err != nil && !problems { // Problems are in the output
 		b.missing("lateen "+strings.Join(args, " "), err)
 	}
@@ -160,94 +167,99 @@ func (b *bundle) objects(ctx context.Context, resource schema.GroupVersionResour
 	if slices.Contains(namespaced(), resource) {
 		from = b.Dynamic.Resource(resource).Namespace(b.Namespace)
 	}
-	list, err := from.List(ctx, metav1.ListOptions{})
-	if err != nil {
-		b.missing(resource.GroupResource().String(), err)
-		return nil, nil
+	var kept []unstructured.Unstructured
+	left := 0
+	options := metav1.ListOptions{Limit: mostObjects}
+	for {
+		list, err := from.List(ctx, options)
+		if err != nil {
+			b.missing(resource.GroupResource().String(), err)
+			break
+		}
+		for index := range list.Items {
+			redact(&list.Items[index])
+		}
+		kept = append(kept, list.Items...)
+		slices.SortStableFunc(kept, func(x, y unstructured.Unstructured) int {
+			return cmp.Or(rank(&x)-rank(&y), y.GetCreationTimestamp().Compare(x.GetCreationTimestamp().Time))
+		})
+		if len(kept) > mostObjects {
+			left += len(kept) - mostObjects
+			kept = slices.Clone(kept[:mostObjects])
+		}
+		if options.Continue = list.GetContinue(); options.Continue == "" {
+			break
+		}
 	}
-	slices.SortStableFunc(list.Items, func(x, y unstructured.Unstructured) int {
-		return y.GetCreationTimestamp().Compare(x.GetCreationTimestamp().Time)
-	})
-	if left := len(list.Items) - mostObjects; left > 0 {
-		b.missing(resource.GroupResource().String(), fmt.Errorf("%d older objects are left out", left))
-		list.Items = list.Items[:mostObjects]
+	if left > 0 {
+		b.missing(resource.GroupResource().String(), fmt.Errorf("%d objects are left out", left))
 	}
-	for index := range list.Items {
-		redact(&list.Items[index])
-	}
-	text, err := yaml.Marshal(list)
+	text, err := yaml.Marshal(&unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "List"}, Items: kept})
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", resource.GroupResource(), err)
 	}
-	return list.Items, b.add("objects/"+resource.GroupResource().String()+".yaml", text)
+	return kept, b.add("objects/"+resource.GroupResource().String()+".yaml", text)
 }
 
-// credential matches names of values that are likely credentials.
-var credential = regexp.MustCompile(`(?i)(passw|secret|token|credential|private|access.?key|api.?key)`)
-
-const redacted = "REDACTED"
-
-// redact removes values whose names look like those of credentials from variables of containers and ConfigMaps, and what repeats
-// them. Names of Secrets and of their keys stay.
-func redact(object *unstructured.Unstructured) {
-	object.SetManagedFields(nil)
-	if annotations := object.GetAnnotations(); annotations != nil {
-		for name := range annotations { // adopted-from and last-applied-configuration have pod templates as JSON
-			if credential.MatchString(annotations[name]) {
-				annotations[name] = redacted
-			}
+// rank orders objects by what they tell about a problem, before their age: unfinished transfers, then those that did not
+// complete; pods that restarted or are not ready, and Velero's server, before agents; ConfigMaps of restores last.
+func rank(object *unstructured.Unstructured) int {
+	phase := phaseOf(object)
+	labels := object.GetLabels()
+	switch object.GetKind() {
+	case "Pod":
+		if labels[api.LabelRole] == api.RoleNodeAgent && phase == string(corev1.PodRunning) && !restarted(object) {
+			return 1
 		}
-		object.SetAnnotations(annotations)
-	}
-	if object.GetKind() == "ConfigMap" {
-		for _, field := range []string{"data", "binaryData"} {
-			values, _ := object.Object[field].(map[string]any)
-			for name := range values {
-				if credential.MatchString(name) {
-					values[name] = redacted
-				}
-			}
+		return 0
+	case "ConfigMap":
+		if labels[velerov1.ResourceUsageLabel] != "" {
+			return 1
 		}
+		return 0
 	}
-	redactVariables(object.Object)
+	switch phase := transfer.Phase(phase); {
+	case !phase.Terminal():
+		return 0
+	case !phase.HasSucceeded():
+		return 1
+	}
+	return 2
 }
 
-// redactVariables replaces the value of each named value in a list, such as env of a container.
-func redactVariables(in any) {
-	switch in := in.(type) {
-	case map[string]any:
-		name, _ := in["name"].(string)
-		if _, has := in["value"].(string); has && credential.MatchString(name) {
-			in["value"] = redacted
-		}
-		for _, value := range in {
-			redactVariables(value)
-		}
-	case []any:
-		for _, value := range in {
-			redactVariables(value)
-		}
-	}
+func phaseOf(object *unstructured.Unstructured) string {
+	phase, _, _ := unstructured.NestedString(object.Object, "status", "phase")
+	return phase
 }
 
-// explained returns references to the newest transfers that have not ended or have failed.
+// restarted reports whether a container of a pod has restarted or is not ready.
+func restarted(pod *unstructured.Unstructured) bool {
+	statuses, _, _ := unstructured.NestedSlice(pod.Object, "status", "containerStatuses")
+	return slices.ContainsFunc(statuses, func(each any) bool {
+		status, _ := each.(map[string]any)
+		count, _ := status["restartCount"].(int64)
+		return count > 0 || status["ready"] != true
+	})
+}
+
+// explained returns references to transfers that have not ended, and to the newest that did not complete.
 func (b *bundle) explained(objects map[string][]unstructured.Unstructured) []string {
 	type reference struct {
 		name string
+		rank int
 		at   time.Time
 	}
 	var all []reference
 	for _, kind := range api.Kinds() {
 		for _, object := range objects[kind.Resource] {
-			phase, _, _ := unstructured.NestedString(object.Object, "status", "phase")
-			if phase := transfer.Phase(phase); !phase.Terminal() || phase.HasFailed() {
-				all = append(all, reference{kind.ShortName + "/" + object.GetName(), object.GetCreationTimestamp().Time})
+			if rank(&object) < 2 {
+				all = append(all, reference{kind.ShortName + "/" + object.GetName(), rank(&object), object.GetCreationTimestamp().Time})
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(x, y reference) int { return y.at.Compare(x.at) })
+	slices.SortStableFunc(all, func(x, y reference) int { return cmp.Or(x.rank-y.rank, y.at.Compare(x.at)) })
 	if left := len(all) - mostExplained; left > 0 {
-		b.missing("explain", fmt.Errorf("%d older transfers are left out", left))
+		b.missing("explain", fmt.Errorf("%d transfers are left out", left))
 		all = all[:mostExplained]
 	}
 	var names []string
@@ -283,11 +295,13 @@ func (b *bundle) log(ctx context.Context, pod, container string, previous bool) 
 	if previous {
 		name += ".previous"
 	}
-	options := &corev1.PodLogOptions{Container: container, Previous: previous, TailLines: ptr.To[int64](mostLines), LimitBytes: ptr.To[int64](mostBytes)}
+	ctx, cancel := context.WithTimeout(ctx, logTimeout) // a kubelet that is away does not answer
+	defer cancel()
+	options := &corev1.PodLogOptions{Container: container, Previous: previous, TailLines: ptr.To[int64](mostLines)}
 	text, err := b.Kube.CoreV1().Pods(b.Namespace).GetLogs(pod, options).DoRaw(ctx)
 	if err != nil && !apierrors.IsNotFound(err) {
 		b.missing(name, err)
 		return nil
 	}
-	return b.add(name+".log", text)
+	return b.add(name+".log", text[max(0, len(text)-mostBytes):])
 }

@@ -36,14 +36,25 @@ metadata:
 spec:
   containers:
   - name: node-agent
-    env: [{name: AWS_SECRET_ACCESS_KEY, value: hunter2}, {name: NODE_NAME, value: node-1}]
+    env: [{name: AWS_SECRET_ACCESS_KEY, value: hunter2}, {name: AZURE_STORAGE_KEY, value: hunter2}, {name: NODE_NAME, value: node-1}, {name: HTTPS_PROXY, value: 'http://user:hunter2@proxy:3128'}]
+    envFrom: [{secretRef: {name: cloud-credentials}}]
 status:
   containerStatuses: [{name: node-agent, restartCount: 1}]
 ---
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: node-agent, namespace: velero}
-data: {config.json: '{"backupPVC":{"gold":{"secretNames":["csi"]}}}', password: hunter2}
+data: {config.json: '{"backupPVC":{"gold":{"secretNames":["csi"]}}}', password: hunter2, cloud: "[default]\naws_secret_access_key = hunter2\n"}
+---
+apiVersion: velero.io/v1
+kind: BackupStorageLocation
+metadata: {name: default, namespace: velero, annotations: {example.io/api-token: hunter2}}
+spec: {config: {s3Url: 'https://user:hunter2@minio', accessKey: hunter2}, credential: {name: cloud-credentials, key: cloud}}
+---
+apiVersion: velero.io/v1
+kind: Backup
+metadata: {name: nightly, namespace: velero}
+spec: {hooks: {resources: [{pre: [{exec: {container: db, command: [mysqldump, -phunter2]}}]}]}}
 ---
 apiVersion: velero.io/v2alpha1
 kind: DataUpload
@@ -65,6 +76,34 @@ kind: DataUpload
 metadata: {name: of-another, namespace: elsewhere}
 `
 
+// filesOf writes a bundle and returns its files.
+func filesOf(ctx context.Context, t *testing.T, client *cli.Client, run Run) map[string]string {
+	t.Helper()
+	var archive bytes.Buffer
+	require.NoError(t, write(ctx, client, &archive, time.Now(), run))
+	uncompressed, err := gzip.NewReader(&archive)
+	require.NoError(t, err)
+	files := map[string]string{}
+	for reader := tar.NewReader(uncompressed); ; {
+		header, err := reader.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		require.NoError(t, err)
+		text, err := io.ReadAll(reader)
+		require.NoError(t, err)
+		files[strings.TrimPrefix(header.Name, "bundle/")] = string(text)
+	}
+}
+
+func withKinds(all ...runtime.Object) *dynamicfake.FakeDynamicClient {
+	kinds := map[schema.GroupVersionResource]string{}
+	for _, resource := range append(namespaced(), clusterScoped()...) {
+		kinds[resource] = resource.Resource + "List"
+	}
+	return dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, all...)
+}
+
 // unpacked writes a bundle of the objects, without a right to read Events, and returns its files.
 func unpacked(t *testing.T) (files map[string]string, printed string) {
 	t.Helper()
@@ -76,36 +115,19 @@ func unpacked(t *testing.T) (files map[string]string, printed string) {
 		require.NoError(t, object.UnmarshalJSON(encoded))
 		all = append(all, &object)
 	}
-	kinds := map[schema.GroupVersionResource]string{}
-	for _, resource := range append(namespaced(), clusterScoped()...) {
-		kinds[resource] = resource.Resource + "List"
-	}
-	generic := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, all...)
+	generic := withKinds(all...)
 	generic.PrependReactor("list", "events", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("forbidden") })
 	generic.PrependReactor("*", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) { panic("a Secret is read") })
-	run := func(_ context.Context, out io.Writer, args ...string) error {
+	run := func(_ context.Context, out, _ io.Writer, args ...string) error {
 		fmt.Fprintf(out, "output of %s", strings.Join(args, " "))
 		if args[0] == "check" {
 			return errors.New("1 problem")
 		}
 		return nil
 	}
-	var out, archive bytes.Buffer
+	var out bytes.Buffer
 	client := &cli.Client{Kube: fake.NewClientset(), Dynamic: generic, Namespace: "velero", Out: &out}
-	require.NoError(t, write(t.Context(), client, &archive, time.Now(), run))
-	uncompressed, err := gzip.NewReader(&archive)
-	require.NoError(t, err)
-	files = map[string]string{}
-	for reader := tar.NewReader(uncompressed); ; {
-		header, err := reader.Next()
-		if errors.Is(err, io.EOF) {
-			return files, out.String()
-		}
-		require.NoError(t, err)
-		text, err := io.ReadAll(reader)
-		require.NoError(t, err)
-		files[strings.TrimPrefix(header.Name, "bundle/")] = string(text)
-	}
+	return filesOf(t.Context(), t, client, run), out.String()
 }
 
 func TestABundleHasWhatAReportNeeds(t *testing.T) {
@@ -129,5 +151,39 @@ func TestABundleHasNoCredential(t *testing.T) {
 	require.NotContains(t, strings.Join(slices.Collect(maps.Values(files)), ""), "hunter2")
 	require.NotContains(t, slices.Collect(maps.Keys(files)), "objects/secrets.yaml")
 	require.Contains(t, files["objects/pods.yaml"], "value: node-1")
+	require.Contains(t, files["objects/pods.yaml"], "name: cloud-credentials")
 	require.Contains(t, files["objects/configmaps.yaml"], "secretNames", "of the configuration, only names of Secrets are known")
+	require.Contains(t, files["objects/backupstoragelocations.velero.io.yaml"], "key: cloud")
+}
+
+func TestAnInterruptedBundleHasWhatWasRead(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	run := func(ctx context.Context, out, _ io.Writer, _ ...string) error {
+		fmt.Fprint(out, "output")
+		return ctx.Err()
+	}
+	generic := withKinds()
+	generic.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, ctx.Err() })
+	files := filesOf(ctx, t, &cli.Client{Kube: fake.NewClientset(), Dynamic: generic, Namespace: "velero", Out: io.Discard}, run)
+	require.Equal(t, "output", files["status.txt"])
+	require.Contains(t, files["unreadable.txt"], "pods: context canceled\n")
+}
+
+func TestWhatTellsMostIsKept(t *testing.T) {
+	object := func(kind, phase string, labels map[string]string) *unstructured.Unstructured {
+		object := &unstructured.Unstructured{Object: map[string]any{"kind": kind, "status": map[string]any{
+			"phase": phase, "containerStatuses": []any{map[string]any{"restartCount": int64(0), "ready": true}},
+		}}}
+		object.SetLabels(labels)
+		return object
+	}
+	agent := map[string]string{"role": "node-agent"}
+	require.Equal(t, 0, rank(object("Pod", "Running", nil)))
+	require.Equal(t, 1, rank(object("Pod", "Running", agent)))
+	require.Equal(t, 0, rank(object("Pod", "Pending", agent)))
+	require.Equal(t, 1, rank(object("ConfigMap", "", map[string]string{"velero.io/resource-usage": "DataUpload"})))
+	for want, phase := range []string{"InProgress", "Canceled", "Completed"} {
+		require.Equal(t, want, rank(object("DataUpload", phase, nil)))
+	}
 }

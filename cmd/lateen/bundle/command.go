@@ -18,8 +18,8 @@ import (
 // timeout is the limit for the whole bundle.
 const timeout = 10 * time.Minute
 
-// Run runs a command of this program, and writes what it prints.
-type Run func(ctx context.Context, out io.Writer, args ...string) error
+// Run runs a command of this program, and writes what it prints and what it warns of.
+type Run func(ctx context.Context, out, warnings io.Writer, args ...string) error
 
 // NewCommand returns `lateen bundle`. The user agent is that of its own requests; run runs the other commands.
 func NewCommand(userAgent string, run Run) *cobra.Command {
@@ -29,8 +29,8 @@ func NewCommand(userAgent string, run Run) *cobra.Command {
 		Use:   "bundle",
 		Short: "Write what a report of a problem needs into one file",
 		Long: "Write the output of status, check, version and explain, the objects of Velero's namespace, and the logs of its pods into one\n" +
-			"tar.gz. Secrets are not read. In other objects, values whose name looks like a credential are left out. Look at the file\n" +
-			"before you give it away: names and logs may be confidential.",
+			"tar.gz. Secrets are not read. In other objects, what looks like a credential is left out. Look at the file before you give\n" +
+			"it away: names, command lines and logs may be confidential. An interrupted bundle has what was read until then.",
 		Example: "  lateen bundle\n" +
 			"  lateen bundle -n velero --file velero.tar.gz",
 		Args: cobra.NoArgs,
@@ -56,8 +56,8 @@ func NewCommand(userAgent string, run Run) *cobra.Command {
 			ctx, cancel := context.WithTimeout(command.Context(), timeout)
 			defer cancel()
 			same := []string{"--namespace=" + client.Namespace, "--kubeconfig=" + flags.Kubeconfig, "--context=" + flags.Context}
-			return write(ctx, client, to, now, func(ctx context.Context, out io.Writer, args ...string) error {
-				return run(ctx, out, append(args, same...)...)
+			return write(ctx, client, to, now, func(ctx context.Context, out, warnings io.Writer, args ...string) error {
+				return run(ctx, out, warnings, append(args, same...)...)
 			})
 		},
 	}

@@ -22,8 +22,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/exposer/api"
@@ -194,15 +196,14 @@ func (c *cancellation) cancelAll(ctx context.Context, how options, phase string)
 	}
 	ctx, stop := context.WithTimeout(ctx, how.timeout)
 	defer stop()
+	var failed []error
 	for _, each := range c.targets {
 		for _, name := range slices.Sorted(maps.Keys(each.transfers)) {
-			if err := c.cancel(ctx, each.Kind, each.transfers[name]); err != nil {
-				return err
-			}
+			failed = append(failed, c.cancel(ctx, each.Kind, each.transfers[name]))
 		}
 	}
-	if !how.wait {
-		return nil
+	if err := errors.Join(failed...); err != nil || !how.wait {
+		return err
 	}
 	if err := c.untilEnded(ctx, adds); err != nil {
 		return c.notEnded(err, adds)
@@ -311,7 +312,10 @@ func (c *cancellation) cancel(ctx context.Context, kind api.Kind, t *Transfer) e
 	if t.ended() || t.Cancel {
 		return nil
 	}
-	_, err := c.client(kind.GVR()).Patch(ctx, t.Name, types.MergePatchType, []byte(`{"spec":{"cancel":true}}`), metav1.PatchOptions{})
+	err := retry.OnError(backoff(), mayPass, func() error {
+		_, err := c.client(kind.GVR()).Patch(ctx, t.Name, types.MergePatchType, []byte(`{"spec":{"cancel":true}}`), metav1.PatchOptions{})
+		return err
+	})
 	if apierrors.IsNotFound(err) {
 		t.Phase = deleted
 		return nil
@@ -322,6 +326,18 @@ func (c *cancellation) cancel(ctx context.Context, kind api.Kind, t *Transfer) e
 	t.Cancel = true
 	_, err = fmt.Fprintf(c.Out, "%s: cancel requested\n", t)
 	return err
+}
+
+// backoff retries for about 15 seconds: an API server restarts.
+func backoff() wait.Backoff {
+	return wait.Backoff{Duration: 100 * time.Millisecond, Factor: 3, Steps: 6, Cap: 5 * time.Second}
+}
+
+// mayPass reports whether a request may succeed when it is repeated. Errors of the connection have no reason.
+func mayPass(err error) bool {
+	status := apierrors.APIStatus(nil)
+	return !errors.As(err, &status) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) ||
+		apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err)
 }
 
 // untilEnded waits until all transfers have ended. While their owner adds transfers, it requests the cancel of those too. The

@@ -252,6 +252,19 @@ func TestARequestThatFailsBesideOthersIsReported(t *testing.T) {
 	require.ErrorContains(t, err, "cancel DataUpload a: ")
 }
 
+// TestARequestIsRepeatedWhileTheAPIServerIsAway refuses the first request.
+func TestARequestIsRepeatedWhileTheAPIServerIsAway(t *testing.T) {
+	v := newVelero(ofBackup(api.DataUpload(), "upload", "InProgress"))
+	requests := 0
+	v.PrependReactor("patch", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		requests++
+		return requests == 1, nil, apierrors.NewServiceUnavailable("starting")
+	})
+	_, _, err := v.run(t, namedTransfer(t, "du/upload"), nil)
+	require.NoError(t, err)
+	require.Equal(t, []string{"upload"}, v.canceled)
+}
+
 // TestATransferThatIsDeletedHasEnded deletes it between the request and the watch.
 func TestATransferThatIsDeletedHasEnded(t *testing.T) {
 	v := newVelero(ofBackup(api.DataUpload(), "upload", "InProgress"))

@@ -49,47 +49,34 @@ func (i *Installation) readAgents(ctx context.Context) (found agents, err error)
 }
 
 // agents checks that agents run on all nodes. Volumes of pods on a node without an agent are not backed up.
-func (i *Installation) agents(found agents, nodes []corev1.Node) Finding {
+func (i *Installation) agents(ctx context.Context, found agents) Finding {
 	f := Finding{Check: "agents", Status: OK}
 	if found.linux == nil {
 		f.Status, f.Message = i.absent(), fmt.Sprintf("DaemonSet %s does not exist in namespace %s", api.DaemonSetName, i.Namespace)
 		f.Remedy = "lateen install creates it; name another namespace with -n"
 		return f
 	}
-	linux, windows := bySystem(nodes)
+	nodes, err := i.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return unknown(f.Check, fmt.Errorf("list nodes: %w", err))
+	}
+	linux, windows := bySystem(nodes.Items)
 	messages := []string{}
 	note := func(status Status, message, remedy string) {
 		messages = append(messages, message)
-		if f.Status == OK || status == Failed && f.Status != Failed {
+		worse := map[Status]int{OK: 0, Warning: 1, Unknown: 2, Failed: 3}
+		if worse[status] > worse[f.Status] {
 			f.Status, f.Remedy = status, remedy
 		}
 	}
 	for _, each := range []*appsv1.DaemonSet{found.linux, found.windows} {
-		if each == nil {
-			continue
+		if each != nil {
+			of := i.rollout(ctx, each, nodes.Items)
+			note(of.Status, of.Message, of.Remedy)
 		}
-		_, velero, err := deploy.AgentArgs(each.Spec.Template)
-		if err != nil {
-			note(Failed, fmt.Sprintf("DaemonSet %s: %v", each.Name, err), "lateen adopt changes only agents of Velero and Lateen")
-			continue
-		}
-		status := each.Status
-		message := fmt.Sprintf("DaemonSet %s of %s: %d of %d pods ready", each.Name, map[bool]string{true: "Velero", false: "Lateen"}[velero],
-			status.NumberReady, status.DesiredNumberScheduled)
-		missing := status.DesiredNumberScheduled - min(status.UpdatedNumberScheduled, status.NumberReady)
-		down := notReady(nodes)
-		switch {
-		case missing > 0 && int(missing) <= len(down):
-			note(Warning, message+"; not Ready: node "+truncate.Names(down, most), "agents follow when their nodes are Ready")
-		case missing > 0 || status.ObservedGeneration < each.Generation:
-			note(Failed, message, fmt.Sprintf("kubectl -n %s describe pods shows why; kubectl -n %s rollout status daemonset %s waits", i.Namespace, i.Namespace, each.Name))
-		case each == found.linux && status.DesiredNumberScheduled == 0 && len(linux) > 0:
-			note(Failed, message, "change the node selector or the tolerations of the DaemonSet")
-		case velero && !i.Before:
-			note(Warning, message, "lateen adopt replaces them; lateen check --pre checks before")
-		default:
-			note(OK, message, "")
-		}
+	}
+	if status := found.linux.Status; status.DesiredNumberScheduled == 0 && len(linux) > 0 {
+		note(Failed, "no node has an agent", "change the node selector or the tolerations of the DaemonSet")
 	}
 	if blocked := cli.FormatBlocked(found.linux.Spec.Template.Spec, linux); blocked != "" {
 		note(Warning, "no agent on some nodes: "+blocked, "if pods with volumes run there, add tolerations or change the node selector of the DaemonSet")
@@ -98,6 +85,33 @@ func (i *Installation) agents(found agents, nodes []corev1.Node) Finding {
 		note(Warning, fmt.Sprintf("no agent on Windows: DaemonSet %s does not exist", api.WindowsDaemonSetName), "lateen install --use-node-agent-windows creates it")
 	}
 	f.Message = strings.Join(messages, "; ")
+	return f
+}
+
+// rollout checks the pods of one DaemonSet.
+func (i *Installation) rollout(ctx context.Context, agents *appsv1.DaemonSet, nodes []corev1.Node) Finding {
+	_, velero, err := deploy.AgentArgs(agents.Spec.Template)
+	if err != nil {
+		return Finding{Status: Failed, Message: fmt.Sprintf("DaemonSet %s: %v", agents.Name, err), Remedy: "lateen adopt changes only agents of Velero and Lateen"}
+	}
+	down, err := i.downWithTheirNodes(ctx, agents, readyNodes(nodes))
+	if err != nil {
+		return unknown("", err)
+	}
+	status := agents.Status
+	f := Finding{Status: OK, Message: fmt.Sprintf("DaemonSet %s of %s: %d of %d pods ready", agents.Name, map[bool]string{true: "Velero", false: "Lateen"}[velero],
+		status.NumberReady, status.DesiredNumberScheduled)}
+	switch {
+	case int(status.NumberReady)+len(down) < int(status.DesiredNumberScheduled), status.UpdatedNumberScheduled < status.DesiredNumberScheduled,
+		status.ObservedGeneration < agents.Generation:
+		f.Status = Failed
+		f.Remedy = fmt.Sprintf("kubectl -n %s describe pods shows why; kubectl -n %s rollout status daemonset %s waits", i.Namespace, i.Namespace, agents.Name)
+	case len(down) > 0:
+		f.Status, f.Remedy = Warning, "their agents follow when they are Ready"
+		f.Message += "; not Ready: node " + truncate.Names(down, most)
+	case velero && !i.Before:
+		f.Status, f.Remedy = Warning, "lateen adopt replaces them; lateen check --pre checks before"
+	}
 	return f
 }
 
@@ -112,16 +126,32 @@ func bySystem(nodes []corev1.Node) (linux, windows []corev1.Node) {
 	return linux, windows
 }
 
-// notReady returns the names of the nodes that are not Ready.
-func notReady(nodes []corev1.Node) (names []string) {
+func readyNodes(nodes []corev1.Node) map[string]bool {
+	ready := map[string]bool{}
 	for _, node := range nodes {
-		if !slices.ContainsFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool {
+		ready[node.Name] = slices.ContainsFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool {
 			return condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue
-		}) {
-			names = append(names, node.Name)
+		})
+	}
+	return ready
+}
+
+// downWithTheirNodes returns the nodes that are not Ready and have an agent that is not ready.
+func (i *Installation) downWithTheirNodes(ctx context.Context, agents *appsv1.DaemonSet, ready map[string]bool) ([]string, error) {
+	pods, err := i.Kube.CoreV1().Pods(i.Namespace).List(ctx, metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(agents.Spec.Selector)})
+	if err != nil {
+		return nil, fmt.Errorf("list pods of daemonset %s: %w", agents.Name, err)
+	}
+	var names []string
+	for _, pod := range pods.Items {
+		isReady := slices.ContainsFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
+			return condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue
+		})
+		if !isReady && !ready[pod.Spec.NodeName] {
+			names = append(names, pod.Spec.NodeName)
 		}
 	}
-	return names
+	return names, nil
 }
 
 // rights checks every permission that the agents need.

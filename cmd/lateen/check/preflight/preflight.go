@@ -67,14 +67,12 @@ type Installation struct {
 // Run runs all checks that apply. It never fails: what could not be read is Unknown.
 func (i *Installation) Run(ctx context.Context) []Finding {
 	found, err := i.readAgents(ctx)
+	all := []Finding{i.definitions(ctx), i.server()}
 	if err != nil {
-		return []Finding{unknown("agents", err)}
+		all = append(all, unknown("agents", err))
+	} else {
+		all = append(all, i.agents(ctx, found))
 	}
-	nodes, err := i.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return []Finding{unknown("agents", fmt.Errorf("list nodes: %w", err))}
-	}
-	all := []Finding{i.definitions(ctx), i.server(), i.agents(found, nodes.Items)}
 	account := found.account()
 	if account != "" {
 		all = append(all, i.rights(ctx, account))
@@ -86,7 +84,7 @@ func (i *Installation) Run(ctx context.Context) []Finding {
 	if !hasHostPath(found) {
 		all = append(all, i.hostPaths(ctx))
 	}
-	return append(all, i.clocks(ctx, nodes.Items))
+	return append(all, i.clocks(ctx))
 }
 
 func unknown(check string, err error) Finding {
@@ -195,7 +193,8 @@ func (i *Installation) refusals(ctx context.Context, f Finding, client kubernete
 		if err == nil {
 			continue
 		}
-		if apierrors.ReasonForError(err) == metav1.StatusReasonUnknown || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) {
+		status := apierrors.APIStatus(nil) // a webhook may refuse without a reason
+		if !errors.As(err, &status) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) {
 			return unknown(f.Check, fmt.Errorf("dry run of a mover: %w", err))
 		}
 		refused = append(refused, fmt.Sprintf("of a %s: %v", kind.GVK.Kind, err))
@@ -306,12 +305,16 @@ func (i *Installation) hostPaths(ctx context.Context) Finding {
 // clocks compares the clocks of the Ready nodes with that of the API server, which dates a ConfigMap of a dry run. A mover
 // reports its progress by the clock of its node. A kubelet renews its Lease every 10 seconds, and its node is Ready for 40 or 50
 // after that (KEP-589).
-func (i *Installation) clocks(ctx context.Context, nodes []corev1.Node) Finding {
+func (i *Installation) clocks(ctx context.Context) Finding {
 	const (
 		ahead  = 10 * time.Second
 		behind = 60 * time.Second
 	)
 	f := Finding{Check: "clocks", Status: OK}
+	nodes, err := i.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return unknown(f.Check, fmt.Errorf("list nodes: %w", err))
+	}
 	created, err := i.Kube.CoreV1().ConfigMaps(i.Namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "lateen-dry-run-"}},
 		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if err != nil {
@@ -321,12 +324,11 @@ func (i *Installation) clocks(ctx context.Context, nodes []corev1.Node) Finding 
 	if err != nil {
 		return unknown(f.Check, fmt.Errorf("list leases of nodes: %w", err))
 	}
-	now, down := created.CreationTimestamp.Time, notReady(nodes)
+	now, ready := created.CreationTimestamp.Time, readyNodes(nodes.Items)
 	var wrong []string
 	compared := 0
 	for _, lease := range leases.Items {
-		isNode := slices.ContainsFunc(nodes, func(node corev1.Node) bool { return node.Name == lease.Name })
-		if !isNode || slices.Contains(down, lease.Name) || lease.Spec.RenewTime == nil {
+		if !ready[lease.Name] || lease.Spec.RenewTime == nil {
 			continue
 		}
 		compared++

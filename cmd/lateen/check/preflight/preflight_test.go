@@ -54,7 +54,7 @@ func newWorld() *world {
 	in := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "velero", Name: name} }
 	name := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
 	w := &world{
-		agents: &appsv1.DaemonSet{ObjectMeta: in("node-agent"), Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 1, UpdatedNumberScheduled: 1, NumberReady: 1}},
+		agents: &appsv1.DaemonSet{ObjectMeta: in("node-agent"), Spec: appsv1.DaemonSetSpec{Selector: metav1.SetAsLabelSelector(agentLabels())}, Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 1, UpdatedNumberScheduled: 1, NumberReady: 1}},
 		node:   &corev1.Node{ObjectMeta: name("node-1"), Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}},
 		lease: &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: "node-1"},
 			Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: now}}},
@@ -68,6 +68,8 @@ func newWorld() *world {
 	w.agents.Spec.Template.Spec = corev1.PodSpec{ServiceAccountName: "lateen", Containers: []corev1.Container{{Args: []string{"node-agent"}}}}
 	return w
 }
+
+func agentLabels() map[string]string { return map[string]string{"name": "node-agent"} }
 
 func snapshotClass(name string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
@@ -87,7 +89,8 @@ func (w *world) createPod(t *testing.T, action clienttesting.Action) (bool, runt
 // run returns the findings by check.
 func (w *world) run(t *testing.T, defined bool) map[string]Finding {
 	t.Helper()
-	all := []runtime.Object{w.node, w.lease, w.volume, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: "csi.test"}}
+	agent := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "node-agent-1", Labels: agentLabels()}, Spec: corev1.PodSpec{NodeName: w.node.Name}}
+	all := []runtime.Object{agent, w.node, w.lease, w.volume, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: "csi.test"}}
 	if w.agents != nil {
 		all = append(all, w.agents)
 	}
@@ -170,8 +173,9 @@ func TestEachFindingHasARemedy(t *testing.T) {
 		"agents of Velero":                {velero, "agents", Warning, "DaemonSet node-agent of Velero: 1 of 1 pods ready", "lateen adopt replaces them"},
 		"agents of Velero yet":            {func(w *world) { velero(w); w.Before = true }, "agents", OK, "DaemonSet node-agent of Velero: 1 of 1 pods ready", ""},
 		"other agents":                    {func(w *world) { w.agents.Spec.Template.Spec.Containers[0].Args = nil }, "agents", Failed, "DaemonSet node-agent: ", "only agents of Velero and Lateen"},
-		"no node for agents":              {func(w *world) { w.agents.Status = appsv1.DaemonSetStatus{} }, "agents", Failed, "0 of 0 pods ready", "node selector"},
-		"an agent on a node that is down": {func(w *world) { w.agents.Status.NumberReady, w.node.Status.Conditions = 0, nil }, "agents", Warning, "0 of 1 pods ready; not Ready: node node-1", "when their nodes are Ready"},
+		"no node for agents":              {func(w *world) { w.agents.Status = appsv1.DaemonSetStatus{} }, "agents", Failed, "0 of 0 pods ready; no node has an agent", "node selector"},
+		"an agent on a node that is down": {func(w *world) { w.agents.Status.NumberReady, w.node.Status.Conditions = 0, nil }, "agents", Warning, "0 of 1 pods ready; not Ready: node node-1", "when they are Ready"},
+		"an agent that is not ready":      {func(w *world) { w.agents.Status.NumberReady = 0 }, "agents", Failed, "0 of 1 pods ready", "describe pods"},
 		"a Windows node":                  {func(w *world) { w.node.Labels = map[string]string{corev1.LabelOSStable: "windows"} }, "agents", Warning, "DaemonSet node-agent-windows does not exist", "--use-node-agent-windows"},
 		"a node without an agent": {func(w *world) {
 			w.node.Spec.Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
@@ -183,9 +187,13 @@ func TestEachFindingHasARemedy(t *testing.T) {
 			w.refused = map[string]error{"PodVolumeBackup": refusal(`violates PodSecurity "baseline:latest"`)}
 		}, "movers", Warning,
 			`the API server refuses the mover of a PodVolumeBackup: pods is forbidden: violates PodSecurity "baseline:latest"`, "kubectl label --overwrite namespace velero pod-security.kubernetes.io/enforce=privileged"},
-		"a webhook":                  {func(w *world) { w.refused = map[string]error{"DataUpload": refusal("denied")} }, "movers", Failed, "mover of a DataUpload: ", "a webhook"},
-		"a quota in use":             {func(w *world) { w.refused = map[string]error{"DataUpload": refusal("exceeded quota: pods")} }, "movers", Warning, "exceeded quota: pods", "quota"},
-		"no connection":              {func(w *world) { w.refused = map[string]error{"DataUpload": errors.New("EOF")} }, "movers", Unknown, "dry run of a mover: EOF", ""},
+		"a webhook":      {func(w *world) { w.refused = map[string]error{"DataUpload": refusal("denied")} }, "movers", Failed, "mover of a DataUpload: ", "a webhook"},
+		"a quota in use": {func(w *world) { w.refused = map[string]error{"DataUpload": refusal("exceeded quota: pods")} }, "movers", Warning, "exceeded quota: pods", "quota"},
+		"no connection":  {func(w *world) { w.refused = map[string]error{"DataUpload": errors.New("EOF")} }, "movers", Unknown, "dry run of a mover: EOF", ""},
+		"a webhook without a reason": {func(w *world) {
+			w.refused = map[string]error{"DataUpload": &apierrors.StatusError{ErrStatus: metav1.Status{Code: 400, Message: "admission webhook denied the request"}}}
+		}, "movers", Failed, "denied the request", "a webhook"},
+		"nodes that cannot be read":  {func(w *world) { w.unread = "nodes" }, "agents", Unknown, "list nodes: no answer", ""},
 		"another identity":           {func(w *world) { w.mayNot = refusal("cannot impersonate") }, "movers", OK, "accepts movers of snapshots and of pod volumes, tried as this user", ""},
 		"a user without rights":      {func(w *world) { w.mayNot, w.powerless = refusal("cannot impersonate"), true }, "movers", Unknown, "needs the right to create pods", ""},
 		"no snapshots by the server": {func(w *world) { w.Server.Spec.Template.Spec.Containers[0].Args = []string{"server"} }, "snapshots", Warning, "takes no CSI snapshots", "add --features=EnableCSI to the arguments of Deployment velero"},

@@ -328,9 +328,9 @@ func (c *cancellation) cancel(ctx context.Context, kind api.Kind, t *Transfer) e
 	return err
 }
 
-// backoff retries for about 15 seconds: an API server restarts.
+// backoff retries for 12 seconds: an API server restarts.
 func backoff() wait.Backoff {
-	return wait.Backoff{Duration: 100 * time.Millisecond, Factor: 3, Steps: 6, Cap: 5 * time.Second}
+	return wait.Backoff{Duration: 100 * time.Millisecond, Factor: 3, Steps: 6}
 }
 
 // mayPass reports whether a request may succeed when it is repeated. Errors of the connection have no reason.

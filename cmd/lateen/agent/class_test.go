@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/api"
@@ -31,6 +32,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/priority"
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/metrics"
+	"github.com/lateen-project/lateen/reconcile/capacity"
 )
 
 // classes plays the priority classes of a cluster and the admission of pods.
@@ -108,6 +110,29 @@ func agentOf(t *testing.T, cluster *classes, registry *prometheus.Registry) (p *
 		require.NoError(t, err)
 		return created
 	}
+}
+
+// reporter calls a function for each Event.
+type reporter struct {
+	record.EventRecorder
+	report func(reason string)
+}
+
+func (r reporter) Event(_ runtime.Object, _, reason, _ string) { r.report(reason) }
+
+func TestAnEditIsReportedWhenItsClassIsInForce(t *testing.T) {
+	p, _, _, mover := agentOf(t, &classes{exist: true}, prometheus.NewPedanticRegistry())
+	p.Flags.NodeAgentConfigMap = "agents"
+	p.startup = &startup.Startup{Config: config.Defaults()}
+	p.preparing, p.nodeSlots = capacity.NewPreparation(1, p.Clock), capacity.NewNodeSlots(capacity.Same(1))
+	var classes []string
+	p.recorder = reporter{report: func(reason string) {
+		if reason == EventConfigApplied {
+			classes = append(classes, mover())
+		}
+	}}
+	p.follower().changed(t.Context(), &corev1.ConfigMap{Data: map[string]string{"config": `{"priorityClassName":"low"}`}})
+	require.Equal(t, []string{"low"}, classes)
 }
 
 // TestPriorityClass plays each row of docs/priority-classes.md: the class is resolved, a mover is created, something

@@ -212,12 +212,13 @@ func (c *configFollower) changed(ctx context.Context, found *corev1.ConfigMap) {
 		c.reportRejected(ctx, reload.Added)
 		return
 	}
-	c.apply(reload.InForce)
+	c.apply(ctx, reload)
 	c.reportApplied(ctx, reload)
 }
 
 // apply has the new configuration in force for the movers that are created or started from now on.
-func (c *configFollower) apply(next *startup.Startup) {
+func (c *configFollower) apply(ctx context.Context, reload startup.Reload) {
+	next := reload.InForce
 	c.inForce = next
 	limits := next.Config.Limits
 	c.class.setSettings(next.Settings())
@@ -225,6 +226,9 @@ func (c *configFollower) apply(next *startup.Startup) {
 	c.preparing.SetSlots(limits.MaxConcurrency)
 	c.preparing.SetSlotsOf(c.Flags.NodeName, limits.Concurrency)
 	c.nodeSlots.SetLimits(c.slots(limits))
+	if reload.Resolved != nil {
+		c.class.set(ctx, *reload.Resolved)
+	}
 }
 
 func (c *configFollower) reportRejected(ctx context.Context, problems []config.Problem) {
@@ -261,7 +265,4 @@ func (c *configFollower) reportApplied(ctx context.Context, reload startup.Reloa
 		c.recorder.Event(c.self(), corev1.EventTypeWarning, EventConfig, reconcile.EventMessage(problem.String()))
 	}
 	c.exportHash(ctx, c.inForce)
-	if reload.Resolved != nil {
-		c.class.set(ctx, *reload.Resolved)
-	}
 }

@@ -171,7 +171,7 @@ func (a *adoption) handOver(ctx context.Context) error {
 			return fmt.Errorf("list %s: %w", kind.Resource, err)
 		}
 		for _, transfer := range list.Items {
-			if phaseOf(&transfer) != "Accepted" {
+			if cli.PhaseOf(&transfer) != "Accepted" {
 				continue
 			}
 			err := retry.RetryOnConflict(retry.DefaultBackoff, func() error { return a.markPrepared(ctx, client, transfer.GetName()) })
@@ -185,7 +185,7 @@ func (a *adoption) handOver(ctx context.Context) error {
 
 func (a *adoption) markPrepared(ctx context.Context, client dynamic.ResourceInterface, name string) error {
 	transfer, err := client.Get(ctx, name, metav1.GetOptions{})
-	if err != nil || phaseOf(transfer) != "Accepted" {
+	if err != nil || cli.PhaseOf(transfer) != "Accepted" {
 		return err
 	}
 	mover, err := a.Kube.CoreV1().Pods(a.Namespace).Get(ctx, name, metav1.GetOptions{})
@@ -200,11 +200,6 @@ func (a *adoption) markPrepared(ctx context.Context, client dynamic.ResourceInte
 		_, err = client.Update(ctx, transfer, metav1.UpdateOptions{FieldManager: cli.FieldManager})
 	}
 	return err
-}
-
-func phaseOf(transfer *unstructured.Unstructured) string {
-	phase, _, _ := unstructured.NestedString(transfer.Object, "status", "phase")
-	return phase
 }
 
 // removeRights removes Lateen's RBAC objects. Its error names those that are left.

@@ -249,7 +249,7 @@ func (a *adoption) warnOfTransfers(ctx context.Context) {
 		}
 		phases := map[string]int{}
 		for _, transfer := range list.Items {
-			phases[phaseOf(&transfer)]++
+			phases[cli.PhaseOf(&transfer)]++
 		}
 		if count := phases[""] + phases["New"]; count > 0 {
 			counts = append(counts, fmt.Sprintf("%d %s New", count, resource.Resource))

@@ -204,7 +204,7 @@ func (b *bundle) objects(ctx context.Context, resource schema.GroupVersionResour
 // rank orders objects by what they tell about a problem, before their age: unfinished transfers, then those that did not
 // complete; pods that restarted or are not ready, and Velero's server, before agents; ConfigMaps of restores last.
 func rank(object *unstructured.Unstructured) int {
-	phase := phaseOf(object)
+	phase := cli.PhaseOf(object)
 	labels := object.GetLabels()
 	switch object.GetKind() {
 	case "Pod":
@@ -227,11 +227,6 @@ func rank(object *unstructured.Unstructured) int {
 	return 2
 }
 
-func phaseOf(object *unstructured.Unstructured) string {
-	phase, _, _ := unstructured.NestedString(object.Object, "status", "phase")
-	return phase
-}
-
 // restarted reports whether a container of a pod has restarted or is not ready.
 func restarted(pod *unstructured.Unstructured) bool {
 	statuses, _, _ := unstructured.NestedSlice(pod.Object, "status", "containerStatuses")
@@ -252,8 +247,8 @@ func (b *bundle) explained(objects map[string][]unstructured.Unstructured) []str
 	var all []reference
 	for _, kind := range api.Kinds() {
 		for _, object := range objects[kind.Resource] {
-			if rank(&object) < 2 {
-				all = append(all, reference{kind.ShortName + "/" + object.GetName(), rank(&object), object.GetCreationTimestamp().Time})
+			if ranked := rank(&object); ranked < 2 {
+				all = append(all, reference{kind.ShortName + "/" + object.GetName(), ranked, object.GetCreationTimestamp().Time})
 			}
 		}
 	}

@@ -132,7 +132,7 @@ func read(kind api.Kind, object *unstructured.Unstructured) *Transfer {
 		value, _, _ := unstructured.NestedString(object.Object, fields...)
 		return value
 	}
-	t := &Transfer{Kind: kind.GVK.Kind, Name: object.GetName(), Node: text("status", "node"), Phase: text("status", "phase")}
+	t := &Transfer{Kind: kind.GVK.Kind, Name: object.GetName(), Node: text("status", "node"), Phase: cli.PhaseOf(object)}
 	t.Cancel, _, _ = unstructured.NestedBool(object.Object, "spec", "cancel")
 	if t.Phase == "" {
 		t.Phase = string(transfer.New)
@@ -227,7 +227,7 @@ func (c *cancellation) readAll(ctx context.Context) (phase string, err error) {
 		if err != nil {
 			return "", fmt.Errorf("read %s: %w", c.owner, err)
 		}
-		phase = phaseOf(found)
+		phase = cli.PhaseOf(found)
 	}
 	for _, each := range c.targets {
 		list, err := c.client(each.GVR()).List(ctx, each.options)
@@ -245,11 +245,6 @@ func (c *cancellation) readAll(ctx context.Context) (phase string, err error) {
 		}
 	}
 	return phase, nil
-}
-
-func phaseOf(object *unstructured.Unstructured) string {
-	phase, _, _ := unstructured.NestedString(object.Object, "status", "phase")
-	return phase
 }
 
 // all returns the transfers, ordered by kind and name.
@@ -312,7 +307,7 @@ func (c *cancellation) cancel(ctx context.Context, kind api.Kind, t *Transfer) e
 	if t.ended() || t.Cancel {
 		return nil
 	}
-	err := retry.OnError(backoff(), mayPass, func() error {
+	err := retry.OnError(backoff(), func(err error) bool { return ctx.Err() == nil && cli.Transient(err) }, func() error {
 		_, err := c.client(kind.GVR()).Patch(ctx, t.Name, types.MergePatchType, []byte(`{"spec":{"cancel":true}}`), metav1.PatchOptions{})
 		return err
 	})
@@ -331,13 +326,6 @@ func (c *cancellation) cancel(ctx context.Context, kind api.Kind, t *Transfer) e
 // backoff retries for 12 seconds: an API server restarts.
 func backoff() wait.Backoff {
 	return wait.Backoff{Duration: 100 * time.Millisecond, Factor: 3, Steps: 6}
-}
-
-// mayPass reports whether a request may succeed when it is repeated. Errors of the connection have no reason.
-func mayPass(err error) bool {
-	status := apierrors.APIStatus(nil)
-	return !errors.As(err, &status) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) ||
-		apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err)
 }
 
 // untilEnded waits until all transfers have ended. While their owner adds transfers, it requests the cancel of those too. The
@@ -389,7 +377,7 @@ func concurrently(ctx context.Context, calls []func(context.Context) error) erro
 func (c *cancellation) untilAdded(ctx context.Context) error {
 	added := true // without the owner
 	return cli.Follow(ctx, c.client(c.owner.resource), named(c.owner.name), func(event watch.EventType, object *unstructured.Unstructured) {
-		added = event == watch.Deleted || !addsTransfers(phaseOf(object))
+		added = event == watch.Deleted || !addsTransfers(cli.PhaseOf(object))
 	}, func() bool { return added })
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -126,6 +127,19 @@ func (f *Flags) Connect(out io.Writer) (*Client, error) {
 		return nil, fmt.Errorf("create client: %w", err)
 	}
 	return &Client{Kube: kube, Dynamic: generic, Namespace: f.Namespace, Out: out}, nil
+}
+
+// PhaseOf returns the phase in the status of an object; empty if it has none.
+func PhaseOf(object *unstructured.Unstructured) string {
+	phase, _, _ := unstructured.NestedString(object.Object, "status", "phase")
+	return phase
+}
+
+// Transient reports whether a request was not decided, and may succeed when it is repeated. An error of the connection is no
+// API status; a webhook may refuse without a reason.
+func Transient(err error) bool {
+	status := apierrors.APIStatus(nil)
+	return !errors.As(err, &status) || apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err)
 }
 
 // DaemonSets returns the resource of DaemonSets.

@@ -193,8 +193,7 @@ func (i *Installation) refusals(ctx context.Context, f Finding, client kubernete
 		if err == nil {
 			continue
 		}
-		status := apierrors.APIStatus(nil) // a webhook may refuse without a reason
-		if !errors.As(err, &status) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) {
+		if cli.Transient(err) {
 			return unknown(f.Check, fmt.Errorf("dry run of a mover: %w", err))
 		}
 		refused = append(refused, fmt.Sprintf("of a %s: %v", kind.GVK.Kind, err))

@@ -22,6 +22,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/install"
 	"github.com/lateen-project/lateen/cmd/lateen/status"
 	"github.com/lateen-project/lateen/cmd/lateen/uninstall"
+	"github.com/lateen-project/lateen/cmd/lateen/verify"
 )
 
 func main() {
@@ -48,6 +49,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(newVersion(), agent.NewCommand(version, userAgent()), bundle.NewCommand(userAgent(), runCommand))
 	for _, newCommand := range []func(userAgent string) *cobra.Command{
 		install.NewCommand, uninstall.NewCommand, adopt.NewCommand, check.NewCommand, status.NewCommand, status.NewExplainCommand, cancel.NewCommand,
+		verify.NewCommand,
 	} {
 		root.AddCommand(newCommand(userAgent()))
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/check"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
+	"github.com/lateen-project/lateen/cmd/lateen/verify"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -152,7 +153,7 @@ func TestReferencesToTheProtocolResolve(t *testing.T) {
 
 // outputs are values of the outputs that have a JSON schema, by the name of the command.
 func outputs() map[string]any {
-	return map[string]any{"status": view.Report{}, "explain": view.Timeline{}, "check": check.Output{}, "cancel": cancel.Output{}}
+	return map[string]any{"status": view.Report{}, "explain": view.Timeline{}, "check": check.Output{}, "cancel": cancel.Output{}, "verify": verify.Output{}}
 }
 
 // schemaOf derives the JSON schema of the output of a command from its Go types and their comments. The schemas in docs are
@@ -160,7 +161,7 @@ func outputs() map[string]any {
 func schemaOf(t *testing.T, command string, open bool) []byte {
 	t.Helper()
 	reflector := jsonschema.Reflector{Anonymous: true, AllowAdditionalProperties: open}
-	for _, folder := range []string{"cmd/lateen/status/view", "cmd/lateen/check", "cmd/lateen/check/preflight", "cmd/lateen/cancel", "cmd/lateen/config", "exposer/objects"} {
+	for _, folder := range []string{"cmd/lateen/status/view", "cmd/lateen/check", "cmd/lateen/check/preflight", "cmd/lateen/cancel", "cmd/lateen/verify", "cmd/lateen/config", "exposer/objects"} {
 		const here = "github.com/lateen-project/lateen/test/docs"
 		require.NoError(t, reflector.AddGoComments(here, filepath.Join(root, folder), jsonschema.WithFullComment()))
 	}

@@ -4,8 +4,6 @@ package cancel
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -21,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
@@ -67,20 +64,10 @@ func ownedBy(of owner, label string, restores bool) selection {
 	all := selection{owner: &of}
 	for _, kind := range api.Kinds() {
 		if kind.Restores == restores {
-			all.targets = append(all.targets, &target{Kind: kind, options: metav1.ListOptions{LabelSelector: label + "=" + labelValue(of.name)}})
+			all.targets = append(all.targets, &target{Kind: kind, options: metav1.ListOptions{LabelSelector: label + "=" + cli.LabelValue(of.name)}})
 		}
 	}
 	return all
-}
-
-// labelValue returns the name of a Backup or Restore as Velero's server writes it into a label (its pkg/label GetValidName): the
-// last 6 characters of a name that is too long are the start of its SHA-256.
-func labelValue(name string) string {
-	if len(name) <= validation.LabelValueMaxLength {
-		return name
-	}
-	sum := sha256.Sum256([]byte(name))
-	return name[:validation.LabelValueMaxLength-6] + hex.EncodeToString(sum[:3])
 }
 
 func named(name string) metav1.ListOptions {

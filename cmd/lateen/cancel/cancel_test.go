@@ -293,9 +293,3 @@ func TestASelectionHasOneForm(t *testing.T) {
 		require.ErrorContains(t, err, test.want)
 	}
 }
-
-func TestTheLabelOfALongNameIsThatOfVelero(t *testing.T) {
-	name := strings.Repeat("n", 64)
-	require.Equal(t, strings.Repeat("n", 57)+"ce068a", labelValue(name))
-	require.Equal(t, name[:63], labelValue(name[:63]))
-}

@@ -6,6 +6,8 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -133,6 +136,16 @@ func (f *Flags) Connect(out io.Writer) (*Client, error) {
 func PhaseOf(object *unstructured.Unstructured) string {
 	phase, _, _ := unstructured.NestedString(object.Object, "status", "phase")
 	return phase
+}
+
+// LabelValue returns the name of a Backup or Restore as Velero's server writes it into a label (its pkg/label GetValidName): the
+// last 6 characters of a name that is too long are the start of its SHA-256.
+func LabelValue(name string) string {
+	if len(name) <= validation.LabelValueMaxLength {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return name[:validation.LabelValueMaxLength-6] + hex.EncodeToString(sum[:3])
 }
 
 // Transient reports whether a request was not decided, and may succeed when it is repeated. An error of the connection is no

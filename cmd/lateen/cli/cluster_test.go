@@ -78,3 +78,9 @@ func TestPlacementBlockers(t *testing.T) {
 		t.Run(name, func(t *testing.T) { require.Equal(t, test.message, formatBlockers(test.pod, test.nodes)) })
 	}
 }
+
+func TestTheLabelOfALongNameIsThatOfVelero(t *testing.T) {
+	name := strings.Repeat("n", 64)
+	require.Equal(t, strings.Repeat("n", 57)+"ce068a", LabelValue(name))
+	require.Equal(t, name[:63], LabelValue(name[:63]))
+}

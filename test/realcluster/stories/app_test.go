@@ -366,3 +366,12 @@ func newClaimApp(t *testing.T, namespace string) *app {
 	a.paths = []string{"/claim"}
 	return a
 }
+
+// newBlockApp is an app whose claim is a block device.
+func newBlockApp(t *testing.T, namespace string) *app {
+	t.Helper()
+	a := &app{t: t, namespace: namespace, paths: []string{"/dev/claim"}}
+	a.deploy(replaced("accessModes:", "volumeMode: Block\n  accessModes:", mounts, "volumeDevices: [{name: claim, devicePath: /dev/claim}]"))
+	a.sh(`dd if=/dev/urandom of="$1" bs=1M count=32 conv=fsync`, "/dev/claim")
+	return a
+}

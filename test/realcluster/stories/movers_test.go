@@ -29,10 +29,7 @@ func TestTheDataOfASnapshotIsMovedThereAndBack(t *testing.T) {
 }
 
 func TestTheDataOfABlockVolumeIsMovedThereAndBack(t *testing.T) {
-	a := &app{t: t, namespace: "raw", paths: []string{"/dev/claim"}}
-	a.deploy(replaced("accessModes:", "volumeMode: Block\n  accessModes:", mounts, "volumeDevices: [{name: claim, devicePath: /dev/claim}]"))
-	a.sh(`dd if=/dev/urandom of="$1" bs=1M count=32 conv=fsync`, "/dev/claim")
-	a.comesBack("datauploads", "datadownloads", "--snapshot-move-data")
+	newBlockApp(t, "raw").comesBack("datauploads", "datadownloads", "--snapshot-move-data")
 }
 
 // A claim of which a pod mounts a subPath is backed up whole. Of the other two volumes, which the pod asks for too, Velero's
@@ -119,4 +116,28 @@ func TestTheClusterHasWhatVelerosOwnSuiteNeeds(t *testing.T) {
 	require.Equal(t, "csi.lateen.test", get(t, "{.items[*].driver}", "volumesnapshotclasses", "--selector=velero.io/csi-volumesnapshot-class=true"))
 	wait(t, "jsonpath={.status.phase}=Available", "backupstoragelocation/default", "--namespace=velero")
 	require.Equal(t, "minio backups", get(t, "{.spec.config.region} {.spec.objectStorage.bucket}", "backupstoragelocation", "default", "--namespace=velero"))
+}
+
+// A backup of files, of a snapshot and of a block volume is verified, and nothing is left. It is not once the repository has lost data.
+func TestABackupIsVerifiedUntilItsRepositoryLosesData(t *testing.T) {
+	newApp(t, "checked").backup("checked", "--default-volumes-to-fs-backup")
+	newUploadApp(t, "moved").backup("moved", "--snapshot-move-data")
+	newBlockApp(t, "device").backup("device", "--snapshot-move-data")
+	for backup, restored := range map[string]string{"checked": "2", "moved": "1", "device": "1"} {
+		require.Contains(t, run(t, "lateen", "verify", "--backup="+backup, "--force"), "all volumes are verified: "+restored+" restored and deleted, 0 empty")
+	}
+	wait(t, "delete", "datadownloads,persistentvolumeclaims", "--namespace=velero", "--selector=lateen.dev/verify")
+	wait(t, "delete", "persistentvolumes", "--selector=velero.io/dynamic-pv-restore")
+	noMoverLeft(t)
+	packs, err := filepath.Glob(filepath.Join(os.Getenv("LATEEN_CLUSTER"), "s3", "buckets", "backups", "kopia", "checked", "p*"))
+	require.NoError(t, err)
+	require.NotEmpty(t, packs)
+	for _, each := range packs {
+		require.NoError(t, os.Remove(each))
+	}
+	output, err := command(t.Context(), "lateen", "verify", "--backup=checked", "--force").CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(output), "2 of 2 volumes are not verified: 2 failed", string(output))
+	wait(t, "delete", "datadownloads,persistentvolumeclaims", "--namespace=velero", "--selector=lateen.dev/verify")
+	noMoverLeft(t)
 }

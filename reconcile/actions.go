@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/api"
@@ -255,7 +256,25 @@ func (t *TransferReconciler[T]) TrackCapacity(object T) {
 
 // place returns what matters of a transfer for its place.
 func (t *TransferReconciler[T]) place(object T, state transfer.State, home string) capacity.Transfer {
-	return capacity.Transfer{UID: object.GetUID(), Created: state.CreatedAt, Restore: t.Kind.Restores, Veleros: state.Exposer == "", Home: home}
+	return capacity.Transfer{
+		UID: object.GetUID(), Created: state.CreatedAt, Restore: t.Kind.Restores, Veleros: state.Exposer == "", Home: home, StorageClass: t.storageClass(object),
+	}
+}
+
+// storageClass returns the storage class of the volume that a data mover reads or restores; empty if it is not known. The
+// mover's claim of a restore has that of the target claim.
+func (t *TransferReconciler[T]) storageClass(object T) string {
+	source := t.Kind.MoverSpec(object, t.ResourceTimeout).Source
+	switch {
+	case source.Snapshot != nil:
+		return source.Snapshot.StorageClass
+	case source.Target != nil:
+		claim, _ := t.Targets.Claim(object.GetUID())
+		if claim = cmp.Or(claim, t.Claims.Claim(cache.MetaObjectToName(object).String())); claim != nil {
+			return ptr.Deref(claim.Spec.StorageClassName, "")
+		}
+	}
+	return ""
 }
 
 // trackPlace counts an accepted transfer among those that have a place. A new one keeps its place: it is about to be

@@ -148,6 +148,29 @@ func TestThePrepareTimeoutAppliesDespiteReadErrors(t *testing.T) {
 	require.Contains(t, s.state().Message, "no rights")
 }
 
+func TestADownloadCountsForTheStorageClassOfItsTarget(t *testing.T) {
+	s := newDownload("slow")
+	s.classes["slow"] = &storagev1.StorageClass{}
+	s.Preparing.SetLimits(capacity.Limits{StorageClasses: map[string]int{"slow": 1}})
+	another := capacity.Transfer{UID: "another", StorageClass: "slow"}
+	s.Preparing.Track(another, capacity.Starting, "", nil)
+	s.step(t)
+	require.Equal(t, transfer.New, s.state().Phase)
+	s.Preparing.Release("another")
+	s.target.known = true
+	s.step(t)
+	require.Equal(t, transfer.Accepted, s.state().Phase)
+	require.False(t, s.Preparing.TryAcquire(another, func() {}))
+	s.claims, s.target.claim = map[string]*corev1.PersistentVolumeClaim{testKey: s.target.claim}, nil
+	require.Equal(t, "slow", s.storageClass(s.object), "a coordinator that did not accept it has the claim of its mover")
+}
+
+func TestAnUploadCountsForTheStorageClassOfItsSource(t *testing.T) {
+	upload := &velerov2alpha1.DataUpload{}
+	upload.Spec.CSISnapshot = &velerov2alpha1.CSISnapshotSpec{StorageClass: "slow"}
+	require.Equal(t, "slow", newSingle(transfer.DataUpload(), upload).storageClass(upload))
+}
+
 // newQueued returns a download that is queued for the only place. Its claim is not watched there.
 func newQueued(t *testing.T) *single[*velerov2alpha1.DataDownload] {
 	t.Helper()

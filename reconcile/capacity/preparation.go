@@ -21,8 +21,11 @@ import (
 //
 // Without, it paces transfers: only as many mover pods exist as work, or work soon, and a place is held until the mover ends.
 // Volumes of pods have places on their node. Snapshots and claims, whose node the scheduler chooses, have places in the fleet.
+//
+// In both cases, a transfer also counts for Limits until it ends.
 type Preparation struct {
-	queue *Slots // nil without prepareQueueLength
+	queue   *Slots // nil without prepareQueueLength
+	limited limited
 
 	clock clock.PassiveClock
 	homes *NodeSlots // for volumes of pods, on their nodes
@@ -46,6 +49,8 @@ type Transfer struct {
 	Restore bool
 	Veleros bool   // an agent of Velero accepted it: it counts in a queue, and is not paced
 	Home    string // the node of its volume; empty if the scheduler chooses the node
+
+	StorageClass string // of the volume that a data mover moves; empty for volumes of pods, and if it is not known
 }
 
 // Stage is what an accepted transfer does, as far as it matters for places.
@@ -103,7 +108,7 @@ func NewPreparation(slots int, clk clock.PassiveClock) *Preparation {
 func FixedPreparation(places int) *Preparation {
 	return &Preparation{
 		clock: clock.RealClock{}, fixed: true, homes: NewNodeSlots(Same(places)), fleet: NewSlots(places), share: NewNodeSlots(Same(places)),
-		slots: map[string]int{}, tracked: map[types.UID]tracked{},
+		limited: newLimited(), slots: map[string]int{}, tracked: map[types.UID]tracked{},
 	}
 }
 
@@ -176,9 +181,24 @@ func (p *Preparation) setLimits() {
 	})
 }
 
+// SetLimits changes the limits. Transfers that have been accepted go on.
+func (p *Preparation) SetLimits(limits Limits) { p.limited.set(limits) }
+
 // TryAcquire takes a place for a transfer that could be accepted at once, or queues it and calls enqueue when a place
-// becomes free.
+// becomes free. It waits for one thing at a time: what is free for it, others may take meanwhile.
 func (p *Preparation) TryAcquire(t Transfer, enqueue func()) bool {
+	if !p.takePlace(t, enqueue) {
+		p.limited.release(t.UID)
+		return false
+	}
+	if !p.limited.tryAcquire(t, enqueue) {
+		p.releasePlace(t.UID)
+		return false
+	}
+	return true
+}
+
+func (p *Preparation) takePlace(t Transfer, enqueue func()) bool {
 	switch {
 	case p.queue != nil:
 		return p.queue.TryAcquire(t, enqueue)
@@ -192,6 +212,7 @@ func (p *Preparation) TryAcquire(t Transfer, enqueue func()) bool {
 // node of their own that wait for a slot hold no more places than the share of one node: a busy node must not hold up all
 // others. enqueue is called when such a transfer is to be tracked again. node is that of the mover.
 func (p *Preparation) Track(t Transfer, stage Stage, node string, enqueue func()) {
+	p.limited.track(t, stage)
 	if p.queue != nil {
 		if stage == Ended || stage == Working {
 			p.queue.Release(t.UID)
@@ -224,6 +245,11 @@ func (p *Preparation) Track(t Transfer, stage Stage, node string, enqueue func()
 
 // Release frees the place of a transfer, or its queue position, and enqueues the next ones.
 func (p *Preparation) Release(uid types.UID) {
+	p.limited.release(uid)
+	p.releasePlace(uid)
+}
+
+func (p *Preparation) releasePlace(uid types.UID) {
 	if p.queue != nil {
 		p.queue.Release(uid)
 		return

@@ -56,7 +56,7 @@ func (r *recordedSlots) try(home string, uid types.UID) bool {
 }
 
 // taken returns the transfers enqueued since its last call.
-func (r *recordedSlots) taken() []types.UID {
+func (r *recorder) taken() []types.UID {
 	enqueued := r.enqueued
 	r.enqueued = nil
 	return enqueued

@@ -205,7 +205,19 @@ func (a *assembly) shared() reconcile.Dependencies {
 
 // preparation limits the transfers that are accepted.
 func (a *assembly) preparation() *capacity.Preparation {
-	switch limits := a.startup.Config.Limits; {
+	limits := a.startup.Config.Limits
+	preparation := a.pacing(limits)
+	preparation.SetLimits(transferLimits(limits))
+	return preparation
+}
+
+func transferLimits(limits config.Limits) capacity.Limits {
+	return capacity.Limits{Cluster: limits.Cluster, StorageClasses: limits.StorageClasses}
+}
+
+// pacing is without the limits of the cluster and of storage classes.
+func (a *assembly) pacing(limits config.Limits) *capacity.Preparation {
+	switch {
 	case limits.PrepareQueueLength > 0:
 		return capacity.NewQueue(limits.PrepareQueueLength, limits.MaxConcurrency)
 	case a.Prepared > 0:

@@ -39,9 +39,9 @@ import (
 
 func TestOnlyAPrepareQueueReplacesThePaceOfPreparation(t *testing.T) {
 	const slots, many = 2, 100
-	for _, test := range []struct{ prepared, queue, want int }{{0, 0, slots + 2*slots + 2}, {0, 3, 3}, {7, 0, 7}, {7, 3, 3}} {
+	for _, test := range []struct{ prepared, queue, cluster, want int }{{0, 0, 0, slots + 2*slots + 2}, {0, 3, 0, 3}, {7, 0, 0, 7}, {7, 3, 0, 3}, {7, 3, 2, 2}} {
 		p := &assembly{Options: Options{Prepared: test.prepared}, startup: &startup.Startup{Config: config.Config{
-			Limits: config.Limits{Concurrency: slots, MaxConcurrency: 2 * slots, PrepareQueueLength: test.queue},
+			Limits: config.Limits{Concurrency: slots, MaxConcurrency: 2 * slots, PrepareQueueLength: test.queue, Cluster: test.cluster},
 		}}}
 		p.Flags.NodeName = "n1"
 		preparation, prepared := p.preparation(), 0

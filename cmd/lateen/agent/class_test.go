@@ -135,6 +135,23 @@ func TestAnEditIsReportedWhenItsClassIsInForce(t *testing.T) {
 	require.Equal(t, []string{"low"}, classes)
 }
 
+func TestAnEditOfTheLimitsIsInForceAtOnce(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	p, _, _, _ := agentOf(t, &classes{}, registry)
+	p.startup = &startup.Startup{Config: config.Defaults()}
+	p.recorder, p.preparing, p.nodeSlots = reporter{report: func(string) {}}, capacity.NewPreparation(8, p.Clock), capacity.NewNodeSlots(capacity.Same(1))
+	p.follower().changed(t.Context(), &corev1.ConfigMap{Data: map[string]string{"config": `{"loadConcurrency":{"cluster":2,"storageClasses":{"nfs":1}}}`}})
+	accepts := func(uid types.UID, class string) bool {
+		return p.preparing.TryAcquire(capacity.Transfer{UID: uid, StorageClass: class}, func() {})
+	}
+	require.Equal(t, []bool{true, false, true, false}, []bool{accepts("1", "nfs"), accepts("2", "nfs"), accepts("3", ""), accepts("4", "")})
+	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`# HELP lateen_transfer_limit Limit of transfers that are accepted and not ended, of a storage class or, without one, of the cluster; 0 for no limit.
+# TYPE lateen_transfer_limit gauge
+lateen_transfer_limit{storage_class=""} 2
+lateen_transfer_limit{storage_class="nfs"} 1
+`), "lateen_transfer_limit"))
+}
+
 // TestPriorityClass plays each row of docs/priority-classes.md: the class is resolved, a mover is created, something
 // changes, a mover is created at once and another one after resolveInterval.
 func TestPriorityClass(t *testing.T) {

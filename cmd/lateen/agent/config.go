@@ -225,7 +225,9 @@ func (c *configFollower) apply(ctx context.Context, reload startup.Reload) {
 	c.config.Store(&next.Config)
 	c.preparing.SetSlots(limits.MaxConcurrency)
 	c.preparing.SetSlotsOf(c.Flags.NodeName, limits.Concurrency)
+	c.preparing.SetLimits(transferLimits(limits))
 	c.nodeSlots.SetLimits(c.slots(limits))
+	c.Metrics.TransferLimits(limits.Cluster, limits.StorageClasses)
 	if reload.Resolved != nil {
 		c.class.set(ctx, *reload.Resolved)
 	}

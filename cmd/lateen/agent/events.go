@@ -158,6 +158,7 @@ func (o onceSink) Create(event *corev1.Event) (*corev1.Event, error) {
 func (a *assembly) observe(slots *capacity.Slots, kinds []kind) {
 	a.Metrics.Slots(slots.Limit, slots.InUse)
 	a.Metrics.Queue(a.startup.Config.PrepareQueueLength)
+	a.Metrics.TransferLimits(a.startup.Config.Cluster, a.startup.Config.StorageClasses)
 	a.Metrics.Transfers(func() []metrics.Count {
 		var all []metrics.Count
 		for _, k := range kinds {

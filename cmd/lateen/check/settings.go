@@ -31,6 +31,8 @@ type LoadConcurrency struct {
 	GlobalConfig       int               `json:"globalConfig"` // of a node that no rule selects
 	PerNodeConfig      []config.NodeRule `json:"perNodeConfig,omitempty"`
 	PrepareQueueLength int               `json:"prepareQueueLength,omitempty"` // absent: by the slots
+	Cluster            int               `json:"cluster,omitempty"`            // absent: no limit
+	StorageClasses     map[string]int    `json:"storageClasses,omitempty"`
 }
 
 // RestorePVC has the settings of DataDownloads.
@@ -66,6 +68,7 @@ func (r *Result) inEffect() Settings {
 		PriorityClassName: r.Config.PriorityClassName,
 		LoadConcurrency: &LoadConcurrency{
 			GlobalConfig: r.Config.GlobalConcurrency, PerNodeConfig: r.Config.NodeRules, PrepareQueueLength: r.Config.PrepareQueueLength,
+			Cluster: r.Config.Cluster, StorageClasses: r.Config.StorageClasses,
 		},
 		LoadAffinity: movers.LoadAffinity, BackupPVC: movers.BackupClaims,
 		RestorePVC:   RestorePVC{IgnoreDelayBinding: movers.IgnoreDelayBinding, Copies: movers.RestoreCopies},

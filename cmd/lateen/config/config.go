@@ -32,6 +32,10 @@ type Limits struct {
 	GlobalConcurrency  int // on a node that matches no rule
 	MaxConcurrency     int // the maximum over all nodes
 	PrepareQueueLength int // accepted and prepared transfers in the cluster; 0: no limit
+
+	// transfers that are accepted and have not ended
+	Cluster        int            // in the cluster; 0: no limit
+	StorageClasses map[string]int // DataUploads and DataDownloads of volumes of a storage class
 }
 
 // NodeRule is one element of loadConcurrency.perNodeConfig.
@@ -276,7 +280,7 @@ func Apply(inForce, edited Config) Edit {
 		restore func() // keeps the value in force; nil if the edited value is in force at once
 	}{
 		{name: string(SectionPriorityClassName), of: func(c *Config) any { return c.PriorityClassName }},
-		{name: string(SectionLoadConcurrency), of: func(c *Config) any { return []any{c.GlobalConcurrency, c.NodeRules} }},
+		{name: string(SectionLoadConcurrency), of: func(c *Config) any { return []any{c.GlobalConcurrency, c.NodeRules, c.Cluster, c.StorageClasses} }},
 		{name: string(SectionLoadAffinity), of: func(c *Config) any { return c.Movers.LoadAffinity }},
 		{name: string(SectionPodResources), of: func(c *Config) any { return c.Movers.Resources }},
 		{name: string(SectionPodLabels), of: func(c *Config) any { return c.Movers.Labels }},

@@ -31,7 +31,9 @@ func TestParseOfEverything(t *testing.T) {
 	got, problems := parse(fullConfig, map[string]string{"size": "big", "zone": "b"})
 	require.Empty(t, problems)
 	require.Equal(t, config.Config{
-		Limits: config.Limits{Concurrency: 5, GlobalConcurrency: 2, MaxConcurrency: 8, PrepareQueueLength: 10},
+		Limits: config.Limits{
+			Concurrency: 5, GlobalConcurrency: 2, MaxConcurrency: 8, PrepareQueueLength: 10, Cluster: 20, StorageClasses: map[string]int{"gold": 4},
+		},
 		NodeRules: []config.NodeRule{
 			{Nodes: metav1.LabelSelector{MatchLabels: map[string]string{"size": "big"}}, Number: 8},
 			{Nodes: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
@@ -128,6 +130,8 @@ func TestAnEditOfAnyFieldIsAppliedOrNeedsARestart(t *testing.T) {
 		`{"podAnnotations": {"a": "1"}}`:                                   {Applied: []string{"podAnnotations"}},
 		`{"tolerations": [{"key": "a", "operator": "Exists"}]}`:            {Applied: []string{"tolerations"}},
 		`{"privilegedFsBackup": true}`:                                     {Applied: []string{"privilegedFsBackup"}},
+		`{"loadConcurrency": {"cluster": 3}}`:                              {Applied: []string{"loadConcurrency"}},
+		`{"loadConcurrency": {"storageClasses": {"fast": 3}}}`:             {Applied: []string{"loadConcurrency"}},
 		`{"loadConcurrency": {"prepareQueueLength": 3}}`:                   {Pending: []string{"loadConcurrency.prepareQueueLength"}},
 		`{"backupPVC": {"fast": {"readOnly": true}}}`:                      {Pending: []string{"backupPVC"}},
 		`{"restorePVC": {"ignoreDelayBinding": true}}`:                     {Pending: []string{"restorePVC"}},

@@ -24,12 +24,28 @@ func (r *reader) loadConcurrency(v value, nodeLabels map[string]string, config *
 			r.list(v, whole(r, r.nodeRule, func(rule NodeRule) { config.NodeRules = append(config.NodeRules, rule) }))
 		},
 		"prepareQueueLength": set(r, r.atLeast(0), &limits.PrepareQueueLength),
+		"cluster":            set(r, r.atLeast(0), &limits.Cluster),
+		"storageClasses":     func(v value) { limits.StorageClasses = r.storageClasses(v) },
 	})
 	limits.MaxConcurrency = limits.GlobalConcurrency
 	for _, rule := range config.NodeRules {
 		limits.MaxConcurrency = max(limits.MaxConcurrency, rule.Number)
 	}
 	limits.Concurrency = config.ConcurrencyOn(nodeLabels)
+}
+
+// storageClasses reads limits by the name of a storage class.
+func (r *reader) storageClasses(v value) map[string]int {
+	var all map[string]int
+	r.entries(v, func(class string, v value) {
+		before := r.invalid
+		r.checkName(v, class)
+		limit := r.number(v, 1)
+		if r.invalid == before {
+			add(&all, class, limit)
+		}
+	})
+	return all
 }
 
 // nodeRule reads one element of perNodeConfig. Without a selector, it matches all nodes.

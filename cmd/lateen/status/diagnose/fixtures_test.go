@@ -193,6 +193,19 @@ func queued() *fixture {
 	return s
 }
 
+// limited returns a full storage class, and a transfer of it and of another one that are new.
+func limited(more string) *fixture {
+	s := cluster(1, `{"loadConcurrency": {"globalConfig": 8, "storageClasses": {"nfs": 1}`+more+`}}`)
+	s.upload("accepted", "files", 5*time.Minute, false).Spec.CSISnapshot.StorageClass = "nfs"
+	for name, class := range map[string]string{"same-class": "nfs", "other-class": "fast"} {
+		upload := s.upload(name, name, time.Minute, true)
+		upload.Spec.CSISnapshot.StorageClass, upload.Status = class, velerov2alpha1.DataUploadStatus{}
+	}
+	s.add(&corev1.PersistentVolumeClaim{ObjectMeta: meta("app", "restored", time.Minute), Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: new("nfs")}})
+	s.download("restore", "restored")
+	return s
+}
+
 // now is the observation time of every fixture.
 var now = time.Date(2026, time.November, 21, 14, 30, 0, 0, time.UTC)
 

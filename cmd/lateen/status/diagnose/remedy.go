@@ -30,7 +30,7 @@ func (e *evaluator) remedyOfWait(of *subject, wait view.Wait) string {
 	case view.WaitCoordinator:
 		return e.kubectl("logs -l role=node-agent --prefix --tail=20") + " shows why no agent acquires the Lease."
 	case view.WaitQueue:
-		return "It is accepted when a prepared transfer starts. loadConcurrency in the node-agent ConfigMap limits running transfers (globalConfig, perNodeConfig) and prepared ones (prepareQueueLength)."
+		return "It is accepted when others start or end. loadConcurrency in the node-agent ConfigMap limits running transfers (globalConfig, perNodeConfig), prepared ones (prepareQueueLength) and both (cluster, storageClasses)."
 	case view.WaitSlot:
 		return fmt.Sprintf("It starts when another transfer on %s ends, the oldest first. A higher limit in loadConcurrency of the node-agent ConfigMap allows more.", of.state.Node)
 	case view.WaitPod:

@@ -76,6 +76,8 @@ func TestReportsMatchTheGoldenFiles(t *testing.T) {
 		"a missing priority class":      {fixture: missingClass()},
 		"restores before backups":       {fixture: queued()},
 		"paced preparation":             {fixture: paced()},
+		"a full storage class":          {fixture: limited("")},
+		"a full cluster":                {fixture: limited(`, "cluster": 1`)},
 		"failed maintenance":            {fixture: unmaintained()},
 		"jobs configured by the server": {fixture: serverConfigured()},
 		"missing RBAC rules": {fixture: &fixture{}, unreadable: []view.Unreadable{

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/handover"
@@ -150,6 +151,9 @@ func (e *evaluator) ending(of *subject) *view.Wait {
 // place returns a wait for the admission queue if it has no free place.
 func (e *evaluator) place(of *subject) *view.Wait {
 	limits := e.settings.movers.Limits
+	if wait := e.limit(of, limits); wait != nil {
+		return wait
+	}
 	if limits.PrepareQueueLength == 0 {
 		return e.pace(of)
 	}
@@ -166,6 +170,31 @@ func (e *evaluator) place(of *subject) *view.Wait {
 		return waitFor(view.WaitQueue, "queue of %s %d/%d", node, e.prepared[node], limits.MaxConcurrency)
 	}
 	return nil
+}
+
+// limit returns a wait if the cluster or the storage class has as many transfers as it may have.
+func (e *evaluator) limit(of *subject, limits config.Limits) *view.Wait {
+	class := e.storageClass(of)
+	switch most := limits.StorageClasses[class]; {
+	case limits.Cluster > 0 && e.limited[""] >= limits.Cluster:
+		return waitFor(view.WaitQueue, "limit of the cluster %d/%d", e.limited[""], limits.Cluster)
+	case most > 0 && e.limited[class] >= most:
+		return waitFor(view.WaitQueue, "limit of storage class %s %d/%d", class, e.limited[class], most)
+	}
+	return nil
+}
+
+// storageClass returns the storage class of the volume of a DataUpload or DataDownload; empty if it is not known.
+func (e *evaluator) storageClass(of *subject) string {
+	switch source := of.spec.Source; {
+	case source.Snapshot != nil:
+		return source.Snapshot.StorageClass
+	case source.Target != nil:
+		if claim := e.claims[source.Target.Namespace+"/"+source.Target.Claim]; claim != nil {
+			return ptr.Deref(claim.Spec.StorageClassName, "")
+		}
+	}
+	return ""
 }
 
 // pace returns a wait if a transfer may wait for a place of capacity.Preparation. The agents do not tell how many movers they

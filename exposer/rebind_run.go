@@ -67,7 +67,7 @@ func (e *Exposer) Rebind(ctx context.Context, spec objects.MoverSpec, found Exis
 
 // AbandonRebind ends a rebind in the state that it observes. If the target is bound to the restored volume, it restores
 // the reclaim policy. Otherwise it keeps that volume for a person, who finds it by the message: the volume is not deleted
-// with the restore claim. If the API server refuses this change, as an admission policy does, the message says so: another
+// with the restore claim, unless that is of a scratch claim. If the API server refuses this change, as an admission policy does, the message says so: another
 // attempt gets the same answer.
 func (e *Exposer) AbandonRebind(ctx context.Context, spec objects.MoverSpec, found Existing) (bound bool, message string, err error) {
 	restored, _ := claimsOf(spec, found)
@@ -95,6 +95,9 @@ func (e *Exposer) AbandonRebind(ctx context.Context, spec objects.MoverSpec, fou
 		if err != nil {
 			return false, "", fmt.Errorf("keep PersistentVolume %s: %w", d.Volume.Name, err)
 		}
+	}
+	if spec.Source.Target.Scratch {
+		return false, "restored volume is deleted", nil
 	}
 	return false, "restored volume kept as PersistentVolume " + d.Volume.Name, nil
 }

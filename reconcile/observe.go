@@ -315,7 +315,7 @@ func (t *TransferReconciler[T]) consumer(ctx context.Context, s *request[T]) (aw
 		return fmt.Sprintf("claim %s has not been observed yet", target)
 	case claim == nil:
 		return fmt.Sprintf("claim %s does not exist", target)
-	case t.NoConsumer || s.state.InPlace != "":
+	case t.NoConsumer || s.state.InPlace != "" || s.spec.Source.Target.Scratch:
 		return ""
 	}
 	name := ptr.Deref(claim.Spec.StorageClassName, "")

@@ -35,13 +35,18 @@ func TestADownloadWaitsForItsStorageClassUntilTheTimeout(t *testing.T) {
 	}
 }
 
-func TestADownloadInPlaceWaitsForNoConsumer(t *testing.T) {
-	s := newDownload("late")
-	s.object.Spec.TargetVolume.PV = "existing"
-	late := storagev1.VolumeBindingWaitForFirstConsumer
-	s.classes["late"] = &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "late"}, VolumeBindingMode: &late}
-	s.step(t)
-	require.Equal(t, transfer.Accepted, s.state().Phase, "its consumers had to be deleted")
+func TestADownloadWithoutAConsumerDoesNotWaitForOne(t *testing.T) {
+	for name, change := range map[string]func(*velerov2alpha1.DataDownload){
+		"in place, its consumers had to be deleted": func(d *velerov2alpha1.DataDownload) { d.Spec.TargetVolume.PV = "existing" },
+		"into a scratch claim":                      func(d *velerov2alpha1.DataDownload) { d.Labels = map[string]string{api.LabelVerify: "nightly"} },
+	} {
+		s := newDownload("late")
+		change(s.object)
+		late := storagev1.VolumeBindingWaitForFirstConsumer
+		s.classes["late"] = &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "late"}, VolumeBindingMode: &late}
+		s.step(t)
+		require.Equal(t, transfer.Accepted, s.state().Phase, name)
+	}
 }
 
 // TestALateWatchDoesNotFailADownload has a claim whose watch shows nothing within the prepare timeout.

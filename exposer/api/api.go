@@ -105,7 +105,8 @@ const (
 	// LabelInstalled marks only objects that `lateen install` created. Its value is Velero's namespace. Existing
 	// objects do not get it, so `lateen uninstall` keeps them.
 	LabelInstalled = "lateen.dev/installed-for"
-	// LabelVerify is on what `lateen verify` creates: the name of the Backup, as a label value. Its claims have no consumer.
+	// LabelVerify is on what `lateen verify` creates: the name of the Backup, as a label value. A DataDownload with it restores
+	// into a scratch claim.
 	LabelVerify = "lateen.dev/verify"
 	// LabelAgent is on the pods of Lateen's agents that run with the arguments of Velero's agent; "true".
 	LabelAgent = "lateen.dev/agent"

@@ -204,9 +204,12 @@ type VolumeSpec struct {
 }
 
 // Retain returns the patch that keeps the volume after its claim is deleted. It records the DataDownload and the
-// original reclaim policy.
+// original reclaim policy, which is Delete for a scratch claim.
 func (s State) Retain() VolumePatch {
 	was := cmp.Or(s.Volume.Annotations[api.AnnotationReclaimPolicy], string(s.Volume.Spec.PersistentVolumeReclaimPolicy))
+	if s.Spec.Source.Target.Scratch {
+		was = string(corev1.PersistentVolumeReclaimDelete)
+	}
 	return VolumePatch{
 		VolumeMetadata{
 			UID: s.Volume.UID, ResourceVersion: s.Volume.ResourceVersion,
@@ -250,9 +253,12 @@ func (s State) Release() VolumePatch {
 
 // Keep returns the patch for a volume that cannot be rebound. Neither Kubernetes with the restore claim nor the
 // sweep deletes it then. If another claim uses the volume, the reclaim policy belongs to the owner of that claim
-// and stays.
+// and stays. The volume of a scratch claim is not kept: Kubernetes deletes it with the claim.
 func (s State) Keep() VolumePatch {
-	labels := map[string]*string{api.LabelKept: new(objects.LabelValue(s.Spec.Name)), api.LabelRebind: nil}
+	policy, labels := corev1.PersistentVolumeReclaimDelete, map[string]*string{api.LabelRebind: nil}
+	if !s.Spec.Source.Target.Scratch {
+		policy, labels[api.LabelKept] = corev1.PersistentVolumeReclaimRetain, new(objects.LabelValue(s.Spec.Name))
+	}
 	for name := range objects.OwnerLabels(s.Spec.UID, s.Spec.ExposingNode) {
 		labels[name] = nil
 	}
@@ -261,7 +267,7 @@ func (s State) Keep() VolumePatch {
 		Labels: labels, Annotations: map[string]*string{api.AnnotationReclaimPolicy: nil},
 	}}
 	if !s.inUse() {
-		patch.Spec.Policy = corev1.PersistentVolumeReclaimRetain
+		patch.Spec.Policy = policy
 	}
 	return patch
 }

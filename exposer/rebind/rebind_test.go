@@ -130,6 +130,14 @@ func TestPatchesOfARebind(t *testing.T) {
 	d.Volume.Annotations, d.Volume.Spec.PersistentVolumeReclaimPolicy = nil, corev1.PersistentVolumeReclaimDelete
 	requireJSON(retain, d.Retain())
 
+	scratch := retained()
+	scratch.Spec.Source.Target = &objects.TargetSource{Namespace: "app", Claim: "data", Scratch: true}
+	scratch.Volume.Annotations, scratch.Volume.Spec.PersistentVolumeReclaimPolicy = nil, corev1.PersistentVolumeReclaimRetain
+	requireJSON(retain, scratch.Retain())
+	requireJSON(`{"metadata": {"uid": "pv-uid", "resourceVersion": "7", "annotations": {"lateen.dev/reclaim-policy": null}, "labels": {
+		"lateen.dev/rebind": null, "lateen.dev/mover": null, "lateen.dev/owner-uid": null, "lateen.dev/exposer": null}},
+		"spec": {"persistentVolumeReclaimPolicy": "Delete"}}`, scratch.Keep())
+
 	requireJSON(`{"metadata": {"uid": "target-uid"}, "spec": {"volumeName": "pv"}}`, d.Choose())
 	d.Target.Annotations = map[string]string{objects.AnnotationBindCompleted: "yes", "note": "mine"}
 	requireJSON(`{"metadata": {"uid": "target-uid", "annotations": {"pv.kubernetes.io/bind-completed": null}}, "spec": {"volumeName": "pv"}}`, d.Choose())

@@ -6,8 +6,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
-
-	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // restoreWait is the init container in which a pod waits for its volumes (Velero's pod volume restore action).
@@ -59,7 +57,7 @@ func succeededIn(state corev1.ContainerState) bool {
 // ConsumerBlocker returns what blocks a restore to the claim; empty if the restore can begin.
 func ConsumerBlocker(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
 	mode := ptr.Deref(class.VolumeBindingMode, storagev1.VolumeBindingImmediate)
-	if mode == storagev1.VolumeBindingImmediate || claim.Annotations[annotationSelectedNode] != "" || claim.Labels[api.LabelVerify] != "" {
+	if mode == storagev1.VolumeBindingImmediate || claim.Annotations[annotationSelectedNode] != "" {
 		return ""
 	}
 	return fmt.Sprintf("claim %s/%s has no consumer, and storage class %s waits for the first", claim.Namespace, claim.Name, class.Name)

@@ -56,6 +56,7 @@ func specOfDataDownload(dd *velerov2alpha1.DataDownload, resourceTimeout time.Du
 	spec.Restores, spec.SnapshotSize = true, dd.Spec.SnapshotSize
 	spec.Source.Target = &objects.TargetSource{
 		Namespace: dd.Spec.TargetVolume.Namespace, Claim: dd.Spec.TargetVolume.PVC, Volume: dd.Spec.TargetVolume.PV,
+		Scratch: dd.Labels[api.LabelVerify] != "",
 	}
 	return spec
 }

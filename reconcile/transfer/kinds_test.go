@@ -414,9 +414,6 @@ func TestARestoreWaitsForTheFirstConsumer(t *testing.T) {
 	placed.Annotations = map[string]string{"volume.kubernetes.io/selected-node": "n1"}
 	require.Equal(t, "claim app/data has no consumer, and storage class fast waits for the first", ConsumerBlocker(claim, class(&waits)))
 	require.Empty(t, ConsumerBlocker(placed, class(&waits)))
-	verified := claim.DeepCopy()
-	verified.Labels = map[string]string{"lateen.dev/verify": "nightly"}
-	require.Empty(t, ConsumerBlocker(verified, class(&waits)))
 	require.Empty(t, ConsumerBlocker(claim, class(&binds)))
 	require.Empty(t, ConsumerBlocker(claim, class(nil)), "Immediate is the default")
 }

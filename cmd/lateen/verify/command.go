@@ -20,9 +20,8 @@ func NewCommand(userAgent string) *cobra.Command {
 		Use:   "verify --backup NAME",
 		Short: "Restore the volumes of a backup into scratch claims, and delete them",
 		Long: "Verify that the data of a backup can be read. The command shows the volumes of the backup and asks. Then it restores each one\n" +
-			"with a DataDownload into a scratch claim in Velero's namespace, compares the number of bytes with that of the backup, and\n" +
-			"deletes the claim and its volume. The mover reads all data of a volume from the backup storage, and checks its hashes.\n" +
-			"The command fails if a volume is not verified, for whatever reason.",
+			"with a DataDownload into a scratch claim in Velero's namespace, and deletes that with its volume. The mover reads all data of\n" +
+			"a volume from the backup storage, and checks its hashes. The command fails if a volume is not verified, for whatever reason.",
 		Example: "  lateen verify --backup nightly-20261126 --dry-run\n" +
 			"  lateen verify --backup nightly-20261126 --parallel 4 --storage-class cheap --force -o json",
 		Args: cobra.NoArgs,

@@ -1,12 +1,17 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
+	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +29,15 @@ import (
 // annotationClaim is on PodVolumeBackups: the claim of the volume (Velero's pkg/podvolume/configs PVCNameAnnotation).
 const annotationClaim = "velero.io/pvc-name"
 
+// The default storage class, and one without a provisioner (Kubernetes' volume/util and v1helper).
+const (
+	annotationDefaultClass = "storageclass.kubernetes.io/is-default-class"
+	noProvisioner          = "kubernetes.io/no-provisioner"
+)
+
+// operationTimeout is that of a DataDownload for a PodVolumeBackup, which has none: Velero's default for DataDownloads.
+const operationTimeout = 10 * time.Minute
+
 // source is what is known about a volume of the backup: how to restore it, and into which claim.
 type source struct {
 	Volume
@@ -33,12 +47,13 @@ type source struct {
 	claim    corev1.PersistentVolumeClaimSpec
 }
 
-// class returns the storage class of the scratch claim.
-func (s *source) class() string { return ptr.Deref(s.claim.StorageClassName, "(default)") }
-
 // sources returns the volumes of the backup, DataUploads first.
 func (v *verification) sources(ctx context.Context, class string) ([]*source, error) {
 	var all []*source
+	classes, err := v.Kube.StorageV1().StorageClasses().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list storage classes: %w", err)
+	}
 	ofBackup := metav1.ListOptions{LabelSelector: velerov1.BackupNameLabel + "=" + cli.LabelValue(v.backup)}
 	for _, kind := range []api.Kind{api.DataUpload(), api.PodVolumeBackup()} {
 		list, err := v.Dynamic.Resource(kind.GVR()).Namespace(v.Namespace).List(ctx, ofBackup)
@@ -47,8 +62,9 @@ func (v *verification) sources(ctx context.Context, class string) ([]*source, er
 		}
 		for index := range list.Items {
 			one, err := read(kind, &list.Items[index])
-			if err == nil {
-				err = v.addClaim(ctx, one, class)
+			if err == nil && one.Result == Pending {
+				err = v.addClaim(ctx, one)
+				one.addClass(class, classes.Items)
 			}
 			if err != nil {
 				return nil, fmt.Errorf("read %s %s: %w", kind.GVK.Kind, list.Items[index].GetName(), err)
@@ -91,8 +107,10 @@ func decide(state transfer.State) (is Result, message string) {
 		return Unsupported, state.UnsupportedReason
 	case state.Phase != transfer.Completed:
 		return Failed, fmt.Sprintf("not backed up: its phase is %s", state.Phase)
-	case state.Outcome.SnapshotID == "":
+	case strings.HasPrefix(state.Message, "volume was empty"): // so say Lateen's and Velero's agents, for both kinds
 		return Empty, ""
+	case state.Outcome.SnapshotID == "":
+		return Failed, "not backed up: it is Completed without a snapshot"
 	}
 	return Pending, ""
 }
@@ -117,18 +135,20 @@ func ofUpload(upload *velerov2alpha1.DataUpload) *source {
 func ofPodVolumeBackup(backup *velerov1.PodVolumeBackup) *source {
 	spec := backup.Spec
 	return &source{
-		Volume:   Volume{Volume: spec.Pod.Namespace + "/" + spec.Pod.Name + "/" + spec.Volume},
-		from:     types.NamespacedName{Namespace: spec.Pod.Namespace, Name: backup.Annotations[annotationClaim]},
-		download: velerov2alpha1.DataDownloadSpec{BackupStorageLocation: spec.BackupStorageLocation, SourceNamespace: spec.Pod.Namespace},
+		Volume: Volume{Volume: spec.Pod.Namespace + "/" + spec.Pod.Name + "/" + spec.Volume},
+		from:   types.NamespacedName{Namespace: spec.Pod.Namespace, Name: backup.Annotations[annotationClaim]},
+		download: velerov2alpha1.DataDownloadSpec{
+			BackupStorageLocation: spec.BackupStorageLocation, SourceNamespace: spec.Pod.Namespace, OperationTimeout: metav1.Duration{Duration: operationTimeout},
+		},
 	}
 }
 
-// addClaim sets the scratch claim. It is like the claim that was backed up, if that still exists and is large enough. The size of a
-// claim is not part of a DataUpload.
-func (v *verification) addClaim(ctx context.Context, s *source, class string) error {
+// addClaim sets the scratch claim. It is like the claim that was backed up, if that still exists: a DataUpload has neither size nor
+// mode of its volume.
+func (v *verification) addClaim(ctx context.Context, s *source) error {
 	s.claim.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	size := enough(s.Bytes)
-	if s.from.Name != "" && s.Result == Pending {
+	if s.from.Name != "" {
 		claim, err := v.Kube.CoreV1().PersistentVolumeClaims(s.from.Namespace).Get(ctx, s.from.Name, metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("read claim %s: %w", s.from, err)
@@ -138,16 +158,37 @@ func (v *verification) addClaim(ctx context.Context, s *source, class string) er
 			if s.claim.StorageClassName == nil {
 				s.claim.StorageClassName = claim.Spec.StorageClassName
 			}
-			if capacity := claim.Status.Capacity[corev1.ResourceStorage]; capacity.Value() >= s.Bytes {
+			least := max(s.Bytes, 1)
+			if ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeFilesystem {
+				least += s.Bytes / 20 // for the file system; the claim may have been created again, with another size
+			}
+			if capacity := claim.Status.Capacity[corev1.ResourceStorage]; capacity.Value() >= least {
 				size = capacity
 			}
 		}
 	}
-	if class != "" {
-		s.claim.StorageClassName = &class
-	}
 	s.claim.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: size}
 	return nil
+}
+
+// addClass sets the storage class of the scratch claim: the given one, that of the volume, or the default one. Without a provisioner,
+// the claim could get a volume of an administrator, which the restore would overwrite.
+func (s *source) addClass(given string, classes []storagev1.StorageClass) {
+	name := cmp.Or(given, ptr.Deref(s.claim.StorageClassName, ""))
+	at := slices.IndexFunc(classes, func(class storagev1.StorageClass) bool {
+		return class.Name == name || name == "" && class.Annotations[annotationDefaultClass] == "true"
+	})
+	const remedy = "; add --storage-class"
+	switch {
+	case at >= 0 && classes[at].Provisioner != noProvisioner:
+		s.claim.StorageClassName = &classes[at].Name
+	case at >= 0:
+		s.Result, s.Message = Unsupported, "storage class "+classes[at].Name+" has no provisioner"+remedy
+	case name != "":
+		s.Result, s.Message = Unsupported, "storage class "+name+" does not exist"+remedy
+	default:
+		s.Result, s.Message = Unsupported, "the storage class of the volume is not known, and none is the default"+remedy
+	}
 }
 
 // enough returns the size of a volume for files of so many bytes, in whole GiB: a fifth more, and 1 GiB, for what its file system needs.

@@ -1,5 +1,5 @@
-// Package verify is `lateen verify`: it restores the volumes of a backup into scratch claims, compares what was restored with what
-// was backed up, and deletes it. The agents restore, with DataDownloads as for any other restore.
+// Package verify is `lateen verify`: it restores the volumes of a backup into scratch claims, and deletes them. The agents restore,
+// with DataDownloads as for any other restore.
 package verify
 
 import (
@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"text/tabwriter"
 	"time"
@@ -18,7 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/util/workqueue"
@@ -51,7 +53,7 @@ type Volume struct {
 	Name     string `json:"name"`
 	Volume   string `json:"volume"`   // namespace/claim, or namespace/pod/volume
 	Bytes    int64  `json:"bytes"`    // of its files when it was backed up
-	Restored int64  `json:"restored"` // bytes of its files that were restored
+	Restored int64  `json:"restored"` // bytes of its files that were restored; differs if the backup counted links
 	Result   Result `json:"result"`
 	Message  string `json:"message,omitempty"` // why it is not verified
 }
@@ -62,22 +64,19 @@ type Result string
 // The results.
 const (
 	Pending     Result = "Pending"     // it was not restored: of a dry run, or after an interrupt
-	Verified    Result = "Verified"    // all bytes were restored
+	Verified    Result = "Verified"    // its mover has read and restored everything
 	Empty       Result = "Empty"       // the volume was empty when it was backed up: nothing to restore
-	Failed      Result = "Failed"      // the restore failed, or restored another number of bytes
+	Failed      Result = "Failed"      // it was not backed up, or the restore failed
 	Unsupported Result = "Unsupported" // Lateen cannot restore it into a scratch claim
 )
-
-func (v *Volume) fail(format string, args ...any) {
-	v.Result, v.Message = Failed, fmt.Sprintf(format, args...)
-}
 
 // verification is one run of the command.
 type verification struct {
 	*cli.Client
 	backup string
 
-	mutex sync.Mutex // of Out, to which several restores print
+	mutex sync.Mutex // of Out, to which several restores print, and of left
+	left  error      // what could not be deleted
 }
 
 func (v *verification) String() string { return "Backup " + v.backup }
@@ -101,30 +100,43 @@ func (v *verification) run(ctx context.Context, how options) (*Output, error) {
 }
 
 // finished returns the Backup. Velero adds no more transfers to it.
-func (v *verification) finished(ctx context.Context) (*unstructured.Unstructured, error) {
-	backups := v.Dynamic.Resource(velerov1.SchemeGroupVersion.WithResource("backups")).Namespace(v.Namespace)
-	backup, err := backups.Get(ctx, v.backup, metav1.GetOptions{})
+func (v *verification) finished(ctx context.Context) (*velerov1.Backup, error) {
+	found, err := v.Dynamic.Resource(velerov1.SchemeGroupVersion.WithResource("backups")).Namespace(v.Namespace).Get(ctx, v.backup, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("%s does not exist in namespace %s", v, v.Namespace)
+	}
+	var backup velerov1.Backup
+	if err == nil {
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(found.Object, &backup)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", v, err)
 	}
-	switch phase := velerov1.BackupPhase(cli.PhaseOf(backup)); phase {
-	case velerov1.BackupPhaseCompleted, velerov1.BackupPhasePartiallyFailed, velerov1.BackupPhaseFailed:
-		return backup, nil
-	default:
-		return nil, fmt.Errorf("%s is %s: verify it when it has ended", v, cmp.Or(phase, velerov1.BackupPhaseNew))
+	ended := []velerov1.BackupPhase{velerov1.BackupPhaseCompleted, velerov1.BackupPhasePartiallyFailed, velerov1.BackupPhaseFailed}
+	switch phase := cmp.Or(backup.Status.Phase, velerov1.BackupPhaseNew); {
+	case backup.DeletionTimestamp != nil:
+		return nil, fmt.Errorf("%s is being deleted", v)
+	case !slices.Contains(ended, phase):
+		return nil, fmt.Errorf("%s is %s: only a Backup that has ended can be verified", v, phase)
 	}
+	return &backup, nil
 }
 
-func (v *verification) verifyAll(ctx context.Context, how options, backup *unstructured.Unstructured, sources []*source) error {
-	if len(sources) == 0 {
-		return fmt.Errorf("%s has no DataUpload and no PodVolumeBackup in this cluster: it has no data of volumes, or was made in another cluster", v)
+func (v *verification) verifyAll(ctx context.Context, how options, backup *velerov1.Backup, sources []*source) error {
+	missing := missingOf(backup, sources)
+	if len(sources) == 0 && missing == 0 {
+		return fmt.Errorf("%s has no data of volumes", v)
 	}
 	pending, err := v.describe(sources)
-	if err != nil || how.dryRun {
+	if err != nil {
 		return err
+	}
+	if missing > 0 {
+		fmt.Fprintf(v.Out, "Up to %d more volumes have no DataUpload in this cluster, and are not verified. It was deleted (--finished-ttl), %s was made in\n"+
+			"another cluster, or the snapshot stayed where it was taken.\n", missing, v)
+	}
+	if how.dryRun {
+		return nil
 	}
 	if len(pending) > 0 {
 		question := fmt.Sprintf("Restore %d volumes into scratch claims in namespace %s, %d at the same time?", len(pending), v.Namespace, how.parallel)
@@ -135,7 +147,19 @@ func (v *verification) verifyAll(ctx context.Context, how options, backup *unstr
 	ctx, stop := context.WithTimeout(ctx, how.timeout)
 	defer stop()
 	workqueue.ParallelizeUntil(ctx, how.parallel, len(pending), func(index int) { v.verify(ctx, backup, pending[index]) })
-	return v.summarize(ctx, sources)
+	return v.summarize(ctx, sources, missing)
+}
+
+// missingOf returns how many volumes may have no transfer in this cluster. Velero's server has an item operation for each DataUpload,
+// as it has for snapshots that it does not move, and for what other plugins do.
+func missingOf(backup *velerov1.Backup, sources []*source) int {
+	missing := backup.Status.BackupItemOperationsAttempted + backup.Status.VolumeSnapshotsAttempted
+	for _, each := range sources {
+		if each.Kind == api.DataUpload().GVK.Kind {
+			missing--
+		}
+	}
+	return max(missing, 0)
 }
 
 // describe prints the volumes, and returns those that are to be restored.
@@ -147,7 +171,7 @@ func (v *verification) describe(sources []*source) (pending []*source, err error
 		if each.Result == Pending {
 			pending = append(pending, each)
 			size := each.claim.Resources.Requests[corev1.ResourceStorage]
-			scratch = fmt.Sprintf("%s of storage class %s", size.String(), each.class())
+			scratch = fmt.Sprintf("%s of storage class %s", size.String(), *each.claim.StorageClassName)
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", each.Kind, each.Name, each.Volume.Volume, view.FormatBytes(each.Bytes), scratch)
 	}
@@ -158,28 +182,21 @@ func (v *verification) describe(sources []*source) (pending []*source, err error
 }
 
 // verify restores a volume, and deletes what it has restored.
-func (v *verification) verify(ctx context.Context, backup *unstructured.Unstructured, s *source) {
-	name := s.Name[:min(len(s.Name), 200)] + "-verify-" + rand.String(5)
-	download, err := v.create(ctx, backup, name, s)
-	if download != nil {
-		defer v.remove(ctx, download, s)
-	}
-	if err == nil {
-		download, err = v.untilEnded(ctx, download)
-	}
-	var ended velerov2alpha1.DataDownload
-	if err == nil {
-		err = runtime.DefaultUnstructuredConverter.FromUnstructured(download.Object, &ended)
-	}
-	switch s.Restored = ended.Status.Progress.BytesDone; {
+func (v *verification) verify(ctx context.Context, backup *velerov1.Backup, s *source) {
+	// Velero's agents write the name into a label (data_download_controller.go), so it has at most 63 characters.
+	name := strings.TrimRight(s.Name[:min(len(s.Name), 50)], "-.") + "-verify-" + rand.String(5)
+	ended, err := v.restore(ctx, backup, name, s)
+	s.Restored = ended.Status.Progress.BytesDone
+	switch {
 	case err != nil:
-		s.fail("restore with DataDownload %s: %v", name, err)
+		s.Result, s.Message = Failed, fmt.Sprintf("restore with DataDownload %s: %v", name, err)
 	case ended.Status.Phase != velerov2alpha1.DataDownloadPhaseCompleted:
-		s.fail("DataDownload %s is %s: %s", name, ended.Status.Phase, ended.Status.Message)
-	case s.Restored != s.Bytes:
-		s.fail("%d bytes were backed up, and %d bytes are restored", s.Bytes, s.Restored)
+		s.Result, s.Message = Failed, fmt.Sprintf("DataDownload %s is %s: %s", name, ended.Status.Phase, ended.Status.Message)
 	default:
 		s.Result = Verified
+	}
+	if err := v.remove(ctx, name); err != nil {
+		v.failed(fmt.Errorf("delete DataDownload %s: %w", name, err))
 	}
 	if s.Result == Failed {
 		v.printf("%s %s: %s: %s\n", s.Kind, s.Name, s.Result, s.Message)
@@ -188,89 +205,90 @@ func (v *verification) verify(ctx context.Context, backup *unstructured.Unstruct
 	v.printf("%s %s: %s, %s restored\n", s.Kind, s.Name, s.Result, view.FormatBytes(s.Restored))
 }
 
-// create creates the DataDownload and its scratch claim. Kubernetes deletes the claim with the DataDownload, and that with the
-// Backup. The claim is the later one, because agents wait for it.
-func (v *verification) create(ctx context.Context, backup *unstructured.Unstructured, name string, s *source) (*unstructured.Unstructured, error) {
+// restore creates a DataDownload and its scratch claim, and returns the DataDownload when it has ended. Kubernetes deletes the claim
+// with the DataDownload, and that with the Backup. The claim is the later one, because agents wait for it.
+func (v *verification) restore(ctx context.Context, backup *velerov1.Backup, name string, s *source) (ended velerov2alpha1.DataDownload, err error) {
 	s.download.TargetVolume = velerov2alpha1.TargetVolumeSpec{Namespace: v.Namespace, PVC: name + "-scratch"}
-	meta := metav1.ObjectMeta{
-		Name: name, Namespace: v.Namespace, Labels: map[string]string{api.LabelVerify: cli.LabelValue(v.backup), api.LabelExclude: "true"},
-		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(backup, velerov1.SchemeGroupVersion.WithKind("Backup"))},
-	}
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&velerov2alpha1.DataDownload{
 		TypeMeta:   metav1.TypeMeta{APIVersion: velerov2alpha1.SchemeGroupVersion.String(), Kind: api.DataDownload().GVK.Kind},
-		ObjectMeta: meta, Spec: s.download,
+		ObjectMeta: v.metaOf(name, velerov1.SchemeGroupVersion.WithKind("Backup"), backup), Spec: s.download,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("encode DataDownload: %w", err)
+		return ended, fmt.Errorf("encode it: %w", err)
 	}
 	download, err := v.downloads().Create(ctx, &unstructured.Unstructured{Object: fields}, metav1.CreateOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("create it: %w", err)
+		return ended, fmt.Errorf("create it: %w", err)
 	}
-	meta.Name = s.download.TargetVolume.PVC
+	scratch := &corev1.PersistentVolumeClaim{ObjectMeta: v.metaOf(s.download.TargetVolume.PVC, api.DataDownload().GVK, download), Spec: s.claim}
 	// As in Velero's restores, no volume is provisioned for a claim with a selector, and the restored one gets the label.
-	s.claim.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{velerov1.DynamicPVRestoreLabel: cli.LabelValue(v.Namespace + "." + meta.Name)}}
-	meta.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(download, api.DataDownload().GVK)}
-	scratch := &corev1.PersistentVolumeClaim{ObjectMeta: meta, Spec: s.claim}
-	claim, err := v.Kube.CoreV1().PersistentVolumeClaims(v.Namespace).Create(ctx, scratch, metav1.CreateOptions{})
+	scratch.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{velerov1.DynamicPVRestoreLabel: cli.LabelValue(v.Namespace + "." + scratch.Name)}}
+	if _, err = v.Kube.CoreV1().PersistentVolumeClaims(v.Namespace).Create(ctx, scratch, metav1.CreateOptions{}); err != nil {
+		return ended, fmt.Errorf("create its scratch claim: %w", err)
+	}
+	download, err = v.untilEnded(ctx, download)
 	if err != nil {
-		return download, fmt.Errorf("create scratch claim: %w", err)
+		return ended, err
 	}
-	if claim.Spec.StorageClassName == nil {
-		return download, errors.New("the storage class of the volume is unknown, and the cluster has no default one: add --storage-class")
+	return ended, runtime.DefaultUnstructuredConverter.FromUnstructured(download.Object, &ended)
+}
+
+// metaOf returns the metadata of an object that is deleted with its owner.
+func (v *verification) metaOf(name string, kind schema.GroupVersionKind, owner metav1.Object) metav1.ObjectMeta {
+	version, named := kind.ToAPIVersionAndKind()
+	return metav1.ObjectMeta{
+		Name: name, Namespace: v.Namespace, Labels: map[string]string{api.LabelVerify: cli.LabelValue(v.backup), api.LabelExclude: "true"},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: version, Kind: named, Name: owner.GetName(), UID: owner.GetUID()}},
 	}
-	return download, nil
 }
 
 // untilEnded returns the DataDownload when it has ended. It prints each of its phases.
 func (v *verification) untilEnded(ctx context.Context, download *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	last := *download
-	deleted := true // unless it is seen
-	only := metav1.ListOptions{FieldSelector: metav1.ObjectNameField + "=" + download.GetName()}
-	err := cli.Follow(ctx, v.downloads(), only, func(event watch.EventType, now *unstructured.Unstructured) {
-		if phase := cli.PhaseOf(now); phase != cli.PhaseOf(&last) && !transfer.Phase(phase).Terminal() {
+	last := download
+	err := v.follow(ctx, download.GetName(), func(now *unstructured.Unstructured) {
+		if phase := cli.PhaseOf(now); phase != cli.PhaseOf(last) && !transfer.Phase(phase).Terminal() {
 			v.printf("DataDownload %s: %s\n", now.GetName(), phase)
 		}
-		last, deleted = *now, event == watch.Deleted
-	}, func() bool { return deleted || transfer.Phase(cli.PhaseOf(&last)).Terminal() })
+		last = now
+	}, func() bool { return transfer.Phase(cli.PhaseOf(last)).Terminal() })
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("wait while it is %s: %w", cmp.Or(cli.PhaseOf(&last), string(transfer.New)), err)
-	case deleted:
+		return nil, fmt.Errorf("wait while it is %s: %w", cmp.Or(cli.PhaseOf(last), string(transfer.New)), err)
+	case !transfer.Phase(cli.PhaseOf(last)).Terminal():
 		return nil, errors.New("it was deleted")
 	}
-	return &last, nil
+	return last, nil
 }
 
-// remove deletes the DataDownload, also after an interrupt, and with it the scratch claim. The volume of the claim goes too, also if
-// its storage class would retain it.
-func (v *verification) remove(ctx context.Context, download *unstructured.Unstructured, s *source) {
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+// remove deletes the DataDownload, also after an interrupt, and waits until it is gone: only then the next restore may take its space.
+// It does not have to exist, as its creation may have failed.
+func (v *verification) remove(ctx context.Context, name string) error {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
 	defer stop()
-	err := v.releaseVolume(ctx, s.download.TargetVolume.PVC)
-	if failure := v.downloads().Delete(ctx, download.GetName(), metav1.DeleteOptions{}); !apierrors.IsNotFound(failure) {
-		err = errors.Join(err, failure)
+	if err := v.downloads().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
 	}
-	if err != nil {
-		v.printf("DataDownload %s: not everything is deleted: %v; see kubectl -n %s get datadownloads,pvc -l %s\n", download.GetName(), err, v.Namespace, api.LabelVerify)
-	}
+	return v.follow(ctx, name, func(*unstructured.Unstructured) {}, func() bool { return false })
 }
 
-// releaseVolume makes Kubernetes delete the volume of a scratch claim with the claim.
-func (v *verification) releaseVolume(ctx context.Context, scratch string) error {
-	claim, err := v.Kube.CoreV1().PersistentVolumeClaims(v.Namespace).Get(ctx, scratch, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && claim.Spec.VolumeName == "" {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read scratch claim: %w", err)
-	}
-	patch := []byte(`{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
-	_, err = v.Kube.CoreV1().PersistentVolumes().Patch(ctx, claim.Spec.VolumeName, types.MergePatchType, patch, metav1.PatchOptions{})
-	if err != nil {
-		return fmt.Errorf("set reclaim policy of PersistentVolume %s: %w", claim.Spec.VolumeName, err)
-	}
-	return nil
+// follow calls see for each state of a DataDownload, until done returns true or it is deleted.
+func (v *verification) follow(ctx context.Context, name string, see func(*unstructured.Unstructured), done func() bool) error {
+	deleted := true // unless it is seen
+	only := metav1.ListOptions{FieldSelector: metav1.ObjectNameField + "=" + name}
+	return cli.Follow(ctx, v.downloads(), only, func(event watch.EventType, now *unstructured.Unstructured) {
+		deleted = event == watch.Deleted
+		see(now)
+	}, func() bool { return deleted || done() })
+}
+
+// failed records what could not be deleted.
+func (v *verification) failed(err error) {
+	v.mutex.Lock()
+	defer v.mutex.Unlock()
+	v.left = errors.Join(v.left, err)
 }
 
 func (v *verification) printf(format string, args ...any) {
@@ -279,17 +297,17 @@ func (v *verification) printf(format string, args ...any) {
 	fmt.Fprintf(v.Out, format, args...)
 }
 
-// summarize prints how many volumes are verified. It returns an error if not all of them are.
-func (v *verification) summarize(ctx context.Context, sources []*source) error {
+// summarize prints how many volumes are verified. It returns an error if not all of them are, or if something is left.
+func (v *verification) summarize(ctx context.Context, sources []*source, missing int) error {
 	count := map[Result]int{}
 	for _, each := range sources {
 		count[each.Result]++
 	}
-	if good := count[Verified] + count[Empty]; good < len(sources) {
-		err := fmt.Errorf("verify %s: %d of %d volumes are not verified: %d failed, %d unsupported, %d not restored",
-			v, len(sources)-good, len(sources), count[Failed], count[Unsupported], count[Pending])
-		return errors.Join(err, context.Cause(ctx))
+	if good := count[Verified] + count[Empty]; good < len(sources) || missing > 0 {
+		err := fmt.Errorf("verify %s: %d volumes are verified, %d failed, %d unsupported, %d not restored, %d without a DataUpload",
+			v, good, count[Failed], count[Unsupported], count[Pending], missing)
+		return errors.Join(err, context.Cause(ctx), v.left)
 	}
-	fmt.Fprintf(v.Out, "%s: all volumes are verified: %d restored and deleted, %d empty\n", v, count[Verified], count[Empty])
-	return nil
+	fmt.Fprintf(v.Out, "%s: all volumes are verified: %d restored, %d empty\n", v, count[Verified], count[Empty])
+	return v.left
 }

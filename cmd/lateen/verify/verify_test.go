@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -53,8 +54,8 @@ func upload(name, claim string, status map[string]any) *unstructured.Unstructure
 	}, status)
 }
 
-func podVolumeBackup(name, uploader string, status map[string]any) *unstructured.Unstructured {
-	return object("velero.io/v1", "PodVolumeBackup", name, map[string]any{
+func podVolumeBackup(uploader string, status map[string]any) *unstructured.Unstructured {
+	return object("velero.io/v1", "PodVolumeBackup", "files", map[string]any{
 		"pod": map[string]any{"namespace": "app", "name": "db-0"}, "volume": "logs", "backupStorageLocation": "default", "uploaderType": uploader,
 	}, status)
 }
@@ -62,13 +63,12 @@ func podVolumeBackup(name, uploader string, status map[string]any) *unstructured
 // cluster has agents that restore as the test says.
 type cluster struct {
 	*dynamicfake.FakeDynamicClient
-	kube     *kubefake.Clientset
-	agents   func(download *unstructured.Unstructured) // sets the status at the end of the restore
-	created  []*unstructured.Unstructured              // DataDownloads
-	most     int                                       // DataDownloads at the same time
-	answer   string
-	standard string // the default storage class
-	timeout  time.Duration
+	kube    *kubefake.Clientset
+	agents  func(download *unstructured.Unstructured) // sets the status at the end of the restore
+	created []*unstructured.Unstructured              // DataDownloads
+	most    int                                       // DataDownloads at the same time
+	answer  string
+	timeout time.Duration
 }
 
 func newCluster(objects ...runtime.Object) *cluster {
@@ -84,9 +84,9 @@ func newCluster(objects ...runtime.Object) *cluster {
 				Spec:       corev1.PersistentVolumeClaimSpec{VolumeMode: new(corev1.PersistentVolumeBlock), StorageClassName: new("other")},
 				Status:     corev1.PersistentVolumeClaimStatus{Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")}},
 			},
-			&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "restored"}, Spec: corev1.PersistentVolumeSpec{PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain}},
+			storageClass("standard", "csi.example.com", "true"), storageClass("fast", "csi.example.com", ""), storageClass("static", "kubernetes.io/no-provisioner", ""),
 		),
-		agents: restores(3 * gib), answer: "y", standard: "standard", timeout: time.Hour,
+		agents: restores(3 * gib), answer: "y", timeout: time.Hour,
 	}
 	c.PrependReactor("create", "datadownloads", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		download := action.(clienttesting.CreateAction).GetObject().(*unstructured.Unstructured)
@@ -96,14 +96,13 @@ func newCluster(objects ...runtime.Object) *cluster {
 		c.most = max(c.most, len(c.downloads()))
 		return true, download, err
 	})
-	c.kube.PrependReactor("create", "persistentvolumeclaims", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		claim := action.(clienttesting.CreateAction).GetObject().(*corev1.PersistentVolumeClaim)
-		if claim.Spec.VolumeName = "restored"; claim.Spec.StorageClassName == nil && c.standard != "" {
-			claim.Spec.StorageClassName = &c.standard
-		}
-		return true, claim, c.kube.Tracker().Add(claim)
-	})
 	return c
+}
+
+func storageClass(name, provisioner, standard string) *storagev1.StorageClass {
+	return &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"storageclass.kubernetes.io/is-default-class": standard}}, Provisioner: provisioner,
+	}
 }
 
 // restores returns agents that restore so many bytes.
@@ -140,18 +139,18 @@ func (c *cluster) run(ctx context.Context, change func(*options)) (printed strin
 	return out.String(), output, err
 }
 
-func TestAllVolumesAreRestoredComparedAndDeleted(t *testing.T) {
-	c := newCluster(backup("PartiallyFailed"), upload("up-1", "data", backedUp(3*gib)), upload("up-2", "gone", map[string]any{"phase": "Completed"}), podVolumeBackup("files", "kopia", backedUp(3*gib)))
+func TestAllVolumesAreRestoredAndDeleted(t *testing.T) {
+	c := newCluster(backup("PartiallyFailed"), upload("up-1", "data", backedUp(3*gib)), upload("up-2", "gone", map[string]any{"phase": "Completed", "message": "volume was empty so no data was upload"}), podVolumeBackup("kopia", backedUp(3*gib)))
 	printed, output, err := c.run(t.Context(), nil)
 	require.NoError(t, err)
 	require.True(t, strings.HasPrefix(printed, `KIND             NAME   VOLUME         BYTES  SCRATCH CLAIM
 DataUpload       up-1   app/data       3.0Gi  5Gi of storage class fast
 DataUpload       up-2   app/gone       0B     none: the volume was empty
-PodVolumeBackup  files  app/db-0/logs  3.0Gi  5Gi of storage class (default)
+PodVolumeBackup  files  app/db-0/logs  3.0Gi  5Gi of storage class standard
 Restore 2 volumes into scratch claims in namespace velero, 1 at the same time? [y/N] 
 `), printed)
 	require.Contains(t, printed, "DataUpload up-1: Verified, 3.0Gi restored\n")
-	require.True(t, strings.HasSuffix(printed, "Backup nightly: all volumes are verified: 2 restored and deleted, 1 empty\n"), printed)
+	require.True(t, strings.HasSuffix(printed, "Backup nightly: all volumes are verified: 2 restored, 1 empty\n"), printed)
 	require.Equal(t, []Volume{
 		{Kind: "DataUpload", Name: "up-1", Volume: "app/data", Bytes: 3 * gib, Restored: 3 * gib, Result: Verified},
 		{Kind: "DataUpload", Name: "up-2", Volume: "app/gone", Result: Empty},
@@ -159,9 +158,6 @@ Restore 2 volumes into scratch claims in namespace velero, 1 at the same time? [
 	}, output.Volumes)
 	require.Empty(t, c.downloads())
 	require.Equal(t, 1, c.most)
-	volume, err := c.kube.CoreV1().PersistentVolumes().Get(t.Context(), "restored", metav1.GetOptions{})
-	require.NoError(t, err)
-	require.Equal(t, corev1.PersistentVolumeReclaimDelete, volume.Spec.PersistentVolumeReclaimPolicy)
 }
 
 func TestAScratchClaimIsLikeTheClaimThatWasBackedUp(t *testing.T) {
@@ -191,20 +187,52 @@ func TestAScratchClaimIsLargeEnough(t *testing.T) {
 		bytes int64
 		want  string
 	}{
-		"the claim is gone":              {"gone", 10 * gib, "13Gi"},
-		"the claim is smaller":           {"data", 10 * gib, "13Gi"},
-		"a byte more than the claim has": {"data", 5*gib + 1, "7Gi"},
-		"as large as the claim":          {"data", 5 * gib, "5Gi"},
-		"few bytes":                      {"gone", 1, "1Gi"},
+		"the claim is gone":       {"gone", 10 * gib, "13Gi"},
+		"few bytes":               {"gone", 1, "1Gi"},
+		"the claim is smaller":    {"data", 10 * gib, "13Gi"},
+		"as large as the device":  {"data", 5 * gib, "5Gi"},
+		"a full file system":      {"files", 5*gib - 1, "7Gi"},
+		"a file system with room": {"files", 4 * gib, "5Gi"},
+		"a claim that is not yet": {"pending", 0, "1Gi"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(backup("Completed"), upload("up", test.claim, backedUp(test.bytes)))
-			printed, _, err := c.run(t.Context(), func(how *options) { how.dryRun, how.class = true, "cheap" })
+			for _, each := range []*corev1.PersistentVolumeClaim{claim("files", "5Gi"), claim("pending", "0")} {
+				require.NoError(t, c.kube.Tracker().Add(each))
+			}
+			printed, _, err := c.run(t.Context(), func(how *options) { how.dryRun, how.class = true, "standard" })
 			require.NoError(t, err)
-			require.Contains(t, printed, test.want+" of storage class cheap\n")
+			require.Contains(t, printed, test.want+" of storage class standard\n")
 			require.Empty(t, c.created)
 		})
 	}
+}
+
+func claim(name, capacity string) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: name},
+		Status:     corev1.PersistentVolumeClaimStatus{Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(capacity)}},
+	}
+}
+
+// A claim of a class without a provisioner could get a volume of an administrator.
+func TestAScratchClaimNeedsAProvisioner(t *testing.T) {
+	for class, want := range map[string]string{"static": "storage class static has no provisioner; add --storage-class", "none": "storage class none does not exist; add --storage-class"} {
+		c := newCluster(backup("Completed"), upload("up", "data", backedUp(1)))
+		_, output, err := c.run(t.Context(), func(how *options) { how.class = class })
+		require.ErrorContains(t, err, "1 unsupported")
+		require.Equal(t, want, output.Volumes[0].Message)
+		require.Empty(t, c.created)
+	}
+	without := claim("static", "1Gi")
+	without.Spec.StorageClassName = new("")
+	files := podVolumeBackup("kopia", backedUp(1))
+	files.SetAnnotations(map[string]string{"velero.io/pvc-name": "static"})
+	c := newCluster(backup("Completed"), files)
+	require.NoError(t, c.kube.Tracker().Add(without))
+	printed, _, err := c.run(t.Context(), nil)
+	require.NoError(t, err)
+	require.Contains(t, printed, "1Gi of storage class standard\n")
 }
 
 func TestAVolumeThatIsNotVerifiedFailsTheCommand(t *testing.T) {
@@ -216,16 +244,18 @@ func TestAVolumeThatIsNotVerifiedFailsTheCommand(t *testing.T) {
 	}{
 		"the restore fails":       {upload("up", "data", backedUp(1)), func(c *cluster) { c.agents = ends("Failed") }, Failed, "is Failed: no space left on device"},
 		"the restore is canceled": {upload("up", "data", backedUp(1)), func(c *cluster) { c.agents = ends("Canceled") }, Failed, "is Canceled: "},
-		"fewer bytes":             {upload("up", "data", backedUp(2)), func(c *cluster) { c.agents = restores(1) }, Failed, "2 bytes were backed up, and 1 bytes are restored"},
 		"no agent":                {upload("up", "data", backedUp(1)), func(c *cluster) { c.agents, c.timeout = ends("Accepted"), time.Second/10 }, Failed, "wait while it is Accepted: context deadline exceeded"},
 		"not backed up":           {upload("up", "data", map[string]any{"phase": "Failed"}), nil, Failed, "not backed up: its phase is Failed"},
-		"another uploader":        {podVolumeBackup("files", "restic", backedUp(1)), nil, Unsupported, "restic"},
-		"no storage class":        {podVolumeBackup("files", "kopia", backedUp(1)), func(c *cluster) { c.standard = "" }, Failed, "add --storage-class"},
+		"no snapshot":             {upload("up", "data", map[string]any{"phase": "Completed"}), nil, Failed, "not backed up: it is Completed without a snapshot"},
+		"another uploader":        {podVolumeBackup("restic", backedUp(1)), nil, Unsupported, "restic"},
+		"no storage class": {podVolumeBackup("kopia", backedUp(1)), func(c *cluster) {
+			require.NoError(t, c.kube.Tracker().Delete(storagev1.SchemeGroupVersion.WithResource("storageclasses"), "", "standard"))
+		}, Unsupported, "none is the default; add --storage-class"},
 		"a refused claim": {upload("up", "data", backedUp(1)), func(c *cluster) {
 			c.kube.PrependReactor("create", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return true, nil, errors.New("exceeded quota")
 			})
-		}, Failed, "create scratch claim: exceeded quota"},
+		}, Failed, "create its scratch claim: exceeded quota"},
 		"a refused DataDownload": {upload("up", "data", backedUp(1)), func(c *cluster) {
 			c.PrependReactor("create", "datadownloads", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("forbidden") })
 		}, Failed, "create it: forbidden"},
@@ -236,7 +266,7 @@ func TestAVolumeThatIsNotVerifiedFailsTheCommand(t *testing.T) {
 				test.prepare(c)
 			}
 			_, output, err := c.run(t.Context(), nil)
-			require.ErrorContains(t, err, "verify Backup nightly: 1 of 1 volumes are not verified")
+			require.ErrorContains(t, err, "verify Backup nightly: 0 volumes are verified, ")
 			require.Equal(t, test.want, output.Volumes[0].Result)
 			require.Contains(t, output.Volumes[0].Message, test.message)
 			require.Empty(t, c.downloads())
@@ -254,13 +284,73 @@ func TestAnotherDataMoverIsNotUsed(t *testing.T) {
 	require.Empty(t, c.created)
 }
 
+// Kopia counts the links of an incremental backup, and none of a restore.
+func TestTheNumberOfBytesMayDiffer(t *testing.T) {
+	c := newCluster(backup("Completed"), upload("up", "data", backedUp(1011)))
+	c.agents = restores(1000)
+	_, output, err := c.run(t.Context(), nil)
+	require.NoError(t, err)
+	require.Equal(t, Volume{Kind: "DataUpload", Name: "up", Volume: "app/data", Bytes: 1011, Restored: 1000, Result: Verified}, output.Volumes[0])
+}
+
+func TestVolumesWithoutADataUploadAreNotVerified(t *testing.T) {
+	moved := backup("Completed")
+	moved.Object["status"] = map[string]any{"phase": "Completed", "backupItemOperationsAttempted": int64(2), "volumeSnapshotsAttempted": int64(1)}
+	c := newCluster(moved, upload("up", "data", backedUp(1)), podVolumeBackup("kopia", backedUp(1)))
+	printed, _, err := c.run(t.Context(), nil)
+	require.ErrorContains(t, err, "verify Backup nightly: 2 volumes are verified, 0 failed, 0 unsupported, 0 not restored, 2 without a DataUpload")
+	require.Contains(t, printed, "Up to 2 more volumes have no DataUpload in this cluster, and are not verified.")
+	_, _, err = newCluster(moved).run(t.Context(), nil)
+	require.ErrorContains(t, err, "3 without a DataUpload")
+}
+
+func TestWhatCannotBeDeletedFailsTheCommand(t *testing.T) {
+	c := newCluster(backup("Completed"), upload("up", "data", backedUp(1)))
+	c.PrependReactor("delete", "datadownloads", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("forbidden") })
+	printed, output, err := c.run(t.Context(), nil)
+	require.ErrorContains(t, err, "delete DataDownload up-verify-")
+	require.Equal(t, Verified, output.Volumes[0].Result)
+	require.Contains(t, printed, "all volumes are verified: 1 restored, 0 empty")
+}
+
+// A request whose answer is lost has created the DataDownload.
+func TestADownloadWhoseCreationSeemsToFailIsDeleted(t *testing.T) {
+	c := newCluster(backup("Completed"), upload("up", "data", backedUp(1)))
+	c.PrependReactor("create", "datadownloads", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.Join(errors.New("connection reset"), c.Tracker().Create(action.GetResource(), action.(clienttesting.CreateAction).GetObject(), namespace))
+	})
+	_, _, err := c.run(t.Context(), nil)
+	require.Error(t, err)
+	require.Empty(t, c.downloads())
+}
+
+func TestVolumesAreRestoredInParallel(t *testing.T) {
+	c := newCluster(backup("Completed"), upload("up-1", "data", backedUp(1)), upload("up-2", "data", backedUp(1)), upload("up-3", "data", backedUp(1)))
+	c.agents = func(download *unstructured.Unstructured) {
+		if len(c.created) == 1 {
+			first := c.created[0].DeepCopy()
+			first.Object["status"] = backedUp(1)
+			go func() { // the first one ends after the second one has begun
+				_ = c.Tracker().Update(api.DataDownload().GVR(), first, namespace) // a failure shows in the output
+			}()
+		}
+		if len(c.created) > 0 {
+			download.Object["status"] = backedUp(1)
+		}
+	}
+	_, output, err := c.run(t.Context(), func(how *options) { how.parallel = 2 })
+	require.NoError(t, err)
+	require.Len(t, output.Volumes, 3)
+	require.Equal(t, 2, c.most)
+}
+
 func TestAnInterruptDeletesWhatIsBeingRestored(t *testing.T) {
 	c := newCluster(backup("Completed"), upload("up-1", "data", backedUp(1)), upload("up-2", "data", backedUp(1)))
 	ctx, interrupt := context.WithCancel(t.Context())
 	c.agents = func(*unstructured.Unstructured) { interrupt() }
 	_, output, err := c.run(ctx, nil)
 	require.ErrorIs(t, err, context.Canceled)
-	require.ErrorContains(t, err, "1 failed, 0 unsupported, 1 not restored")
+	require.ErrorContains(t, err, "0 volumes are verified, 1 failed, 0 unsupported, 1 not restored")
 	require.Equal(t, []Result{Failed, Pending}, []Result{output.Volumes[0].Result, output.Volumes[1].Result})
 	require.Len(t, c.created, 1)
 	require.Empty(t, c.downloads())
@@ -305,10 +395,10 @@ func TestNothingIsRestoredWithoutAYes(t *testing.T) {
 
 func TestABackupThatCannotBeVerifiedIsNamed(t *testing.T) {
 	for want, objects := range map[string][]runtime.Object{
-		"Backup nightly does not exist in namespace velero":                       nil,
-		"Backup nightly is InProgress: verify it when it has ended":               {backup("InProgress"), upload("up", "data", backedUp(1))},
-		"Backup nightly is New: verify it when it has ended":                      {backup("")},
-		"Backup nightly has no DataUpload and no PodVolumeBackup in this cluster": {backup("Completed")},
+		"Backup nightly does not exist in namespace velero":                          nil,
+		"Backup nightly is InProgress: only a Backup that has ended can be verified": {backup("InProgress"), upload("up", "data", backedUp(1))},
+		"Backup nightly is New: only a Backup that has ended can be verified":        {backup("")},
+		"Backup nightly has no data of volumes":                                      {backup("Completed")},
 	} {
 		_, _, err := newCluster(objects...).run(t.Context(), nil)
 		require.ErrorContains(t, err, want)

@@ -370,7 +370,7 @@ func (e *evaluator) consumer(target *objects.TargetSource) *view.Wait {
 		return nil
 	case claim == nil:
 		return waitFor(view.WaitConsumer, "claim %s does not exist", name)
-	case e.settings.movers.Movers.IgnoreDelayBinding:
+	case e.settings.movers.Movers.IgnoreDelayBinding || target.Scratch:
 		return nil
 	}
 	if class := e.classes[ptr.Deref(claim.Spec.StorageClassName, "")]; class != nil {

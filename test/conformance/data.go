@@ -14,24 +14,6 @@ import (
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// fillPod gives the volume of a pod data of the pod's own.
-func (c *caseRun) fillPod(ctx context.Context, pod *corev1.Pod) error {
-	dir, err := c.node.VolumeDir(ctx, pod, "data")
-	if err != nil {
-		return err
-	}
-	return node.WriteData(dir, node.Data(pod.UID, ""))
-}
-
-// fillClaim gives the volume of a claim data of the claim's own.
-func (c *caseRun) fillClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	dir, err := c.ClaimDir(ctx, claim)
-	if err != nil {
-		return err
-	}
-	return node.WriteData(dir, node.Data(claim.UID, ""))
-}
-
 // moved wants every transfer of the case that is Completed to have moved its own data.
 func (c *caseRun) moved(ctx context.Context) error {
 	if c.testCase.maintains() || c.testCase.Mover.Result != nil { // these movers move nothing

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"debug/buildinfo"
 	"encoding/json"
@@ -19,7 +20,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
@@ -196,7 +196,7 @@ func (c *caseRun) startOn(ctx context.Context, agent *Agent, on *host) error {
 		}
 	}
 	at := fixture.Place{
-		Dir: on.dir, Kubeconfig: filepath.Join(on.dir, "kubeconfig"), APIServer: hostPort(config),
+		Dir: on.dir, Kubeconfig: filepath.Join(on.dir, "kubeconfig"), APIServer: fixture.HostPort(config),
 		Namespace: c.Namespace, Node: on.Name(), PodUID: on.podUID, PodsDir: on.PodsDir(), Args: agent.arguments(c.testCase),
 	}
 	if err := c.plane.Cluster.WriteKubeconfig(config, at.Kubeconfig, c.Namespace); err != nil {
@@ -218,12 +218,6 @@ func (c *caseRun) startOn(ctx context.Context, agent *Agent, on *host) error {
 		}
 	}()
 	return nil
-}
-
-// hostPort is where the API server of a configuration listens.
-func hostPort(config *rest.Config) string {
-	_, address, _ := strings.Cut(config.Host, "://")
-	return address
 }
 
 // Agent is a node-agent that cases can be played against.
@@ -379,7 +373,7 @@ func (c *caseRun) preparePodVolumeBackup(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.fillPod(ctx, pod); err != nil {
+	if err := fixture.FillPod(ctx, c.node, pod); err != nil {
 		return err
 	}
 	backup, err := c.backup(ctx)
@@ -389,7 +383,7 @@ func (c *caseRun) preparePodVolumeBackup(ctx context.Context) error {
 	c.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
 		var unread error
 		created, err := c.PodVolumeBackup(ctx, backup, pod, "data", func(wanted *velerov1.PodVolumeBackup) { unread = alter(wanted) })
-		return created, firstError(unread, err)
+		return created, cmp.Or(unread, err)
 	}
 	return nil
 }
@@ -415,7 +409,7 @@ func (c *caseRun) preparePodVolumeRestore(ctx context.Context) error {
 		var unread error
 		created, err := c.PodVolumeRestore(ctx, restore, pod, "data", "a-snapshot", c.Apps,
 			func(wanted *velerov1.PodVolumeRestore) { unread = alter(wanted) })
-		return created, firstError(unread, err)
+		return created, cmp.Or(unread, err)
 	}
 	return nil
 }
@@ -469,15 +463,6 @@ func (c *caseRun) alter(wanted metav1.Object) error {
 	}
 	if err := json.Unmarshal(patch, wanted); err != nil {
 		return fmt.Errorf("change the resource: %w", err)
-	}
-	return nil
-}
-
-func firstError(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
 	}
 	return nil
 }

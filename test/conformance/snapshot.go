@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,7 +49,7 @@ func (c *caseRun) prepareDataUpload(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.fillClaim(ctx, claim); err != nil {
+	if err := c.FillClaim(ctx, claim); err != nil {
 		return err
 	}
 	snapshot := Object{
@@ -89,7 +90,7 @@ func (c *caseRun) prepareDataUpload(ctx context.Context) error {
 	c.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
 		var unread error
 		created, err := c.DataUpload(ctx, backup, claim, spec, func(wanted *velerov2alpha1.DataUpload) { unread = alter(wanted) })
-		return created, firstError(unread, err)
+		return created, cmp.Or(unread, err)
 	}
 	return nil
 }
@@ -152,7 +153,7 @@ func (c *caseRun) prepareDataDownload(ctx context.Context) error {
 	c.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
 		var unread error
 		created, err := c.DataDownload(ctx, restore, claim, "a-snapshot", func(wanted *velerov2alpha1.DataDownload) { unread = alter(wanted) })
-		return created, firstError(unread, err)
+		return created, cmp.Or(unread, err)
 	}
 	return nil
 }
@@ -163,7 +164,7 @@ func (c *caseRun) detach(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.fillClaim(ctx, claim); err != nil {
+	if err := c.FillClaim(ctx, claim); err != nil {
 		return err
 	}
 	retain := []byte(`{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`)

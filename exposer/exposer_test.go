@@ -81,8 +81,7 @@ func TestARefusedPod(t *testing.T) {
 			e := exposed(client, objects.Settings{PriorityClass: test.class})
 			_, err := e.Ensure(t.Context(), podVolumeBackup())
 			require.Error(t, err)
-			terminal := (*TerminalError)(nil)
-			require.Equal(t, test.terminal, errors.As(err, &terminal))
+			require.Equal(t, test.terminal, errors.As(err, new(*TerminalError)))
 			require.Equal(t, []string{"create pods"}, requests(client), "it is not created without its class")
 		})
 	}
@@ -142,15 +141,9 @@ func TestDeleteHasAUIDPreconditionAndIgnoresNotFound(t *testing.T) {
 	client := fake.NewClientset()
 	pod := mover()
 	pod.UID = "mover-uid"
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "claim-uid"}}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1-cache", UID: "claim-uid"}}
 	require.NoError(t, exposed(client, objects.Settings{}).Delete(t.Context(), Existing{Pod: pod, Claims: []*corev1.PersistentVolumeClaim{claim}}))
-	var deleted []string
-	for _, action := range client.Actions() {
-		call, ok := action.(clienttesting.DeleteActionImpl)
-		require.True(t, ok)
-		deleted = append(deleted, string(*call.DeleteOptions.Preconditions.UID))
-	}
-	require.Equal(t, []string{"mover-uid", "claim-uid"}, deleted)
+	require.Equal(t, map[string]string{"b1": "mover-uid", "b1-cache": "claim-uid"}, deletedUIDs(t, client.Actions()))
 }
 
 // A second request would be one too many when two agents clean up the same transfer.

@@ -42,13 +42,9 @@ func TestAnExistingVolumeIsReservedForTheRestoreClaim(t *testing.T) {
 	} {
 		target := freeClaim()
 		target.Annotations = map[string]string{annotationSelectedNode: "n7"} // of its consumer before
-		client := fake.NewClientset(target, existingVolume(func(volume *corev1.PersistentVolume) {
+		client := withUIDs(fake.NewClientset(target, existingVolume(func(volume *corev1.PersistentVolume) {
 			volume.Spec.ClaimRef, volume.Labels = ref, map[string]string{api.LabelKept: "an-earlier-one"}
-		}))
-		client.PrependReactor("create", "persistentvolumeclaims", func(action clienttesting.Action) (bool, runtime.Object, error) {
-			action.(clienttesting.CreateAction).GetObject().(*corev1.PersistentVolumeClaim).UID = "restore-claim"
-			return false, nil, nil
-		})
+		})))
 		_, err := exposed(client, objects.Settings{}).Ensure(t.Context(), inPlace())
 		require.NoError(t, err, name)
 		require.Equal(t, []string{
@@ -60,7 +56,7 @@ func TestAnExistingVolumeIsReservedForTheRestoreClaim(t *testing.T) {
 		require.Empty(t, claim.Annotations[annotationSelectedNode])
 		volume, err := client.CoreV1().PersistentVolumes().Get(t.Context(), "existing", metav1.GetOptions{})
 		require.NoError(t, err)
-		require.Equal(t, corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: "velero", Name: "b1", UID: "restore-claim"}, *volume.Spec.ClaimRef, name)
+		require.Equal(t, corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: "velero", Name: "b1", UID: "uid-of-b1"}, *volume.Spec.ClaimRef, name)
 		require.Empty(t, volume.Labels)
 
 		client.ClearActions()

@@ -93,8 +93,7 @@ func TestTransfersShareEqualCopiesAndWaitForOthers(t *testing.T) {
 	client = withUIDs(fake.NewClientset(freeClaim(), secret("app", "s3cret"), configMap(), secret("velero", "other", theirs)))
 	_, err = exposed(client, copied()).Ensure(t.Context(), download())
 	require.ErrorContains(t, err, "waits for its deletion")
-	terminal := (*TerminalError)(nil)
-	require.NotErrorAs(t, err, &terminal)
+	require.NotErrorAs(t, err, new(*TerminalError))
 	require.NotContains(t, requests(client), "patch secrets")
 }
 
@@ -118,8 +117,7 @@ func TestAForbiddenCopyFailsTheTransfer(t *testing.T) {
 			refuseAccess(client, test.verb, test.namespace, test.allowed)
 			_, err := exposed(client, copied()).Ensure(t.Context(), download())
 			require.ErrorContains(t, err, test.message)
-			terminal := (*TerminalError)(nil)
-			require.Equal(t, !test.passes, errors.As(err, &terminal), "%v", err)
+			require.Equal(t, !test.passes, errors.As(err, new(*TerminalError)), "%v", err)
 			require.NotContains(t, requests(client), "create pods")
 		})
 	}
@@ -128,8 +126,7 @@ func TestAForbiddenCopyFailsTheTransfer(t *testing.T) {
 func TestAMissingOriginalFailsTheTransfer(t *testing.T) {
 	client := fake.NewClientset(freeClaim(), secret("app", "s3cret"))
 	_, err := exposed(client, copied()).Ensure(t.Context(), download())
-	terminal := (*TerminalError)(nil)
-	require.ErrorAs(t, err, &terminal)
+	require.ErrorAs(t, err, new(*TerminalError))
 	require.ErrorContains(t, err, "get configmaps app/kms for its copy")
 	require.NotContains(t, requests(client), "create persistentvolumeclaims")
 }
@@ -205,8 +202,7 @@ func TestLocateNamesWhatIsMissing(t *testing.T) {
 			test.paths.Client = fake.NewClientset()
 			_, err := test.paths.locate(t.Context(), test.pod, test.volume)
 			require.ErrorContains(t, err, test.want)
-			terminal := (*TerminalError)(nil)
-			require.Equal(t, test.terminal, errors.As(err, &terminal))
+			require.Equal(t, test.terminal, errors.As(err, new(*TerminalError)))
 		})
 	}
 }

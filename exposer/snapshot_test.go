@@ -147,8 +147,7 @@ func TestAHandOverContinuesThatOfVelerosAgent(t *testing.T) {
 func TestAHandOverThatCannotSucceedIsATerminalError(t *testing.T) {
 	for name, s := range map[string]*storage{"without its original": newStorage(), "without snapshots": {unserved: true}} {
 		_, _, err := (&Exposer{Snapshots: s}).handOver(t.Context(), upload())
-		terminal := (*TerminalError)(nil)
-		require.ErrorAs(t, err, &terminal, name)
+		require.ErrorAs(t, err, new(*TerminalError), name)
 	}
 }
 

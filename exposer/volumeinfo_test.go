@@ -184,8 +184,7 @@ func TestASourceWithoutItsVolume(t *testing.T) {
 			client.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return test.answer != nil, nil, test.answer })
 			_, err := exposed(client, test.settings).volumeInfo(t.Context(), objects.MoverSpec{Source: test.source})
 			require.ErrorContains(t, err, test.message)
-			terminal := (*TerminalError)(nil)
-			require.Equal(t, !test.waits, errors.As(err, &terminal))
+			require.Equal(t, !test.waits, errors.As(err, new(*TerminalError)))
 		})
 	}
 }

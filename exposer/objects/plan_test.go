@@ -206,7 +206,7 @@ func TestPlans(t *testing.T) {
 		"windows": {given: given{podVolumeBackup(), onHost(), plain(), Settings{Privileged: true}}, change: func(g *given) {
 			g.info.OS, g.info.HostPath = corev1.Windows, `C:\var\lib\kubelet\pods\aa\volumes\kubernetes.io~csi\pvc-1\mount`
 		}},
-		"restore with cache": {given: given{podVolumeBackup(), onHost(), plain(), Settings{Cache: &Cache{StorageClass: "cache", Threshold: 1 << 30, Limit: 5000 << 20}}}, change: func(g *given) {
+		"restore with cache": {given: given{podVolumeBackup(), onHost(), plain(), Settings{Cache: &Cache{StorageClass: "cache", Threshold: 1 << 30, Limit: 5 << 30}}}, change: func(g *given) {
 			g.spec.Restores = true
 		}},
 		"upload":       {given: given{upload(), ofSnapshot(), plain(), Settings{}}},

@@ -72,25 +72,6 @@ func TestPodLabelsOfTheConfigMapNeverHideAMover(t *testing.T) {
 	require.Equal(t, "true", pod.Annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"], "podAnnotations may allow the eviction of movers")
 }
 
-func TestMoversOfPodVolumesTolerate(t *testing.T) {
-	noSchedule := corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}
-	spot := corev1.Toleration{Key: "spot", Operator: corev1.TolerationOpExists}
-	notReady := corev1.Toleration{Key: "node.kubernetes.io/not-ready", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr.To[int64](300)}
-	for name, test := range map[string]struct {
-		source, template, want []corev1.Toleration
-	}{
-		"taints that are newer than the pod":             {want: []corev1.Toleration{noSchedule}},
-		"what the pod tolerates whose volume it is":      {source: []corev1.Toleration{notReady}, want: []corev1.Toleration{noSchedule, notReady}},
-		"what the template tolerates, and nothing twice": {source: []corev1.Toleration{spot, noSchedule}, template: []corev1.Toleration{spot}, want: []corev1.Toleration{spot, noSchedule}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			info := onHost()
-			info.Tolerations = test.source
-			require.Equal(t, test.want, PlanOf(podVolumeBackup(), info, Template{Tolerations: test.template}, Settings{}).Pod.Spec.Tolerations)
-		})
-	}
-}
-
 func TestMoversAreEvictedFromFailedNodesDespiteInheritedTolerations(t *testing.T) {
 	noExecute := func(key string, seconds *int64) corev1.Toleration {
 		return corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: seconds}
@@ -112,13 +93,6 @@ func TestMoversAreEvictedFromFailedNodesDespiteInheritedTolerations(t *testing.T
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, test.want, PlanOf(upload(), ofSnapshot(), Template{AgentTolerations: test.agents}, Settings{}).Pod.Spec.Tolerations)
 		})
-	}
-}
-
-func TestACacheIsAFifthLargerInWholeGiB(t *testing.T) {
-	for limit, want := range map[int64]string{5000 << 20: "6Gi", 1 << 20: "1Gi", 1000 << 20: "2Gi", 5 << 30: "6Gi"} {
-		size := cacheSize(limit)
-		require.Equal(t, want, size.String(), limit)
 	}
 }
 

@@ -162,7 +162,6 @@ func TestClaimName(t *testing.T) {
 	}{
 		"a claim":                     {source: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}}, claim: "claim"},
 		"a generic ephemeral volume":  {source: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}, claim: "db-data"},
-		"a volume without any claim":  {source: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		"an inline CSI volume: never": {source: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{}}},
 	} {
 		t.Run(name, func(t *testing.T) {

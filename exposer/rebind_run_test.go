@@ -83,6 +83,7 @@ func TestAClaimCachedAsUnboundIsFetchedBeforeItsVolumeCountsAsMissing(t *testing
 	require.NoError(t, err)
 	require.Equal(t, string(download().UID), volumeNow(t, client).Labels[api.LabelRebind])
 	require.Equal(t, corev1.PersistentVolumeReclaimRetain, volumeNow(t, client).Spec.PersistentVolumeReclaimPolicy)
+	require.Equal(t, map[string]string{"b1": "gone-uid"}, deletedUIDs(t, client.Actions()), "of the mover and of the claim")
 }
 
 func TestAbandonRebindKeepsTheVolume(t *testing.T) {

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	clientset "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/lateen-project/lateen/exposer/api"
@@ -110,6 +109,7 @@ func TestAHandOverWritesFiveTimesAndReadsNothing(t *testing.T) {
 		"delete volumesnapshots snap", "delete volumesnapshotcontents snapcontent-snap-uid",
 	}, s.requests())
 	require.Equal(t, []string{"snap", "snapcontent-snap-uid"}, s.deleted, "or a cache that lags would have them deleted again")
+	require.Equal(t, map[string]string{"snap": "snap-uid", "snapcontent-snap-uid": "content-uid"}, deletedUIDs(t, s.client.Actions()))
 }
 
 func TestAHandOverContinuesThatOfVelerosAgent(t *testing.T) {
@@ -142,6 +142,7 @@ func TestAHandOverContinuesThatOfVelerosAgent(t *testing.T) {
 		"patch volumesnapshotcontents du-1", "get volumesnapshots du-1", "get volumesnapshots snap", "patch volumesnapshotcontents du-1",
 		"patch volumesnapshotcontents du-1", "delete volumesnapshotcontents du-1",
 	}, s.requests(), "handle, policy and mark")
+	require.Equal(t, map[string]string{"du-1": "theirs-uid"}, deletedUIDs(t, s.client.Actions()))
 }
 
 func TestAHandOverThatCannotSucceedIsATerminalError(t *testing.T) {
@@ -179,33 +180,7 @@ func TestACleanUpReadsTheSourceFromABackupThatNoCacheHas(t *testing.T) {
 	s := newStorage(snapshot, content, backup)
 	require.NoError(t, (&Exposer{Snapshots: s}).RemoveOrphan(t.Context(), "velero", backup))
 	require.Contains(t, s.requests(), "get volumesnapshots snap")
-}
-
-func TestDeletesHaveUIDPreconditions(t *testing.T) {
-	snapshot, content := original()
-	s := newStorage(snapshot, content)
-	s.refresh(t)
-	e := &Exposer{Snapshots: s}
-	_, _, err := e.handOver(t.Context(), upload())
-	require.NoError(t, err)
-	uids := map[string]string{"snap": "snap-uid", "snapcontent-snap-uid": "content-uid"}
-	require.Equal(t, uids, deletedUIDs(t, s.client.Actions()))
-
-	half := &snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "du-1", UID: "backup-uid", Labels: objects.OwnerLabels("du-1-uid", "n1")}}
-	s = newStorage(snapshot, content, half)
-	s.refresh(t)
-	e = &Exposer{Snapshots: s}
-	_, err = e.CleanUpSnapshots(t.Context(), upload(), false)
-	require.NoError(t, err)
-	uids["du-1"] = "backup-uid"
-	require.Subset(t, uids, deletedUIDs(t, s.client.Actions()))
-
-	found := staleFound()
-	found.Pod.UID = "mover-uid"
-	client := clientset.NewClientset(found.Pod, found.Claims[0], freeTarget(), restoredVolume())
-	_, err = exposed(client, objects.Settings{}).Rebind(t.Context(), download(), found)
-	require.NoError(t, err)
-	require.Len(t, deletedUIDs(t, client.Actions()), 1, "pod and claim have one name")
+	require.Equal(t, map[string]string{"snap": "snap-uid"}, deletedUIDs(t, s.client.Actions()))
 }
 
 // deletedUIDs are the UID preconditions of all deletes, by name.

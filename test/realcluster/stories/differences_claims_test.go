@@ -39,14 +39,6 @@ const (
 )
 
 func moverPlays() []moverPlay {
-	remove := func(name string) func(context.Context, kubernetes.Interface) error {
-		return func(ctx context.Context, client kubernetes.Interface) error {
-			return client.CoreV1().Pods(playSpace).Delete(ctx, name, metav1.DeleteOptions{})
-		}
-	}
-	background := func(ctx context.Context, client kubernetes.Interface, name string) error {
-		return client.CoreV1().PersistentVolumeClaims(playSpace).Delete(ctx, name, metav1.DeleteOptions{})
-	}
 	return []moverPlay{
 		{class: lateClass, play: play{name: "mover-ends-well", release: true, end: node.Result{Message: `{"snapshotID":"1"}`}}},
 		{class: soonClass, play: play{name: "restore-ends-well", release: true, end: node.Result{Message: `{"totalBytes":1}`}}},
@@ -62,20 +54,20 @@ func moverPlays() []moverPlay {
 			},
 		}},
 		{class: lateClass, play: play{name: "mover-is-evicted", traps: true, act: evict("mover-is-evicted")}},
-		{class: soonClass, play: play{name: "mover-is-deleted", traps: true, act: remove("mover-is-deleted")}},
-		{class: "nowhere", pending: true, play: play{name: "claim-is-pending", until: "Unschedulable", act: remove("claim-is-pending")}},
+		{class: soonClass, play: play{name: "mover-is-deleted", traps: true, act: remove("mover-is-deleted", metav1.DeleteOptions{})}},
+		{class: "nowhere", pending: true, play: play{name: "claim-is-pending", until: "Unschedulable", act: remove("claim-is-pending", metav1.DeleteOptions{})}},
 		{class: soonClass, play: play{
-			name: "image-is-missing", until: "ErrImageNeverPull", act: remove("image-is-missing"),
+			name: "image-is-missing", until: "ErrImageNeverPull", act: remove("image-is-missing", metav1.DeleteOptions{}),
 			change: func(pod *corev1.Pod) {
 				pod.Spec.Containers[0].Image, pod.Spec.Containers[0].ImagePullPolicy = "localhost/nowhere:v1", corev1.PullNever
 			},
 			fault: &node.Fault{Waiting: &node.Waiting{Reason: "ErrImageNeverPull"}},
 		}},
 		{class: soonClass, play: play{name: "claim-is-deleted-first", traps: true, act: func(ctx context.Context, client kubernetes.Interface) error {
-			if err := background(ctx, client, "claim-is-deleted-first"); err != nil {
+			if err := client.CoreV1().PersistentVolumeClaims(playSpace).Delete(ctx, "claim-is-deleted-first", metav1.DeleteOptions{}); err != nil {
 				return err
 			}
-			return remove("claim-is-deleted-first")(ctx, client)
+			return remove("claim-is-deleted-first", metav1.DeleteOptions{})(ctx, client)
 		}}},
 	}
 }

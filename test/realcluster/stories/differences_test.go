@@ -39,11 +39,6 @@ const playSpace = "default"
 
 func plays() []play {
 	seconds := func(grace int64) *int64 { return &grace }
-	remove := func(name string, options metav1.DeleteOptions) func(context.Context, kubernetes.Interface) error {
-		return func(ctx context.Context, client kubernetes.Interface) error {
-			return client.CoreV1().Pods(playSpace).Delete(ctx, name, options)
-		}
-	}
 	return []play{
 		{name: "fails-silently", release: true, end: node.Result{ExitCode: 3}},
 		{name: "says-too-much", release: true, end: node.Result{ExitCode: 1, Message: strings.Repeat("0123456789", 500)}},
@@ -61,6 +56,13 @@ func plays() []play {
 			},
 			fault: &node.Fault{NeverStarts: true},
 		},
+	}
+}
+
+// remove deletes a pod.
+func remove(name string, options metav1.DeleteOptions) func(context.Context, kubernetes.Interface) error {
+	return func(ctx context.Context, client kubernetes.Interface) error {
+		return client.CoreV1().Pods(playSpace).Delete(ctx, name, options)
 	}
 }
 

@@ -230,13 +230,11 @@ func ReadData(volume string) (string, error) {
 	return string(data), nil
 }
 
-// Uploaded returns the data that the last successful stand-in of a backup read from its volume; ok is false if none
-// has succeeded.
-func (s *StandIn) Uploaded(transfer types.UID) (data string, ok bool) {
+// Uploaded returns the data that the last successful stand-in of a backup read from its volume; "" if none has succeeded.
+func (s *StandIn) Uploaded(transfer types.UID) string {
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	data, ok = s.uploaded[transfer]
-	return data, ok
+	return s.uploaded[transfer]
 }
 
 // begin leaves a restored volume in an unfinished state.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/component-helpers/auth/rbac/validation"
 
 	"github.com/lateen-project/lateen/test/cluster"
 )
@@ -46,18 +47,12 @@ func Grants(role, clusterRole []rbacv1.PolicyRule) []Grant {
 func grants(rules []rbacv1.PolicyRule, elsewhere bool) []Grant {
 	var all []Grant
 	for _, rule := range rules {
-		names := rule.ResourceNames
-		if len(names) == 0 {
-			names = []string{""}
-		}
-		for _, group := range rule.APIGroups {
-			for _, resource := range rule.Resources {
-				for _, verb := range rule.Verbs {
-					for _, name := range names {
-						all = append(all, Grant{Elsewhere: elsewhere, Verb: verb, Group: group, Resource: resource, Name: name})
-					}
-				}
+		for _, part := range validation.BreakdownRule(rule) {
+			grant := Grant{Elsewhere: elsewhere, Verb: part.Verbs[0], Group: part.APIGroups[0], Resource: part.Resources[0]}
+			if len(part.ResourceNames) > 0 {
+				grant.Name = part.ResourceNames[0]
 			}
+			all = append(all, grant)
 		}
 	}
 	return all

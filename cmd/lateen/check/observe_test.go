@@ -20,7 +20,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 )
 
-// installed returns a cluster whose agents have these arguments.
+// installed returns a cluster whose agents have these arguments. The ConfigMap of maintenance jobs is named by the server.
 func installed(arguments ...string) *fake.Clientset {
 	in := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "backup", Name: name} }
 	pod := func(container corev1.Container) corev1.PodTemplateSpec {
@@ -30,7 +30,10 @@ func installed(arguments ...string) *fake.Clientset {
 		&appsv1.DaemonSet{ObjectMeta: in("node-agent"), Spec: appsv1.DaemonSetSpec{
 			Template: pod(corev1.Container{Image: "lateen", Command: []string{"lateen", "node-agent"}, Args: arguments}),
 		}},
-		&appsv1.Deployment{ObjectMeta: in("velero"), Spec: appsv1.DeploymentSpec{Template: pod(corev1.Container{Image: "velero:v1.17.0"})}},
+		&appsv1.Deployment{ObjectMeta: in("velero"), Spec: appsv1.DeploymentSpec{Template: pod(corev1.Container{
+			Image: "velero:v1.17.0", Args: []string{"server", "--repo-maintenance-job-configmap", "jobs"},
+		})}},
+		&corev1.ConfigMap{ObjectMeta: in("jobs"), Data: map[string]string{"global": "{}"}},
 		&corev1.ConfigMap{ObjectMeta: in("agents"), Data: map[string]string{"config": "{}"}},
 		&corev1.ConfigMap{ObjectMeta: in("repositories"), Data: map[string]string{"kopia": "{}"}},
 		&corev1.Node{ObjectMeta: named("node-1")},
@@ -40,76 +43,51 @@ func installed(arguments ...string) *fake.Clientset {
 }
 
 func TestDocumentsOfTheAgents(t *testing.T) {
+	const agents, repositories, jobs = "ConfigMap backup/agents", "ConfigMap backup/repositories", "ConfigMap backup/jobs"
 	for name, test := range map[string]struct {
-		arguments             []string
-		nodeAgent, repository string
-		titles                []string // empty: no ConfigMap is named
+		arguments                          []string
+		without                            string // a workload that does not exist
+		nodeAgent, repository, maintenance string
+		titles                             []string // empty: no ConfigMap is named
+		report                             string
 	}{
 		"flags in one token each": {
 			arguments: []string{"--node-agent-configmap=agents", "--unknown=x", "--backup-repository-configmap=repositories"},
-			titles:    []string{"ConfigMap backup/agents", "ConfigMap backup/repositories"},
+			titles:    []string{agents, repositories, jobs}, report: "repo-maintenance-job: ConfigMap backup/jobs, named by Deployment velero\n",
 		},
 		"flags in two tokens, after unknown ones": {
 			arguments: []string{"server", "--unknown", "x", "-v", "4", "--node-agent-configmap", "agents", "--metrics-address", ":1"},
-			titles:    []string{"ConfigMap backup/agents", ""},
+			titles:    []string{agents, "", jobs},
 		},
-		"flags with invalid values":      {arguments: []string{"--workers=many", "--node-agent-configmap=agents"}, titles: []string{"ConfigMap backup/agents", ""}},
-		"no flags":                       {titles: []string{"", ""}},
-		"names that are given":           {arguments: []string{"--node-agent-configmap=old"}, nodeAgent: "agents", repository: "repositories", titles: []string{"ConfigMap backup/agents", "ConfigMap backup/repositories"}},
-		"a name that is given and wrong": {nodeAgent: "gone", titles: []string{"ConfigMap backup/gone", ""}},
+		"flags with invalid values":      {arguments: []string{"--workers=many", "--node-agent-configmap=agents"}, titles: []string{agents, "", jobs}},
+		"no flags":                       {titles: []string{"", "", jobs}},
+		"names that are given":           {arguments: []string{"--node-agent-configmap=old"}, nodeAgent: "agents", repository: "repositories", titles: []string{agents, repositories, jobs}},
+		"a name that is given and wrong": {nodeAgent: "gone", titles: []string{"ConfigMap backup/gone", "", jobs}},
+		"a name that the server has too": {maintenance: "jobs", titles: []string{"", "", jobs}, report: "repo-maintenance-job: ConfigMap backup/jobs\n"},
+		"no agents":                      {without: "daemonsets/node-agent", nodeAgent: "agents", titles: []string{agents, "", jobs}},
+		"no server":                      {without: "deployments/velero", titles: []string{"", "", ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := installed(test.arguments...)
+			if resource, name, is := strings.Cut(test.without, "/"); is {
+				require.NoError(t, client.Tracker().Delete(appsv1.SchemeGroupVersion.WithResource(resource), "backup", name))
+			}
 			found, err := check.Find(t.Context(), client, "backup")
 			require.NoError(t, err)
-			documents, err := found.Documents(t.Context(), client, test.nodeAgent, test.repository, "")
+			documents, err := found.Documents(t.Context(), client, test.nodeAgent, test.repository, test.maintenance)
 			require.NoError(t, err)
 			require.Len(t, documents, 3)
-			require.True(t, documents[2].Unset)
-			for i, document := range documents[:2] {
+			for i, document := range documents {
 				require.Equal(t, test.titles[i] == "", document.Unset)
 				require.Equal(t, test.titles[i], document.Title)
 				require.Equal(t, test.titles[i] == "ConfigMap backup/gone", document.Missing != nil)
 				require.Equal(t, !document.Unset && document.Missing == nil, document.Data != nil)
 			}
+			var report strings.Builder
+			require.NoError(t, check.EvaluateAll(documents, nil, nil).Write(&report))
+			require.Contains(t, report.String(), test.report)
 		})
 	}
-}
-
-func TestDocumentsWithoutAgents(t *testing.T) {
-	client := installed()
-	require.NoError(t, client.AppsV1().DaemonSets("backup").Delete(t.Context(), "node-agent", metav1.DeleteOptions{}))
-	found, err := check.Find(t.Context(), client, "backup")
-	require.NoError(t, err)
-	documents, err := found.Documents(t.Context(), client, "agents", "", "")
-	require.NoError(t, err)
-	require.Equal(t, map[string]string{"config": "{}"}, documents[0].Data)
-}
-
-// TestTheServerNamesTheConfigMapOfMaintenanceJobs covers a cluster after `lateen adopt`: in Velero, the server has
-// this flag.
-func TestTheServerNamesTheConfigMapOfMaintenanceJobs(t *testing.T) {
-	client := installed("--node-agent-configmap=agents")
-	server, err := client.AppsV1().Deployments("backup").Get(t.Context(), "velero", metav1.GetOptions{})
-	require.NoError(t, err)
-	server.Spec.Template.Spec.Containers[0].Args = []string{"server", "--repo-maintenance-job-configmap", "jobs"}
-	_, err = client.AppsV1().Deployments("backup").Update(t.Context(), server, metav1.UpdateOptions{})
-	require.NoError(t, err)
-	jobs := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "backup", Name: "jobs"}, Data: map[string]string{"global": `{"keepLatestMaintenanceJobs":1}`}}
-	_, err = client.CoreV1().ConfigMaps("backup").Create(t.Context(), jobs, metav1.CreateOptions{})
-	require.NoError(t, err)
-	found, err := check.Find(t.Context(), client, "backup")
-	require.NoError(t, err)
-	reported := func(maintenance string) string {
-		documents, err := found.Documents(t.Context(), client, "", "", maintenance)
-		require.NoError(t, err)
-		var text strings.Builder
-		require.NoError(t, check.EvaluateAll(documents[2:], nil, nil).Write(&text))
-		return text.String()
-	}
-	require.Contains(t, reported(""), "repo-maintenance-job: ConfigMap backup/jobs, named by Deployment velero\n")
-	require.Contains(t, reported(""), "keepLatestMaintenanceJobs: 1\n")
-	require.Contains(t, reported("jobs"), "repo-maintenance-job: ConfigMap backup/jobs\n", "it was named on the command line")
 }
 
 func TestFind(t *testing.T) {
@@ -143,11 +121,9 @@ func TestFind(t *testing.T) {
 func TestMissingRBACRulesOfCopies(t *testing.T) {
 	client := installed()
 	for _, namespace := range []string{"backup", "bank", "shop"} {
-		_, err := client.CoreV1().Secrets(namespace).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "key"}}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		require.NoError(t, client.Tracker().Add(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "key"}}))
 	}
-	_, err := client.CoreV1().ConfigMaps("shop").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "kms"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	require.NoError(t, client.Tracker().Add(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "kms"}}))
 	client.PrependReactor("create", "subjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		create, _ := action.(clienttesting.CreateAction)
 		review, _ := create.GetObject().(*authorizationv1.SubjectAccessReview)

@@ -16,11 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/deploy"
-	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
@@ -223,18 +221,11 @@ func TestVersionsAndNamesComeFromTheCluster(t *testing.T) {
 	s.installVelero("--use-node-agent")
 	out, _ = s.succeeds("", "version")
 	require.Regexp(t, `\nAgents: velero/velero:v1\.18\.3, DaemonSet node-agent: \d+ of \d+ ready, \d+ updated\nVelero: velero/velero:v1\.18\.3\n$`, out)
-	const problem = "lateen: 1 problem\n" // no node runs the server
 	out, reported := s.fails("", "check")
 	require.Contains(t, out, "× server: Deployment velero has no available pod\n")
 	require.Contains(t, out, "velero: velero/velero:v1.18.3 (Lateen is tested with Velero 1.17, 1.18)\n")
 	require.Regexp(t, `kubernetes: v1\.\d+\.\d+ \(Lateen is tested with Kubernetes [0-9., ]+\)\n`, out)
-	require.Equal(t, problem, reported)
-
-	patch := `[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"velero/velero:v1.99.0"}]`
-	_, err := s.kube.AppsV1().Deployments(s.namespace).Patch(soon(t), api.VeleroDeployment, types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
-	require.NoError(t, err)
-	_, reported = s.fails("", "check")
-	require.Equal(t, "Warning: Velero v1.99.0 is newer than 1.18, the newest version tested with Lateen; use a newer Lateen, or test a backup and a restore first\n"+problem, reported)
+	require.Equal(t, "lateen: 1 problem\n", reported) // no node runs the server, and both versions were tested
 
 	w, err := testenv.Open(soon(t), plane.Admin(), s.namespace)
 	require.NoError(t, err)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -53,19 +54,22 @@ func TestCheckWarnsOfNewerCRDs(t *testing.T) {
 	require.Equal(t, []string{"DataUpload v2alpha1.spec.csiSnapshot.handle", "DataUpload v2alpha1.spec.metadataServices"}, fields)
 }
 
-func TestCheckWarnsOfKubernetesThatWasNotTested(t *testing.T) {
+func TestCheckWarnsOfVersionsThatWereNotTested(t *testing.T) {
 	client := fake.NewClientset()
-	discovery, ok := client.Discovery().(*fakediscovery.FakeDiscovery)
-	require.True(t, ok)
-	for gitVersion, warning := range map[string]string{
-		"v1.36.3": "",
-		"v1.99.0": "Warning: Kubernetes v1.99.0 is newer than 1.37, the newest version tested with Lateen; use a newer Lateen, or test a backup and a restore first\n",
+	const remedy = "; use a newer Lateen, or test a backup and a restore first\n"
+	for versions, warnings := range map[[2]string]string{
+		{"v1.18.3", "v1.36.3"}: "",
+		{"v1.99.0", "v1.99.1"}: "Warning: Kubernetes v1.99.1 is newer than 1.37, the newest version tested with Lateen" + remedy +
+			"Warning: Velero v1.99.0 is newer than 1.18, the newest version tested with Lateen" + remedy,
 	} {
-		discovery.FakedServerVersion = &apiversion.Info{GitVersion: gitVersion}
+		installation := &Installation{Agents: &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: "velero/velero:" + versions[0]}}}}}
+		velero, err := veleroVersion(t.Context(), definedCluster(t, func(*unstructured.Unstructured) {}), installation)
+		require.NoError(t, err)
+		client.Discovery().(*fakediscovery.FakeDiscovery).FakedServerVersion = &apiversion.Info{GitVersion: versions[1]}
 		server, err := kubernetesVersion(client)
 		require.NoError(t, err)
 		var printed strings.Builder
-		warn(&printed, nil, server)
-		require.Equal(t, warning, printed.String())
+		warn(&printed, velero, server)
+		require.Equal(t, warnings, printed.String())
 	}
 }

@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 
@@ -91,8 +90,11 @@ func TestAnAgentSelectsTheMoversThatItHasMarked(t *testing.T) {
 	}
 }
 
-// stored implements resources with client-go's own store.
-type stored[T transfer.Object] struct{ cache.Indexer }
+// stored implements resources with client-go's own store, but for writes and event handlers.
+type stored[T transfer.Object] struct {
+	cache.Indexer
+	resources[T]
+}
 
 func (s stored[T]) typed(objects []any) []T {
 	var all []T
@@ -124,12 +126,8 @@ func (s stored[T]) Index(name string, of func(T) []string) error {
 	return s.AddIndexers(cache.Indexers{name: func(object any) ([]string, error) { return of(object.(T)), nil }})
 }
 
-func (s stored[T]) Record(T) { panic("no test writes") }
-
-func (s stored[T]) AddHandler(func(T)) (cache.DoneChecker, error) { panic("no test adds a handler") }
-
 func newStored[T transfer.Object]() stored[T] {
-	return stored[T]{cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})}
+	return stored[T]{Indexer: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})}
 }
 
 // steps records the reconciled keys.
@@ -354,11 +352,8 @@ func TestTheOwnerOfAnObjectIsFoundByItsUID(t *testing.T) {
 // TestAnAssemblyHasWhatItsFlagsAndConfigurationSay looks at each part that is built from them. The numbers are those of the
 // documentation.
 func TestAnAssemblyHasWhatItsFlagsAndConfigurationSay(t *testing.T) {
-	velero, err := informers.NewClientset(&rest.Config{Host: "http://127.0.0.1:1"})
-	require.NoError(t, err)
 	kube := fake.NewClientset()
-	caches, err := informers.NewCaches(kube, velero, informers.Selectors{Namespace: "velero", Node: "n1"})
-	require.NoError(t, err)
+	velero, caches := cachesOf(t, kube)
 	flags := startup.Options{
 		Namespace: "velero", NodeName: "n1", PodUID: "u1", ResourceTimeout: 7 * time.Minute, HostPath: "/host_pods",
 		DataMoverPrepareTimeout: 30 * time.Minute, CancelGrace: 5 * time.Minute, StallTimeout: 2 * time.Hour, MoverRetries: 3,

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	ktesting "k8s.io/client-go/testing"
@@ -70,6 +71,16 @@ func (c *classes) admit(pod *corev1.Pod) (*corev1.Pod, error) {
 	return pod, nil
 }
 
+// cachesOf returns the caches of the agent on node n1 with a client of Velero's resources that reaches no API server.
+func cachesOf(t *testing.T, kube kubernetes.Interface) (*informers.Clientset, *informers.Caches) {
+	t.Helper()
+	velero, err := informers.NewClientset(&rest.Config{Host: "http://127.0.0.1:1"})
+	require.NoError(t, err)
+	caches, err := informers.NewCaches(kube, velero, informers.Selectors{Namespace: "velero", Node: "n1"})
+	require.NoError(t, err)
+	return velero, caches
+}
+
 // agentOf returns the parts of an agent that give movers their class, and a function that creates a mover and returns its
 // class.
 func agentOf(t *testing.T, cluster *classes, registry *prometheus.Registry) (p *assembly, clock *clocktesting.FakeClock, events *record.FakeRecorder, mover func() string) {
@@ -86,10 +97,7 @@ func agentOf(t *testing.T, cluster *classes, registry *prometheus.Registry) (p *
 		}
 		return true, pod, err
 	})
-	velero, err := informers.NewClientset(&rest.Config{Host: "http://127.0.0.1:1"})
-	require.NoError(t, err)
-	caches, err := informers.NewCaches(client, velero, informers.Selectors{Namespace: "velero", Node: "n1"})
-	require.NoError(t, err)
+	_, caches := cachesOf(t, client)
 	clock, events = clocktesting.NewFakeClock(time.Unix(0, 0)), record.NewFakeRecorder(20)
 	p = &assembly{
 		Options: Options{Flags: startup.Options{Namespace: "velero"}, Clock: clock, Metrics: metrics.New(registry, "v1", "n1")},

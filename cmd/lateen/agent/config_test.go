@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/rest"
 	ktesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
@@ -23,7 +22,6 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/exposer/api"
-	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/metrics"
 )
 
@@ -44,10 +42,7 @@ func TestAWatchOfTheConfigMapThatIsDeniedIsReportedAndTriedAgain(t *testing.T) {
 			lists := action.(ktesting.WatchActionImpl).ListOptions.SendInitialEvents != nil // the fake client cannot
 			return lists, nil, apierrors.NewBadRequest("no streamed list")
 		})
-		velero, err := informers.NewClientset(&rest.Config{Host: "http://127.0.0.1:1"})
-		require.NoError(t, err)
-		caches, err := informers.NewCaches(kube, velero, informers.Selectors{Namespace: "velero", Node: "n1"})
-		require.NoError(t, err)
+		_, caches := cachesOf(t, kube)
 		a := &assembly{
 			Options: Options{
 				Flags: startup.Options{Namespace: "velero", NodeAgentConfigMap: "agents"},
@@ -58,18 +53,9 @@ func TestAWatchOfTheConfigMapThatIsDeniedIsReportedAndTriedAgain(t *testing.T) {
 		a.own = a.newOwnState()
 		c := a.follower()
 		go c.run(t.Context())
-		problems := func() (sum float64) {
+		problems := func() float64 {
 			synctest.Wait()
-			families, err := registry.Gather()
-			require.NoError(t, err)
-			for _, family := range families {
-				for _, metric := range family.GetMetric() {
-					if family.GetName() == "lateen_config_problems" {
-						sum += metric.GetGauge().GetValue()
-					}
-				}
-			}
-			return sum
+			return sums(t, registry)["lateen_config_problems"]
 		}
 		clock.RealClock{}.Sleep(3*watchInterval + time.Minute)
 		require.InDelta(t, 1, problems(), 0)

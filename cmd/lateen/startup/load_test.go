@@ -64,9 +64,13 @@ func workload(image, account string) corev1.PodTemplateSpec {
 func installation(text string, changes ...func(runtime.Object)) *fake.Clientset {
 	server := workload("velero:server", "velero-server")
 	server.Spec.Volumes, server.Spec.Containers[0].Name = nil, "velero"
+	server.Spec.Containers = append([]corev1.Container{{Name: "proxy", Image: "proxy:1"}}, server.Spec.Containers...)
 	objects := []runtime.Object{
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: map[string]string{"size": "big", "kubernetes.io/os": "linux"}}},
-		&appsv1.DaemonSet{ObjectMeta: meta("node-agent"), Spec: appsv1.DaemonSetSpec{Template: workload("lateen:agent", "lateen")}},
+		&appsv1.DaemonSet{
+			ObjectMeta: meta("node-agent"), Spec: appsv1.DaemonSetSpec{Template: workload("lateen:agent", "lateen")},
+			Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 500},
+		},
 		&appsv1.Deployment{ObjectMeta: meta("velero"), Spec: appsv1.DeploymentSpec{Template: server}},
 		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "local"}},
 		&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "velero-low"}, Value: 10, PreemptionPolicy: new(corev1.PreemptNever)},
@@ -104,12 +108,13 @@ func changed[T interface {
 	}
 }
 
-// fault fails every GET of a resource, or only the first ones if times is above 0. It returns the number of GETs.
+// fault fails every GET of a resource, or only the first ones if times is above 0; none without an error. It returns the number of
+// GETs.
 func fault(client *fake.Clientset, resource string, times int, err error) *int {
 	requests := 0
 	client.PrependReactor("get", resource, func(ktesting.Action) (bool, runtime.Object, error) {
 		requests++
-		return times == 0 || requests <= times, nil, err
+		return err != nil && (times == 0 || requests <= times), nil, err
 	})
 	return &requests
 }
@@ -174,11 +179,7 @@ func TestLoadFallsBackToNoPriorityClass(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := installation(test.text)
-			times := 0
-			if test.fail == nil {
-				times = -1
-			}
-			requests := fault(client, "priorityclasses", times, test.fail)
+			requests := fault(client, "priorityclasses", 0, test.fail)
 			got, err := startup.Load(t.Context(), client, options(t), newHasty())
 			require.NoError(t, err)
 			require.Equal(t, test.configured, got.Priority.Configured)

@@ -63,7 +63,7 @@ func TestServerOf(t *testing.T) {
 func TestTheNameOfTheServerCountsEverywhere(t *testing.T) {
 	client := installation(fullConfig, changed("velero", func(velero *appsv1.Deployment) {
 		velero.Name = "backup"
-		velero.Spec.Template.Spec.Containers[0].Args = []string{"velero", "server", "--repo-maintenance-job-configmap=jobs"}
+		velero.Spec.Template.Spec.Containers[1].Args = []string{"velero", "server", "--repo-maintenance-job-configmap=jobs"}
 	}))
 	var mayList bool
 	client.PrependReactor("list", "deployments", func(ktesting.Action) (bool, runtime.Object, error) { return !mayList, nil, notAllowed("deployments") })
@@ -145,18 +145,6 @@ func TestJobsTakeTheConfigMapOfTheServersFlag(t *testing.T) {
 	require.ErrorContains(t, err, "get deployment elsewhere/velero: ")
 }
 
-func TestLoadFindsTheConfigMapOfMaintenanceJobsWithoutAnotherRequest(t *testing.T) {
-	client := installation(fullConfig, changed("velero", func(velero *appsv1.Deployment) {
-		velero.Spec.Template.Spec.Containers[0].Args = []string{"server", "--repo-maintenance-job-configmap=jobs"}
-	}))
-	reads := fault(client, "deployments", -1, nil)
-	got, err := startup.Load(t.Context(), client, options(t), newHasty())
-	require.NoError(t, err)
-	require.Equal(t, "jobs", got.MaintenanceConfigMap)
-	require.Equal(t, startup.NamedBy("Deployment velero"), got.MaintenanceNamedBy)
-	require.Equal(t, 1, *reads)
-}
-
 const withCache = `{"cachePVC": {"storageClass": "local", "residentThresholdInMB": 3}}`
 
 func TestLoadCacheSettings(t *testing.T) {
@@ -201,11 +189,7 @@ func TestLoadCacheSettings(t *testing.T) {
 			if test.missing {
 				require.NoError(t, client.StorageV1().StorageClasses().Delete(t.Context(), "local", metav1.DeleteOptions{}))
 			}
-			times := 0
-			if test.fail == nil {
-				times = -1
-			}
-			requests := fault(client, "storageclasses", times, test.fail)
+			requests := fault(client, "storageclasses", 0, test.fail)
 			got, err := startup.Load(t.Context(), client, options(t, "--mover-image="+test.image), newHasty())
 			require.NoError(t, err)
 			require.Equal(t, test.classes, *requests)

@@ -89,7 +89,9 @@ func windowsAgents() *appsv1.DaemonSet {
 	template.Spec.NodeSelector, template.Spec.Tolerations = nil, []corev1.Toleration{{Key: "os", Value: "windows"}}
 	template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "WINDOWS"}}
 	template.Spec.Volumes[1].HostPath.Path = `C:\kubelet\pods`
-	return &appsv1.DaemonSet{ObjectMeta: meta("node-agent-windows"), Spec: appsv1.DaemonSetSpec{Template: template}}
+	return &appsv1.DaemonSet{
+		ObjectMeta: meta("node-agent-windows"), Spec: appsv1.DaemonSetSpec{Template: template}, Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 7},
+	}
 }
 
 func TestLoadOnAWindowsNode(t *testing.T) {
@@ -119,10 +121,11 @@ func TestLoadOfTemplatesByOperatingSystem(t *testing.T) {
 			other := &appsv1.Deployment{ObjectMeta: meta("other"), Spec: appsv1.DeploymentSpec{Template: workload("other:1", "other")}}
 			require.NoError(t, client.Tracker().Add(other))
 			require.NoError(t, client.Tracker().Add(windowsAgents()))
-			requests := fault(client, "*", -1, nil)
+			requests := fault(client, "*", 0, nil)
 			got, err := startup.Load(t.Context(), client, options(t, append(test.arguments, "--node-agent-configmap=")...), newHasty())
 			require.NoError(t, err)
 			require.Empty(t, got.Problems)
+			require.Equal(t, 507, got.Agents)
 
 			linux, windows := got.Templates[corev1.Linux], got.Templates[corev1.Windows]
 			require.Equal(t, map[string]string{"a": "b"}, linux.AgentNodeSelector)
@@ -171,28 +174,6 @@ func TestLoadOnANodeWithoutOSIsLinux(t *testing.T) {
 	got, err := startup.Load(t.Context(), client, options(t), newHasty())
 	require.NoError(t, err)
 	require.Equal(t, corev1.Linux, got.Node.OS)
-}
-
-func TestLoadImageComesFromTheContainerOfTheServer(t *testing.T) {
-	client := installation("", changed("velero", func(velero *appsv1.Deployment) {
-		pod := &velero.Spec.Template.Spec
-		pod.Containers = append([]corev1.Container{{Name: "proxy", Image: "proxy:1"}}, pod.Containers...)
-	}))
-	for _, template := range []string{"daemonset", "deployment/velero"} {
-		got, err := startup.Load(t.Context(), client, options(t, "--mover-template="+template), newHasty())
-		require.NoError(t, err, template)
-		require.Equal(t, "velero:server", got.Templates[corev1.Linux].Image, template)
-	}
-}
-
-func TestLoadCountsTheAgents(t *testing.T) {
-	client := installation("", changed(api.DaemonSetName, func(agents *appsv1.DaemonSet) { agents.Status.DesiredNumberScheduled = 500 }))
-	windows := windowsAgents()
-	windows.Status.DesiredNumberScheduled = 7
-	require.NoError(t, client.Tracker().Add(windows))
-	got, err := startup.Load(t.Context(), client, options(t, "--mover-template=deployment/velero"), newHasty())
-	require.NoError(t, err)
-	require.Equal(t, 507, got.Agents)
 }
 
 func hostPath(name, path string) corev1.Volume {

@@ -63,10 +63,10 @@ func node(name string, labels map[string]string) corev1.Node {
 	return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
 }
 
-// full returns a cluster with every object that good-every-field.yaml names.
-func full() *check.Cluster {
+// full returns a cluster with every object that good-every-field.yaml names, after a change.
+func full(change func(*check.Cluster)) *check.Cluster {
 	class := func(name string) *storagev1.StorageClass { return &storagev1.StorageClass{ObjectMeta: named(name)} }
-	return &check.Cluster{
+	cluster := &check.Cluster{
 		Nodes: []corev1.Node{
 			node("node-1", map[string]string{"size": "big", "disk": "fast"}),
 			node("node-2", map[string]string{"zone": "a"}),
@@ -80,26 +80,7 @@ func full() *check.Cluster {
 		TryClass:        func(string) priority.Reason { return "" },
 		MoverImage:      "velero/velero:v1.18.3",
 	}
-}
-
-// limited returns the full cluster, whose API server limits the class by quota.
-func limited() *check.Cluster {
-	cluster := full()
-	cluster.TryClass = func(string) priority.Reason { return priority.QuotaScope }
-	return cluster
-}
-
-// preempting returns the full cluster, whose class preempts.
-func preempting() *check.Cluster {
-	cluster := full()
-	cluster.PriorityClasses["velero-low"].Value = 10
-	return cluster
-}
-
-// old is full with movers of Velero 1.17.
-func old() *check.Cluster {
-	cluster := full()
-	cluster.MoverImage = "velero/velero:v1.17.2"
+	change(cluster)
 	return cluster
 }
 
@@ -114,6 +95,10 @@ func bare() *check.Cluster {
 
 func TestReports(t *testing.T) {
 	big := node("node-3", map[string]string{"zone": "b", "size": "big"})
+	unchanged := func(*check.Cluster) {}
+	limited := func(c *check.Cluster) { c.TryClass = func(string) priority.Reason { return priority.QuotaScope } }
+	preempting := func(c *check.Cluster) { c.PriorityClasses["velero-low"].Value = 10 }
+	old := func(c *check.Cluster) { c.MoverImage = "velero/velero:v1.17.2" }
 	for name, test := range map[string]struct {
 		file    string
 		cluster *check.Cluster
@@ -121,13 +106,13 @@ func TestReports(t *testing.T) {
 		count   int
 	}{
 		"a file alone":                           {file: "good-every-field.yaml"},
-		"a cluster that has all that is named":   {file: "good-every-field.yaml", cluster: full()},
-		"a priority class that quota limits":     {file: "good-every-field.yaml", cluster: limited(), count: 1},
-		"a priority class that preempts":         {file: "good-every-field.yaml", cluster: preempting(), count: 1},
-		"a node":                                 {file: "good-every-field.yaml", cluster: full(), node: &big},
+		"a cluster that has all that is named":   {file: "good-every-field.yaml", cluster: full(unchanged)},
+		"a priority class that quota limits":     {file: "good-every-field.yaml", cluster: full(limited), count: 1},
+		"a priority class that preempts":         {file: "good-every-field.yaml", cluster: full(preempting), count: 1},
+		"a node":                                 {file: "good-every-field.yaml", cluster: full(unchanged), node: &big},
 		"a cluster that has nothing":             {file: "good-every-field.yaml", cluster: bare(), count: 10},
 		"a cluster that could not be read":       {file: "good-every-field.yaml", cluster: &check.Cluster{}},
-		"movers that know no cache":              {file: "good-every-field.yaml", cluster: old(), count: 1},
+		"movers that know no cache":              {file: "good-every-field.yaml", cluster: full(old), count: 1},
 		"types that are wrong":                   {file: "type-wrong-everywhere.json", count: 10},
 		"two keys":                               {file: "map-with-two-keys.yaml", count: 1},
 		"an unknown field":                       {file: "field-unknown-at-top.json", count: 2},

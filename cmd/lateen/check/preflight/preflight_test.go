@@ -47,6 +47,7 @@ type world struct {
 	mayNot    error                      // of movers of another identity
 	powerless bool                       // the user may create no pod
 	unread    string                     // the resource that cannot be read
+	undefined string                     // the definition that does not exist
 	Installation
 }
 
@@ -87,7 +88,7 @@ func (w *world) createPod(t *testing.T, action clienttesting.Action) (bool, runt
 }
 
 // run returns the findings by check.
-func (w *world) run(t *testing.T, defined bool) map[string]Finding {
+func (w *world) run(t *testing.T) map[string]Finding {
 	t.Helper()
 	agent := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "node-agent-1", Labels: agentLabels()}, Spec: corev1.PodSpec{NodeName: w.node.Name}}
 	all := []runtime.Object{agent, w.node, w.lease, w.volume, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: "csi.test"}}
@@ -135,7 +136,7 @@ func (w *world) run(t *testing.T, defined bool) map[string]Finding {
 	for _, object := range deploy.Definitions() {
 		definition, err := deploy.Manifest(object)
 		require.NoError(t, err)
-		if defined || definition.GetName() != "datauploads.velero.io" {
+		if definition.GetName() != w.undefined {
 			generic = append(generic, definition)
 		}
 	}
@@ -149,11 +150,11 @@ func (w *world) run(t *testing.T, defined bool) map[string]Finding {
 }
 
 func TestAClusterWithEverythingHasNoFinding(t *testing.T) {
-	for check, found := range newWorld().run(t, true) {
+	for check, found := range newWorld().run(t) {
 		require.Equal(t, OK, found.Status, "%s: %s", check, found.Message)
 		require.Empty(t, found.Remedy)
 	}
-	require.Len(t, newWorld().run(t, true), 8)
+	require.Len(t, newWorld().run(t), 8)
 }
 
 func TestEachFindingHasARemedy(t *testing.T) {
@@ -165,6 +166,8 @@ func TestEachFindingHasARemedy(t *testing.T) {
 		message string
 		remedy  string
 	}{
+		"no definition": {func(w *world) { w.undefined = "datauploads.velero.io" }, "definitions", Failed, "not served: datauploads.velero.io v2alpha1",
+			"lateen install creates Velero's definitions, also alone with --crds-only"},
 		"no server":                       {func(w *world) { w.Server = nil }, "server", Failed, "no Deployment in namespace velero runs Velero's server", "lateen install"},
 		"a server that is down":           {func(w *world) { w.Server.Status.AvailableReplicas = 0 }, "server", Failed, "Deployment velero has no available pod", "describe pods"},
 		"no agents":                       {func(w *world) { w.agents = nil }, "agents", Failed, "DaemonSet node-agent does not exist in namespace velero", "lateen install"},
@@ -218,7 +221,7 @@ func TestEachFindingHasARemedy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
 			test.change(w)
-			found, has := w.run(t, true)[test.check]
+			found, has := w.run(t)[test.check]
 			require.True(t, has)
 			require.Equal(t, test.status, found.Status, found.Message)
 			require.Contains(t, found.Message, test.message)
@@ -228,16 +231,11 @@ func TestEachFindingHasARemedy(t *testing.T) {
 	}
 }
 
-func TestADefinitionThatIsMissingIsNamed(t *testing.T) {
-	found := newWorld().run(t, false)["definitions"]
-	require.Equal(t, Finding{"definitions", Failed, "not served: datauploads.velero.io v2alpha1", "lateen install creates Velero's definitions, also alone with --crds-only"}, found)
-}
-
 func TestOnlyAgentsOfLateenNeedItsRightsAndPaths(t *testing.T) {
 	w := newWorld()
 	w.agents.Spec.Template.Spec.Containers[0].Args = []string{"node-agent", "--host-path=/host_pods"}
-	require.NotContains(t, w.run(t, true), "host-paths")
+	require.NotContains(t, w.run(t), "host-paths")
 	w = newWorld()
 	w.agents.Spec.Template.Spec.Containers[0].Args = []string{"node-agent", "server"}
-	require.NotContains(t, w.run(t, true), "rights")
+	require.NotContains(t, w.run(t), "rights")
 }

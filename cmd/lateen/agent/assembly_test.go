@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
@@ -90,44 +91,37 @@ func TestAnAgentSelectsTheMoversThatItHasMarked(t *testing.T) {
 	}
 }
 
-// stored implements resources with client-go's own store, but for writes and event handlers.
+// stored implements resources, but for writes and event handlers. Its keys are those of the queue.
 type stored[T transfer.Object] struct {
-	cache.Indexer
 	resources[T]
-}
-
-func (s stored[T]) typed(objects []any) []T {
-	var all []T
-	for _, object := range objects {
-		all = append(all, object.(T))
-	}
-	return all
-}
-
-func (s stored[T]) Get(key string) (found T, exists bool) {
-	object, exists, err := s.GetByKey(key)
-	if err != nil || !exists {
-		return found, false
-	}
-	return object.(T), true
-}
-
-func (s stored[T]) List() []T { return s.typed(s.Indexer.List()) }
-
-func (s stored[T]) ByIndex(index, word string) []T {
-	objects, err := s.Indexer.ByIndex(index, word)
-	if err != nil {
-		panic(err)
-	}
-	return s.typed(objects)
-}
-
-func (s stored[T]) Index(name string, of func(T) []string) error {
-	return s.AddIndexers(cache.Indexers{name: func(object any) ([]string, error) { return of(object.(T)), nil }})
+	objects map[string]T
+	indexes map[string]func(T) []string
 }
 
 func newStored[T transfer.Object]() stored[T] {
-	return stored[T]{Indexer: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})}
+	return stored[T]{objects: map[string]T{}, indexes: map[string]func(T) []string{}}
+}
+
+func (s stored[T]) add(objects ...T) {
+	for _, object := range objects {
+		s.objects[informers.Key(object)] = object
+	}
+}
+
+func (s stored[T]) Get(key string) (T, bool) {
+	found, exists := s.objects[key]
+	return found, exists
+}
+
+func (s stored[T]) List() []T { return slices.Collect(maps.Values(s.objects)) }
+
+func (s stored[T]) ByIndex(index, word string) []T {
+	return slices.DeleteFunc(s.List(), func(object T) bool { return !slices.Contains(s.indexes[index](object), word) })
+}
+
+func (s stored[T]) Index(name string, of func(T) []string) error {
+	s.indexes[name] = of
+	return nil
 }
 
 // steps records the reconciled keys.
@@ -186,15 +180,13 @@ func TestANodeEventEnqueuesOnlyUnsettledTransfersOfTheNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, all, taken := queueOf(t, transfer.PodVolumeRestore())
 		for i := range 10_000 {
-			require.NoError(t, all.Add(restoreTo("", fmt.Sprint("done-", i), fmt.Sprint("n", i%3), velerov1.PodVolumeRestorePhaseCompleted)))
+			all.add(restoreTo("", fmt.Sprint("done-", i), fmt.Sprint("n", i%3), velerov1.PodVolumeRestorePhaseCompleted))
 		}
-		for _, object := range []*velerov1.PodVolumeRestore{
+		all.add(
 			restoreTo("", "works", "n1", velerov1.PodVolumeRestorePhaseInProgress), restoreTo("", "waits", "", ""),
 			restoreTo("", "cleans-up", "n1", velerov1.PodVolumeRestorePhaseFailed, api.FinalizerPodVolume),
 			restoreTo("", "elsewhere", "n2", velerov1.PodVolumeRestorePhaseInProgress),
-		} {
-			require.NoError(t, all.Add(object))
-		}
+		)
 		l.enqueueNode("n1")
 		require.ElementsMatch(t, []string{"velero/works", "velero/cleans-up", "velero/waits"}, taken.taken())
 	})
@@ -208,14 +200,13 @@ func TestAfterATermTheResourcesOfOtherNodesAreForgotten(t *testing.T) {
 			NodeSlots: capacity.NewNodeSlots(capacity.Same(1)), Preparing: capacity.FixedPreparation(1),
 		}
 		elsewhere := restoreTo("", "elsewhere", "n2", velerov1.PodVolumeRestorePhaseInProgress)
-		require.NoError(t, all.Add(elsewhere))
-		require.NoError(t, all.Add(restoreTo("", "works", "n1", velerov1.PodVolumeRestorePhaseInProgress)))
-		require.NoError(t, all.Add(restoreTo("", "settled", "n1", velerov1.PodVolumeRestorePhaseFailed)))
+		all.add(elsewhere, restoreTo("", "works", "n1", velerov1.PodVolumeRestorePhaseInProgress),
+			restoreTo("", "settled", "n1", velerov1.PodVolumeRestorePhaseFailed))
 		l.beginTerm()
 		require.ElementsMatch(t, []string{"velero/works", "velero/elsewhere"}, taken.taken())
 		require.Equal(t, 1, l.transfers.NodeSlots.On("n2").InUse())
 		end := l.endTerm()
-		require.NoError(t, all.Delete(elsewhere))
+		delete(all.objects, informers.Key(elsewhere))
 		end()
 		require.ElementsMatch(t, []string{"velero/works", "velero/elsewhere"}, taken.taken())
 		require.Zero(t, l.transfers.NodeSlots.On("n2").InUse())
@@ -226,25 +217,23 @@ func TestAChangedRestoreEnqueuesThoseThatMayWaitForIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, all, taken := queueOf(t, transfer.PodVolumeRestore())
 		ended := restoreTo("pod", "ended", "n1", velerov1.PodVolumeRestorePhaseFailed, api.FinalizerPodVolume)
-		for _, object := range []*velerov1.PodVolumeRestore{
+		all.add(
 			ended, restoreTo("pod", "prepared", "n1", velerov1.PodVolumeRestorePhasePrepared), restoreTo("pod", "unplaced", "", velerov1.PodVolumeRestorePhasePrepared),
 			restoreTo("pod", "works", "n1", velerov1.PodVolumeRestorePhaseInProgress), restoreTo("other", "of-another-pod", "n1", velerov1.PodVolumeRestorePhasePrepared),
-		} {
-			require.NoError(t, all.Add(object))
-		}
+		)
 		l.enqueueSiblings(ended)
 		require.ElementsMatch(t, []string{"velero/prepared", "velero/unplaced"}, taken.taken())
 		settled := restoreTo("pod", "settled", "n1", velerov1.PodVolumeRestorePhaseFailed)
-		require.NoError(t, all.Add(settled))
+		all.add(settled)
 		require.Len(t, all.ByIndex(informers.ByPod, "app/pod"), 4, "unsettled restores to this pod")
 		l.enqueueSiblings(settled)
 		require.ElementsMatch(t, []string{"velero/prepared", "velero/unplaced"}, taken.taken(), "no event showed it before it was settled")
 
 		backups, stored, taken := queueOf(t, transfer.PodVolumeBackup())
 		one := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1"}}
-		require.NoError(t, stored.Add(&velerov1.PodVolumeBackup{
+		stored.add(&velerov1.PodVolumeBackup{
 			ObjectMeta: metav1.ObjectMeta{Name: "two", UID: "2"}, Status: velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhasePrepared},
-		}))
+		})
 		backups.enqueueSiblings(one)
 		require.Empty(t, taken.taken(), "backups of one pod run beside each other")
 	})
@@ -256,14 +245,14 @@ func TestADeletedTransferHoldsNoPlace(t *testing.T) {
 	first, second := capacity.Transfer{UID: "first"}, capacity.Transfer{UID: "second"}
 	require.True(t, preparing.TryAcquire(first, nil))
 	require.False(t, preparing.TryAcquire(second, func() { enqueued = true }))
+	all := newStored[*velerov1.PodVolumeBackup]()
 	l := &kindController[*velerov1.PodVolumeBackup]{
-		resources: newStored[*velerov1.PodVolumeBackup](),
+		resources: all,
 		transfers: &reconcile.TransferReconciler[*velerov1.PodVolumeBackup]{Kind: transfer.PodVolumeBackup(), Dependencies: reconcile.Dependencies{
 			NodeSlots: capacity.NewNodeSlots(capacity.Same(1)), Preparing: preparing,
 		}},
 	}
-	recreated := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "its successor"}}
-	require.NoError(t, l.resources.(stored[*velerov1.PodVolumeBackup]).Add(recreated))
+	all.add(&velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "its successor"}})
 	l.note(&velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "first"}})
 	require.True(t, enqueued, "the second in the queue is not enqueued")
 	require.True(t, preparing.TryAcquire(second, nil))
@@ -338,8 +327,8 @@ func TestOnlyTheOrphanedClaimIsDeletedNotALaterOneOfItsName(t *testing.T) {
 func TestTheOwnerOfAnObjectIsFoundByItsUID(t *testing.T) {
 	all := newStored[*velerov1.PodVolumeRestore]()
 	require.NoError(t, all.Index(informers.ByUID, func(object *velerov1.PodVolumeRestore) []string { return []string{string(object.UID)} }))
-	require.NoError(t, all.Add(restoreTo("pod", "settled", "n1", velerov1.PodVolumeRestorePhaseFailed)))
-	require.NoError(t, all.Add(restoreTo("pod", "cleans-up", "n1", velerov1.PodVolumeRestorePhaseFailed, api.FinalizerPodVolume)))
+	all.add(restoreTo("pod", "settled", "n1", velerov1.PodVolumeRestorePhaseFailed),
+		restoreTo("pod", "cleans-up", "n1", velerov1.PodVolumeRestorePhaseFailed, api.FinalizerPodVolume))
 	k := &kindController[*velerov1.PodVolumeRestore]{
 		transfers: &reconcile.TransferReconciler[*velerov1.PodVolumeRestore]{Kind: transfer.PodVolumeRestore()}, resources: all,
 	}

@@ -39,24 +39,6 @@ func reported(t *testing.T, path string, cluster *check.Cluster, node *corev1.No
 	return reported.String(), output.Problems()
 }
 
-// TestReportsOfTheCorpus requires that a report has every Problem of the parser.
-func TestReportsOfTheCorpus(t *testing.T) {
-	expected, err := filepath.Glob(filepath.Join(corpus, "*.problems"))
-	require.NoError(t, err)
-	require.NotEmpty(t, expected)
-	for _, file := range expected {
-		want, err := os.ReadFile(file)
-		require.NoError(t, err)
-		reported, count := reported(t, strings.TrimSuffix(file, ".problems"), nil, nil)
-		require.Equal(t, strings.Count(string(want), "\n"), count, reported)
-		for line := range strings.Lines(string(want)) {
-			_, problem, _ := strings.Cut(strings.TrimSpace(line), " ")
-			_, message, _ := strings.Cut(problem, ": ")
-			require.Contains(t, reported, message, file)
-		}
-	}
-}
-
 func named(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
 
 func node(name string, labels map[string]string) corev1.Node {

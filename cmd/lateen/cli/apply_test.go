@@ -112,9 +112,13 @@ func TestAnApplyOverVelerosAgentsIsRefused(t *testing.T) {
 	}
 }
 
-func TestWaitingSurvivesAClosedWatch(t *testing.T) {
+func TestWaitingSurvivesAnUnreachableAPIServerAndAClosedWatch(t *testing.T) {
 	client := fakeCluster()
-	watches := 0
+	lists, watches := 0, 0
+	client.PrependReactor("list", "daemonsets", func(clienttesting.Action) (bool, runtime.Object, error) {
+		lists++
+		return lists == 1, nil, apierrors.NewServiceUnavailable("the API server starts")
+	})
 	client.PrependWatchReactor("daemonsets", func(clienttesting.Action) (bool, watch.Interface, error) {
 		watches++
 		changes := watch.NewFakeWithChanSize(1, false)
@@ -129,20 +133,6 @@ func TestWaitingSurvivesAClosedWatch(t *testing.T) {
 	defer cancel()
 	require.NoError(t, readyAgents(ctx, client))
 	require.Equal(t, 2, watches)
-}
-
-func TestWaitingSurvivesAnUnreachableAPIServer(t *testing.T) {
-	client := fakeCluster()
-	lists := 0
-	client.PrependReactor("list", "daemonsets", func(clienttesting.Action) (bool, runtime.Object, error) {
-		if lists++; lists == 1 {
-			return true, nil, apierrors.NewServiceUnavailable("the API server starts")
-		}
-		return true, &unstructured.UnstructuredList{Object: map[string]any{"kind": "DaemonSetList", "apiVersion": "apps/v1"}, Items: []unstructured.Unstructured{*agents(1)}}, nil
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	require.NoError(t, readyAgents(ctx, client))
 }
 
 func TestWaitingEndsWithTheBlocker(t *testing.T) {

@@ -312,10 +312,6 @@ func mount(template *corev1.PodTemplateSpec, name, path string, source corev1.Vo
 	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: path, ReadOnly: true})
 }
 
-func configMap(name string) corev1.VolumeSource {
-	return corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}
-}
-
 // The movers of docs/platforms.md have what their platform needs, each with a golden file. One template has all that a mover
 // may inherit, and all that it must not.
 func TestMoversHaveWhatTheirPlatformNeeds(t *testing.T) {
@@ -363,7 +359,9 @@ func TestMoversHaveWhatTheirPlatformNeeds(t *testing.T) {
 		}},
 		"private-ca": {change: func(p *corev1.PodTemplateSpec, c *corev1.Container) {
 			c.Env = variables("SSL_CERT_DIR", "/etc/company-ca")
-			mount(p, "company-ca", "/etc/company-ca", configMap("company-ca"))
+			mount(p, "company-ca", "/etc/company-ca", corev1.VolumeSource{
+				ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "company-ca"}},
+			})
 			p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "mirror"}}
 		}},
 	}

@@ -246,7 +246,7 @@ func TestLoadFailsWithAOneLineError(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, clock := installation(fullConfig), newHasty()
-			requests := fault(client, test.resource, 0, test.fail)
+			fault(client, test.resource, 0, test.fail)
 			_, err := startup.Load(t.Context(), client, options(t), clock)
 			require.Error(t, err)
 			for _, part := range test.message {
@@ -255,7 +255,6 @@ func TestLoadFailsWithAOneLineError(t *testing.T) {
 			require.NotContains(t, err.Error(), "\n")
 			if took := clock.Now().Sub(time.Unix(0, 0)); test.waits {
 				require.Equal(t, 30*time.Second, took)
-				require.Less(t, *requests, 100)
 			} else {
 				require.Zero(t, took, "what will not change is not waited for")
 			}

@@ -38,13 +38,9 @@ func TestWhatIsInstalledBacksUp(t *testing.T) {
 
 	w, err := testenv.Open(soon(t), plane.Admin(), s.namespace)
 	require.NoError(t, err)
-	transfer, moving := s.backUp(w, name)
-	require.Equal(t, "velero/velero:v1.18.3", moving.Spec.Containers[0].Image)
-	require.Equal(t, "velero", moving.Spec.ServiceAccountName)
-	require.Contains(t, moving.Spec.Containers[0].Env, corev1.EnvVar{Name: "AWS_SHARED_CREDENTIALS_FILE", Value: "/credentials/cloud"})
-	ended, err := w.Transfers(testenv.PodVolumeBackup).Wait(soon(t), transfer, testenv.Settled)
-	require.NoError(t, err)
-	require.Equal(t, testenv.Completed, ended.Status.Phase, ended.Status.Message)
+	moved := s.backUp(w, name)
+	require.Equal(t, "velero", moved.Spec.ServiceAccountName)
+	require.Contains(t, moved.Spec.Containers[0].Env, corev1.EnvVar{Name: "AWS_SHARED_CREDENTIALS_FILE", Value: "/credentials/cloud"})
 }
 
 // node adds a simulated node until the end of the test. Agents there are processes, and movers are played.
@@ -60,8 +56,8 @@ func (e *env) node(name, root string) {
 	})
 }
 
-// backUp starts the backup of a volume on a node, and returns its name and its mover, which is Ready.
-func (e *env) backUp(w *testenv.Env, nodeName string) (transfer string, mover *corev1.Pod) {
+// backUp backs up a volume on a node with Velero's program, and returns the mover as it was when Ready.
+func (e *env) backUp(w *testenv.Env, nodeName string) *corev1.Pod {
 	app, err := w.SourcePod(soon(e.T), "app", nodeName, testenv.EmptyDir("data"))
 	require.NoError(e, err)
 	app, err = w.WaitPod(soon(e.T), w.Apps, app.Name, testenv.Ready)
@@ -70,9 +66,13 @@ func (e *env) backUp(w *testenv.Env, nodeName string) (transfer string, mover *c
 	require.NoError(e, err)
 	created, err := w.PodVolumeBackup(soon(e.T), backup, app, "data")
 	require.NoError(e, err)
-	mover, err = w.WaitPod(soon(e.T), e.namespace, created.Name, testenv.Ready)
+	mover, err := w.WaitPod(soon(e.T), e.namespace, created.Name, testenv.Ready)
 	require.NoError(e, err)
-	return created.Name, mover
+	require.Equal(e, "velero/velero:v1.18.3", mover.Spec.Containers[0].Image)
+	ended, err := w.Transfers(testenv.PodVolumeBackup).Wait(soon(e.T), created.Name, testenv.Settled)
+	require.NoError(e, err)
+	require.Equal(e, testenv.Completed, ended.Status.Phase, ended.Status.Message)
+	return mover
 }
 
 func TestInstallingAgainChangesNothing(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -49,13 +50,7 @@ func corpusFiles(tb testing.TB) []string {
 	tb.Helper()
 	all, err := filepath.Glob(filepath.Join(corpus, "*"))
 	require.NoError(tb, err)
-	var files []string
-	for _, file := range all {
-		if filepath.Ext(file) != ".problems" {
-			files = append(files, file)
-		}
-	}
-	return files
+	return slices.DeleteFunc(all, func(file string) bool { return filepath.Ext(file) == ".problems" })
 }
 
 func corpusData(tb testing.TB, file string) map[string]string {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -274,12 +275,7 @@ func entries(spec Spec) []File {
 			}
 		}
 	}
-	var sorted []File
-	for _, file := range all {
-		sorted = append(sorted, file)
-	}
-	slices.SortFunc(sorted, func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
-	return sorted
+	return slices.SortedFunc(maps.Values(all), func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
 }
 
 func add(archive *tar.Writer, file File) error {

@@ -297,14 +297,6 @@ func serverOn(change func(*corev1.PodTemplateSpec, *corev1.Container)) corev1.Po
 	return template
 }
 
-func variables(pairs ...string) []corev1.EnvVar {
-	var all []corev1.EnvVar
-	for i := 0; i < len(pairs); i += 2 {
-		all = append(all, corev1.EnvVar{Name: pairs[i], Value: pairs[i+1]})
-	}
-	return all
-}
-
 // mount adds a volume to a template.
 func mount(template *corev1.PodTemplateSpec, name, path string, source corev1.VolumeSource) {
 	template.Spec.Volumes = append(template.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: source})
@@ -322,10 +314,10 @@ func TestMoversHaveWhatTheirPlatformNeeds(t *testing.T) {
 	}{
 		// Webhook or agent of the cluster recognize the pod by its ServiceAccount.
 		"eks": {change: func(_ *corev1.PodTemplateSpec, c *corev1.Container) {
-			c.Env = variables("AWS_REGION", "eu-central-1")
+			c.Env = []corev1.EnvVar{{Name: "AWS_REGION", Value: "eu-central-1"}}
 		}},
 		"eks-token-without-webhook": {change: func(p *corev1.PodTemplateSpec, c *corev1.Container) {
-			c.Env = variables("AWS_ROLE_ARN", "arn:aws:iam::1:role/velero", "AWS_WEB_IDENTITY_TOKEN_FILE", "/var/run/aws/token")
+			c.Env = []corev1.EnvVar{{Name: "AWS_ROLE_ARN", Value: "arn:aws:iam::1:role/velero"}, {Name: "AWS_WEB_IDENTITY_TOKEN_FILE", Value: "/var/run/aws/token"}}
 			mount(p, "aws-token", "/var/run/aws", corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{
 				ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Audience: "sts.amazonaws.com", Path: "token", ExpirationSeconds: new(int64(86400))},
 			}}}})
@@ -338,7 +330,7 @@ func TestMoversHaveWhatTheirPlatformNeeds(t *testing.T) {
 			p.Spec.Tolerations = []corev1.Toleration{{
 				Key: "kubernetes.azure.com/scalesetpriority", Operator: corev1.TolerationOpEqual, Value: "spot", Effect: corev1.TaintEffectNoSchedule,
 			}}
-			c.Env = variables("AZURE_CREDENTIALS_FILE", "/credentials/cloud")
+			c.Env = []corev1.EnvVar{{Name: "AZURE_CREDENTIALS_FILE", Value: "/credentials/cloud"}}
 			mount(p, "cloud-credentials", "/credentials", corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "cloud-credentials"}})
 		}},
 		"gke": {
@@ -354,11 +346,11 @@ func TestMoversHaveWhatTheirPlatformNeeds(t *testing.T) {
 		},
 		"openshift": {change: func(*corev1.PodTemplateSpec, *corev1.Container) {}, privileged: true},
 		"proxy": {change: func(_ *corev1.PodTemplateSpec, c *corev1.Container) {
-			c.Env = variables("HTTPS_PROXY", "http://proxy.example:3128", "NO_PROXY", ".svc,10.0.0.0/8")
+			c.Env = []corev1.EnvVar{{Name: "HTTPS_PROXY", Value: "http://proxy.example:3128"}, {Name: "NO_PROXY", Value: ".svc,10.0.0.0/8"}}
 			c.EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "proxy"}}}}
 		}},
 		"private-ca": {change: func(p *corev1.PodTemplateSpec, c *corev1.Container) {
-			c.Env = variables("SSL_CERT_DIR", "/etc/company-ca")
+			c.Env = []corev1.EnvVar{{Name: "SSL_CERT_DIR", Value: "/etc/company-ca"}}
 			mount(p, "company-ca", "/etc/company-ca", corev1.VolumeSource{
 				ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "company-ca"}},
 			})

@@ -100,34 +100,6 @@ func TestEveryFlagOfTheAgentIsDescribed(t *testing.T) {
 	require.Empty(t, described, "docs/command-line.md describes flags that lateen node-agent does not have")
 }
 
-// A flag that is named anywhere is one.
-func TestFlagsThatAreNamedExist(t *testing.T) {
-	known := map[string]string{}
-	for _, command := range commands(t) {
-		for _, each := range flagsOf(t, command) {
-			known[each.name] = command
-		}
-	}
-	name := regexp.MustCompile(`^--([a-z][a-z0-9-]*)`)
-	eachCode(t, func(place, code string) {
-		found := name.FindStringSubmatch(code)
-		velero := strings.HasPrefix(place, "docs/velero-protocol.md:") // its flags are Velero's
-		if found != nil && !velero && !strings.Contains(code, "…") {
-			require.Contains(t, known, found[1], "%s names a flag that no command has", place)
-		}
-	})
-}
-
-// A command that is named anywhere is one.
-func TestCommandsThatAreNamedExist(t *testing.T) {
-	known := commands(t)
-	eachCode(t, func(place, code string) {
-		if description := strings.Fields(code); len(description) > 1 && description[0] == "lateen" && description[1] != "…" {
-			require.Contains(t, known, description[1], "%s names a command that is none", place)
-		}
-	})
-}
-
 // fieldsRead are the names of all fields that the parser knows, at any depth and of any ConfigMap, by the function that
 // reads them: the keys of its literal of type fields.
 func fieldsRead(t *testing.T) map[string][]string {
@@ -336,19 +308,4 @@ func TestEveryReasonInALabelIsNamed(t *testing.T) {
 		known[name] = sorted(known[name])
 	}
 	require.Equal(t, known, described)
-}
-
-// A metric that is named anywhere is one.
-func TestMetricsThatAreNamedExist(t *testing.T) {
-	known := everyMetric(t)
-	name := regexp.MustCompile(`\b(lateen|podVolume|rest_client|workqueue)_[a-z_]*[a-z]\b`)
-	eachCode(t, func(place, code string) {
-		if strings.HasSuffix(code, "*") {
-			return
-		}
-		for _, found := range name.FindAllString(code, -1) {
-			found = regexp.MustCompile(`_(bucket|sum)$`).ReplaceAllString(found, "")
-			require.Contains(t, known, found, "%s names a metric that no agent has", place)
-		}
-	})
 }

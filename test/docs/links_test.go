@@ -58,17 +58,6 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
-// A path in the repository that is named is there, but for what is built or written by those who read it.
-func TestPathsThatAreNamedExist(t *testing.T) {
-	ours := regexp.MustCompile(`^(cmd|deploy|docs|exposer|informers|metrics|reconcile|test|\.ci)/[A-Za-z0-9_./-]*$`)
-	eachCode(t, func(place, code string) {
-		if ours.MatchString(code) {
-			_, err := os.Stat(filepath.Join(root, code))
-			require.NoError(t, err, "%s names it", place)
-		}
-	})
-}
-
 // What is made by make is one of its targets.
 func TestTargetsThatAreNamedExist(t *testing.T) {
 	var rules strings.Builder
@@ -77,40 +66,65 @@ func TestTargetsThatAreNamedExist(t *testing.T) {
 		require.NoError(t, err)
 		rules.Write(text)
 	}
-	named := regexp.MustCompile(`\bmake ([a-z][a-z-]*)`)
-	for _, d := range documents(t) {
-		lines := append([]line(nil), d.prose...)
-		for _, each := range d.blocks {
-			lines = append(lines, line{each.line, "`" + strings.ReplaceAll(each.text, "\n", "`\n`") + "`"})
+	requireTargets := func(place, code string) {
+		for _, name := range first(`\bmake ([a-z][a-z-]*)`, code) {
+			require.Regexp(t, `(?m)^([a-z /-]+ )?`+name+`( [a-z /-]+)?:`, rules.String(), "%s names make %s", place, name)
 		}
-		for _, each := range lines {
-			for _, code := range codes(each.text) {
-				for _, found := range named.FindAllStringSubmatch(code, -1) {
-					require.Regexp(t, `(?m)^([a-z /-]+ )?`+found[1]+`( [a-z /-]+)?:`, rules.String(), "%s:%d names make %s", d.name, each.number, found[1])
-				}
-			}
+	}
+	eachCode(t, requireTargets)
+	for _, d := range documents(t) {
+		for _, each := range d.blocks {
+			requireTargets(fmt.Sprintf("%s:%d", d.name, each.line), each.text)
 		}
 	}
 }
 
-// A test that is named is there, so that recipes stay true when tests are renamed.
-func TestTestsThatAreNamedExist(t *testing.T) {
-	declared := map[string]bool{}
-	function := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+// declaredTests are the test functions of all packages.
+func declaredTests(t *testing.T) map[string]bool {
+	t.Helper()
+	all := map[string]bool{}
 	require.NoError(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {
 			return err
 		}
 		text, err := os.ReadFile(path)
-		for _, found := range function.FindAllStringSubmatch(string(text), -1) {
-			declared[found[1]] = true
+		for _, name := range first(`(?m)^func (Test\w+)\(`, string(text)) {
+			all[name] = true
 		}
 		return err
 	}))
-	name := regexp.MustCompile(`^Test[A-Z]\w*$`)
+	return all
+}
+
+// What is named anywhere is there, so that recipes stay true when it is renamed; but for paths of what is built or written by those
+// who read it, for the flags of Velero, and for what an … or a * stands for.
+func TestWhatIsNamedExists(t *testing.T) {
+	known, flags, tests, metrics := commands(t), map[string]bool{}, declaredTests(t), everyMetric(t)
+	for _, command := range known {
+		for _, each := range flagsOf(t, command) {
+			flags[each.name] = true
+		}
+	}
+	named := map[string]func(place, name string) bool{
+		`^((?:cmd|deploy|docs|exposer|informers|metrics|reconcile|test|\.ci)/[A-Za-z0-9_./-]*)$`: func(_, name string) bool {
+			_, err := os.Stat(filepath.Join(root, name))
+			return err == nil
+		},
+		`^(Test[A-Z]\w*)$`:     func(_, name string) bool { return tests[name] },
+		`^lateen +([^\s…]\S*)`: func(_, name string) bool { return slices.Contains(known, name) },
+		`^--([a-z][a-z0-9-]*)[^…]*$`: func(place, name string) bool {
+			return flags[name] || strings.HasPrefix(place, "docs/velero-protocol.md:")
+		},
+		`\b((?:lateen|podVolume|rest_client|workqueue)_[a-z_]*[a-z])\b`: func(_, name string) bool {
+			_, is := metrics[regexp.MustCompile(`_(bucket|sum)$`).ReplaceAllString(name, "")]
+			return is
+		},
+	}
 	eachCode(t, func(place, code string) {
-		if name.MatchString(code) {
-			require.True(t, declared[code], "%s names %s, which no package has", place, code)
+		for pattern, exists := range named {
+			for _, name := range first(pattern, code) {
+				require.True(t, strings.HasSuffix(code, "*") || exists(place, name), "%s names %s, which does not exist", place, name)
+			}
 		}
 	})
 }
@@ -217,13 +231,7 @@ func rows(lines []line) [][]string {
 }
 
 // codes are the spans of code in a text, in their order.
-func codes(text string) []string {
-	var all []string
-	for _, found := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(text, -1) {
-		all = append(all, found[1])
-	}
-	return all
-}
+func codes(text string) []string { return first("`([^`]+)`", text) }
 
 // eachCode calls do with each span of code in the prose of all documents, and with its place.
 func eachCode(t *testing.T, do func(place, code string)) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -64,11 +65,7 @@ func first(pattern, text string) (all []string) {
 func TestEveryPackageIsInTheArchitecture(t *testing.T) {
 	_, table, found := strings.Cut(page(t, "architecture").text, "\n## Packages\n")
 	require.True(t, found)
-	var folders []string
-	for folder := range sources(t) {
-		folders = append(folders, folder)
-	}
-	require.ElementsMatch(t, folders, first("(?m)^\\| `([a-z/]+)` \\|", table))
+	require.ElementsMatch(t, slices.Collect(maps.Keys(sources(t))), first("(?m)^\\| `([a-z/]+)` \\|", table))
 }
 
 func TestEveryReasonOfAnEventIsDescribed(t *testing.T) {

@@ -105,7 +105,9 @@ func compare(found map[string]difference, path string, theirs, ours any) {
 	left, isMap := theirs.(map[string]any)
 	right, areMaps := ours.(map[string]any)
 	if isMap && areMaps {
-		for _, key := range slices.Sorted(maps.Keys(merged(left, right))) {
+		all := maps.Clone(left)
+		maps.Copy(all, right)
+		for _, key := range slices.Sorted(maps.Keys(all)) {
 			compare(found, path+"/"+key, left[key], right[key])
 		}
 		return
@@ -123,12 +125,6 @@ func compare(found map[string]difference, path string, theirs, ours any) {
 	if a, b := text(theirs), text(ours); string(a) != string(b) {
 		found[path] = difference{Velero: a, Lateen: b}
 	}
-}
-
-func merged(left, right map[string]any) map[string]any {
-	all := maps.Clone(left)
-	maps.Copy(all, right)
-	return all
 }
 
 // text is a value as JSON, without what is empty; nothing if nothing else is left.

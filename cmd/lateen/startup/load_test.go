@@ -343,14 +343,6 @@ var fullConfig = func() string {
 	return string(text)
 }()
 
-func TestLoadWithoutConfigMapNameHasDefaultsAndNoProblem(t *testing.T) {
-	got, err := startup.Load(t.Context(), installation(""), options(t, "--node-agent-configmap="), newHasty())
-	require.NoError(t, err)
-	require.Empty(t, got.Problems)
-	require.Equal(t, config.Defaults(), got.Config)
-	require.False(t, got.Priority.FallsBack())
-}
-
 func TestLoadNamesTheMissingConfigMap(t *testing.T) {
 	got, err := startup.Load(t.Context(), installation(""), options(t), newHasty())
 	require.NoError(t, err)

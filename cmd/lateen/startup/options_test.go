@@ -53,12 +53,10 @@ func TestOptionsAcceptTheArgumentsOfVelerosManifests(t *testing.T) {
 }
 
 func TestTheLeastValuesAreAccepted(t *testing.T) {
-	for _, stall := range []string{"0", "1s"} {
-		options := parsed(t, "--namespace=flag", "--mover-retries=0", "--workers=1", "--kube-api-burst=1", "--repo-maintenance-timeout=1s", "--repo-maintenance-frequency=0",
-			"--repo-maintenance-concurrency=0", "--finished-ttl=0", "--cancel-grace=0", "--stall-timeout="+stall, "--resource-timeout=1ns")
-		require.NoError(t, options.Complete(environment("NODE_NAME=node-1", "VELERO_NAMESPACE=environment")))
-		require.Equal(t, "flag", options.Namespace)
-	}
+	options := parsed(t, "--namespace=flag", "--mover-retries=0", "--workers=1", "--kube-api-burst=1", "--repo-maintenance-timeout=1s", "--repo-maintenance-frequency=0",
+		"--repo-maintenance-concurrency=0", "--finished-ttl=0", "--cancel-grace=0", "--resource-timeout=1ns")
+	require.NoError(t, options.Complete(environment("NODE_NAME=node-1", "VELERO_NAMESPACE=environment")))
+	require.Equal(t, "flag", options.Namespace)
 }
 
 func TestEachDocumentedValueIsAccepted(t *testing.T) {
@@ -69,7 +67,7 @@ func TestEachDocumentedValueIsAccepted(t *testing.T) {
 		"metrics-address":         {":8085", "127.0.0.1:0", "[::1]:8085", "localhost:8085"},
 		"repo-maintenance-window": {"", "22:00-02:00"},
 		"finished-ttl":            {"0", "168h"},
-		"stall-timeout":           {"0", "2h"},
+		"stall-timeout":           {"0", "1s", "2h"},
 		"mover-image":             {"velero/velero:v1.18.3", "registry.example:5000/velero@sha256:" + strings.Repeat("0", 64)},
 	} {
 		for _, value := range values {

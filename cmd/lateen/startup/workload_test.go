@@ -124,7 +124,9 @@ func TestLoadOfTemplatesByOperatingSystem(t *testing.T) {
 			requests := fault(client, "*", 0, nil)
 			got, err := startup.Load(t.Context(), client, options(t, append(test.arguments, "--node-agent-configmap=")...), newHasty())
 			require.NoError(t, err)
-			require.Empty(t, got.Problems)
+			require.Empty(t, got.Problems, "no ConfigMap is named")
+			require.Equal(t, config.Defaults(), got.Config)
+			require.False(t, got.Priority.FallsBack())
 			require.Equal(t, 507, got.Agents)
 
 			linux, windows := got.Templates[corev1.Linux], got.Templates[corev1.Windows]

@@ -43,8 +43,7 @@ func TestCheckWarnsOfNewerCRDs(t *testing.T) {
 		}
 		versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
 		properties := []string{"schema", "openAPIV3Schema", "properties", "spec", "properties"}
-		version, ok := versions[0].(map[string]any)
-		require.True(t, ok)
+		version := versions[0].(map[string]any)
 		require.NoError(t, unstructured.SetNestedField(version, "array", append(properties, "metadataServices", "type")...))
 		require.NoError(t, unstructured.SetNestedField(version, "string", append(properties, "csiSnapshot", "properties", "handle", "type")...))
 		require.NoError(t, unstructured.SetNestedSlice(definition.Object, versions, "spec", "versions"))

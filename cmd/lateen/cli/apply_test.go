@@ -53,9 +53,7 @@ func TestADefinitionOfANewerVeleroIsRecognized(t *testing.T) {
 			newer := definition.DeepCopy()
 			versions, _, err := unstructured.NestedSlice(newer.Object, "spec", "versions")
 			require.NoError(t, err)
-			version, ok := versions[0].(object)
-			require.True(t, ok)
-			require.NoError(t, unstructured.SetNestedSlice(newer.Object, append(versions, test.change(runtime.DeepCopyJSON(version))), "spec", "versions"))
+			require.NoError(t, unstructured.SetNestedSlice(newer.Object, append(versions, test.change(runtime.DeepCopyJSON(versions[0].(object)))), "spec", "versions"))
 			unknown := NewerFields(newer, definition)
 			require.Len(t, unknown, 1, "%s of %s", name, definition.GetName())
 			require.Contains(t, unknown[0], test.says, name)
@@ -191,9 +189,7 @@ func TestAWaitListsTheStateAfterTheWritesOfTheCommand(t *testing.T) {
 	require.NoError(t, Follow(t.Context(), client.Resource(DaemonSets()).Namespace("velero"), metav1.ListOptions{},
 		func(watch.EventType, *unstructured.Unstructured) {}, func() bool { return true }))
 	require.NotEmpty(t, client.Actions())
-	list, ok := client.Actions()[0].(clienttesting.ListActionImpl)
-	require.True(t, ok)
-	require.Empty(t, list.ListOptions.ResourceVersion)
+	require.Empty(t, client.Actions()[0].(clienttesting.ListActionImpl).ListOptions.ResourceVersion)
 }
 
 // expiring ends a wait as its deadline would, once something is printed.

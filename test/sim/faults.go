@@ -79,7 +79,7 @@ func harmful() []string {
 }
 
 // drawFaults chooses which faults are possible at all, and when each happens.
-func drawFaults(random *rand.Rand, _ Plan) (drawn []Fault) {
+func drawFaults(random *rand.Rand) (drawn []Fault) {
 	all := benign()
 	if random.IntN(2) == 0 {
 		all = append(all, harmful()...)

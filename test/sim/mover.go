@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -292,7 +291,6 @@ func (s *Simulation) end(object *apiserver.Object, how result) {
 type view struct {
 	phase, message, node string
 	cancel               bool
-	started              time.Time
 }
 
 func viewOf(object *apiserver.Object) (v view) {
@@ -303,8 +301,6 @@ func viewOf(object *apiserver.Object) (v view) {
 		v.node, _, _ = unstructured.NestedString(object.Object, "spec", "node")
 	}
 	v.cancel, _, _ = unstructured.NestedBool(object.Object, "spec", "cancel")
-	started, _, _ := unstructured.NestedString(object.Object, "status", "startTimestamp")
-	v.started, _ = time.Parse(time.RFC3339, started)
 	return v
 }
 

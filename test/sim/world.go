@@ -204,7 +204,7 @@ func Draw(seed uint64) Plan {
 	for range 1 + random.IntN(maxWork) {
 		plan.Work = append(plan.Work, Work{Kind: Kinds()[random.IntN(len(Kinds()))], Node: random.IntN(plan.Nodes)})
 	}
-	plan.Faults = drawFaults(random, plan)
+	plan.Faults = drawFaults(random)
 	drawClasses(&plan)
 	drawMaintenance(&plan)
 	drawLag(&plan)

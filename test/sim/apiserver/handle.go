@@ -250,11 +250,9 @@ func (s *Server) watch(at target, request Request, only filter) (Reply, error) {
 		})
 	}
 	name := strings.TrimRight(strings.Join([]string{at.Resource.Resource, at.namespace, query.Get("labelSelector"), query.Get("fieldSelector")}, " "), " ")
-	w, err := s.open(at.table, request.Client, name, only, from, initial, query.Get("allowWatchBookmarks") == "true")
-	if err == nil {
-		w.protobuf = at.builtIn() && !only.partial && strings.Contains(request.Header.Get("Accept"), runtime.ContentTypeProtobuf)
-	}
-	return Reply{Code: http.StatusOK, Watch: w}, err
+	w := s.open(at.table, request.Client, name, only, from, initial)
+	w.protobuf = at.builtIn() && !only.partial && strings.Contains(request.Header.Get("Accept"), runtime.ContentTypeProtobuf)
+	return Reply{Code: http.StatusOK, Watch: w}, nil
 }
 
 func partial(request Request) bool {

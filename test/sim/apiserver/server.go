@@ -3,8 +3,8 @@
 // scripts to it and to a real API server.
 //
 // It has versions, optimistic locking, patches, finalizers, graceful deletion of pods, preconditions, selectors,
-// watches with bookmarks and expiry, initial events of watches, dry run, generated names, and the admission of
-// namespaces and priority classes. It has no rights, no schemas of custom resources, and few validations.
+// watches with initial events and expiry, dry run, generated names, and the admission of namespaces and priority classes.
+// It has no rights, no schemas of custom resources, and few validations.
 package apiserver
 
 import (
@@ -104,10 +104,9 @@ type change struct {
 type table struct {
 	*Resource
 
-	objects   map[string]*Object // by key
-	order     []*Object          // by key; nil: to be computed
-	history   []change
-	compacted int64 // watches from before this revision have expired
+	objects map[string]*Object // by key
+	order   []*Object          // by key; nil: to be computed
+	history []change
 }
 
 // Server is the API server.
@@ -123,7 +122,6 @@ type Server struct {
 	tables   map[schema.GroupVersionResource]*table
 	revision int64
 	watches  []*Watch
-	opened   int
 	swept    int64       // revision of garbage
 	garbage  []Reference // at that revision
 }
@@ -268,12 +266,6 @@ func (s *Server) commit(t *table, before, now *Object) *Object {
 	}
 	t.history = append(t.history, entry)
 	return entry.now
-}
-
-// Compact forgets the history of a resource: watches that are behind have expired.
-func (s *Server) Compact(plural string) {
-	t := s.table(plural)
-	t.compacted = s.revision
 }
 
 // Changes returns how many changes of a resource there were.

@@ -9,14 +9,12 @@ import (
 	"slices"
 	"strconv"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
 // Watch is an open watch. Its events wait until Deliver.
 type Watch struct {
-	Number int    // in the order of opening
 	Client string // that opened it
 	Name   string // for traces: resource and selectors
 
@@ -27,9 +25,7 @@ type Watch struct {
 	pending  *change // the next event for this watch
 	initial  []*Object
 	begins   bool // the initial events and their bookmark are due
-	bookmark bool // the client wants bookmarks
 	protobuf bool // its frames are protobuf, else JSON
-	sent     int64
 	frames   chan []byte
 	closed   chan struct{}
 	client   *stream // nil until the client has the answer
@@ -39,14 +35,9 @@ type Watch struct {
 const maxFrames = 64
 
 // open opens a watch from a revision; 0 begins with the existing objects. initial asks for a bookmark after them.
-func (s *Server) open(t *table, client, name string, only filter, from int64, initial, bookmarks bool) (*Watch, error) {
-	if from > 0 && from < t.compacted {
-		return nil, apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", from, t.compacted))
-	}
-	s.opened++
+func (s *Server) open(t *table, client, name string, only filter, from int64, initial bool) *Watch {
 	w := &Watch{
-		Number: s.opened, Client: client, Name: name, server: s, table: t, filter: only, bookmark: bookmarks,
-		frames: make(chan []byte, maxFrames), closed: make(chan struct{}), sent: from,
+		Client: client, Name: name, server: s, table: t, filter: only, frames: make(chan []byte, maxFrames), closed: make(chan struct{}),
 	}
 	if from == 0 || initial {
 		for _, object := range t.sorted() {
@@ -54,12 +45,12 @@ func (s *Server) open(t *table, client, name string, only filter, from int64, in
 				w.initial = append(w.initial, object)
 			}
 		}
-		w.begins, w.position, w.sent = initial, len(t.history), s.revision
+		w.begins, w.position = initial, len(t.history)
 	} else {
 		w.position, _ = slices.BinarySearchFunc(t.history, from+1, func(c change, revision int64) int { return int(c.revision - revision) })
 	}
 	s.watches = append(s.watches, w)
-	return w, nil
+	return w
 }
 
 // Frames returns the encoded events that Deliver sends, for a caller that sends them itself.
@@ -128,28 +119,16 @@ func (w *Watch) Deliver() {
 			w.encode(&frame, watch.Added, object)
 		}
 		if w.begins {
-			w.encode(&frame, watch.Bookmark, w.mark(map[string]any{metav1.InitialEventsAnnotationKey: "true"}))
+			w.encode(&frame, watch.Bookmark, w.mark())
 		}
 		w.begins, w.initial = false, nil
 	case w.Next() != "":
 		w.encode(&frame, w.pending.kind, w.pending.now)
-		w.sent, w.pending = w.pending.revision, nil
+		w.pending = nil
 	default:
 		return
 	}
 	w.frames <- frame.Bytes()
-}
-
-// Bookmark sends the client the current revision. It does nothing if events are due or the client wants none.
-func (w *Watch) Bookmark() bool {
-	if !w.bookmark || w.Next() != "" || w.sent == w.server.revision {
-		return false
-	}
-	w.sent = w.server.revision
-	var frame bytes.Buffer
-	w.encode(&frame, watch.Bookmark, w.mark(nil))
-	w.frames <- frame.Bytes()
-	return true
 }
 
 // Expire ends the watch with 410 as an event: the client has to list again.
@@ -160,14 +139,12 @@ func (w *Watch) Expire() {
 	w.Close()
 }
 
-// mark returns the object of a bookmark.
-func (w *Watch) mark(annotations map[string]any) *Object {
-	metadata := map[string]any{"resourceVersion": strconv.FormatInt(w.server.revision, 10)}
-	if annotations != nil {
-		metadata["annotations"] = annotations
-	}
+// mark returns the object of the bookmark after the initial events.
+func (w *Watch) mark() *Object {
 	mark := &Object{}
-	mark.Object = map[string]any{"kind": w.table.Kind, "apiVersion": w.table.GroupVersion().String(), "metadata": metadata}
+	mark.Object = map[string]any{"kind": w.table.Kind, "apiVersion": w.table.GroupVersion().String(), "metadata": map[string]any{
+		"resourceVersion": strconv.FormatInt(w.server.revision, 10), "annotations": map[string]any{metav1.InitialEventsAnnotationKey: "true"},
+	}}
 	return mark
 }
 

@@ -103,44 +103,27 @@ func (s *Simulation) check() error {
 		return nil
 	}
 	s.promises.checked = s.API.Revision()
-	if err := s.checkSlots(); err != nil {
-		return err
+	for _, holds := range []func() error{
+		s.checkSlots, s.checkQueue, s.checkMovers, s.checkJobs, s.checkBound, s.checkLost, s.checkCanceled, s.checkRequests, s.checkOther, s.checkHandles,
+	} {
+		if err := holds(); err != nil {
+			return err
+		}
 	}
-	if err := s.checkQueue(); err != nil {
-		return err
-	}
-	if err := s.checkMovers(); err != nil {
-		return err
-	}
-	if err := s.checkJobs(); err != nil {
-		return err
-	}
-	if err := s.checkBound(); err != nil {
-		return err
-	}
-	if err := s.checkLost(); err != nil {
-		return err
-	}
-	if err := s.checkCanceled(); err != nil {
-		return err
-	}
-	if most, sent := s.mostRequests(), s.promises.reads+s.promises.writes; sent > most {
-		return fmt.Errorf("agents sent %d requests, more than %d", sent, most)
-	}
-	if err := s.checkOther(); err != nil {
-		return err
-	}
-	return s.checkHandles()
+	return nil
 }
 
-// mostRequests bounds the requests of a schedule: those of each start, of each transfer, and of each fault.
-func (s *Simulation) mostRequests() int {
+// checkRequests bounds the requests of a schedule: those of each start, of each transfer, and of each fault.
+func (s *Simulation) checkRequests() error {
 	const start, transfer, fault, repository, refused = 40, 150, 300, 100, 4000
 	most := start*s.started + transfer*len(s.plan.Work) + fault*len(s.faults.met) + repository*s.plan.Repositories*(1+s.plan.Failing)
 	if slices.Contains(s.faults.met, refuseWrites) { // each key is retried after half a minute at the latest
 		most += refused
 	}
-	return most
+	if sent := s.promises.reads + s.promises.writes; sent > most {
+		return fmt.Errorf("agents sent %d requests, more than %d", sent, most)
+	}
+	return nil
 }
 
 // checkBound checks that each transfer ends in time. A fault may cost the time of a timeout and of another attempt.

@@ -110,14 +110,7 @@ func kindOf(url string) (kind, version string) {
 			return kind.GVK.Kind, kind.GVK.GroupVersion().String()
 		}
 	}
-	switch path.Base(url) {
-	case "persistentvolumeclaims":
-		return "PersistentVolumeClaim", "v1"
-	case "events":
-		return "Event", "v1"
-	default:
-		return "Pod", "v1"
-	}
+	return map[string]string{"persistentvolumeclaims": "PersistentVolumeClaim", "events": "Event", "pods": "Pod"}[path.Base(url)], "v1"
 }
 
 func TestCachesListOnlyWhatAnAgentNeeds(t *testing.T) {

@@ -45,37 +45,6 @@ func TestAnOwnWriteIsReadUntilTheCacheHasIt(t *testing.T) {
 	})
 }
 
-func TestAWriteIsDroppedOnceTheCacheHasIt(t *testing.T) {
-	tests := map[string]struct {
-		then func(f *feed) // at version 1; a was written at version 7
-		left int
-	}{
-		"an older version arrives":           {then: func(f *feed) { f.set(pod("a")) }, left: 1},
-		"an event of another object arrives": {then: func(f *feed) { f.set(pod("b")) }, left: 1},
-		"it arrives":                         {then: func(f *feed) { f.version = 6; f.set(pod("a")) }},
-		"its deletion arrives":               {then: func(f *feed) { f.version = 6; f.remove(pod("a")) }},
-		"it was deleted before the watch showed it": {then: func(f *feed) {
-			f.remove(pod("a"))
-			f.version = 8
-			f.set(pod("b"))
-		}},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFeed(pod("a"))
-				informer := podInformer(t, f)
-				running(t, informer)
-				informer.Record(pod("a", atVersion("7")))
-				test.then(f)
-				synctest.Wait()
-				informer.Record(pod("another", atVersion("20")))
-				require.Len(t, informer.written, test.left+1)
-			})
-		})
-	}
-}
-
 func TestAnotherCacheDropsOnlyAnEarlierWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		informer := podInformer(t, newFeed(pod("b")))
@@ -90,7 +59,7 @@ func TestAnotherCacheDropsOnlyAnEarlierWrite(t *testing.T) {
 	})
 }
 
-func TestACreatedMoverIsReturnedUntilTheCacheIsNewer(t *testing.T) {
+func TestACreatedMoverIsReturnedAndKeptUntilTheCacheIsNewer(t *testing.T) {
 	tests := map[string]struct {
 		then func(f *feed) // at version 5; the pod was created at version 7
 		is   string
@@ -116,6 +85,9 @@ func TestACreatedMoverIsReturnedUntilTheCacheIsNewer(t *testing.T) {
 				caches.Movers.Record(pod("a", ofUID("1"), labelled("made"), atVersion("7")))
 				test.then(f)
 				synctest.Wait()
+				caches.Movers.Record(pod("another", atVersion("20"))) // which drops what the cache has
+				_, kept := caches.Movers.written["velero/a"]
+				require.Equal(t, test.is == "made", kept)
 				require.Equal(t, test.is, moverIs(caches))
 			})
 		})

@@ -66,6 +66,7 @@ func TestAJobWithoutARepositoryThatNeverGetsAPodIsReleasedFirst(t *testing.T) {
 	require.True(t, f.enqueued["velero/gone"], "the deletion of a job that no watch has shown is no event")
 }
 
+// TestRejectedStartsBackOffWithAHistoryOfThree has no job that could record the number of failures.
 func TestRejectedStartsBackOffWithAHistoryOfThree(t *testing.T) {
 	f := newFixture(t)
 	f.client.PrependReactor("create", "jobs", func(clienttesting.Action) (bool, runtime.Object, error) {

@@ -256,18 +256,6 @@ func TestAReturningAgentRestartsTheTimeouts(t *testing.T) {
 	require.Equal(t, transfer.New, s.state().Phase)
 }
 
-func TestARestoreFailsAtOnceWhenItsPodIsDeletedBeforeItHasANode(t *testing.T) {
-	s := newRestore()
-	s.pods["app/db"] = targetOn("")
-	for range 2 {
-		require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
-		require.Equal(t, transfer.New, s.state().Phase, "its pod may still be scheduled: %s", s.state().Message)
-		s.clock.Step(s.Limits.PrepareTimeout)
-	}
-	delete(s.pods, "app/db")
-	loses(t, s)
-}
-
 func TestARestoreNamesAPodThatDoesNotExistAtTheTimeout(t *testing.T) {
 	s := newRestore()
 	s.object.Spec.Pod.UID = ""
@@ -292,15 +280,6 @@ func TestTheCoordinatorFetchesAPodThatItDoesNotWatch(t *testing.T) {
 	require.Zero(t, s.step(t))
 	require.Equal(t, transfer.Accepted, s.state().Phase)
 	require.Equal(t, []string{"n2", "n2"}, []string{s.state().Node, s.state().Exposer})
-}
-
-// loses deletes the pod, and requires that the next step fails the restore.
-func loses(t *testing.T, s *single[*velerov1.PodVolumeRestore]) {
-	t.Helper()
-	delete(s.live, "app/db")
-	s.step(t)
-	require.Equal(t, transfer.Failed, s.state().Phase)
-	require.Contains(t, s.state().Message, "does not exist any more")
 }
 
 func TestTheCoordinatorAcceptsARestoreForTheAgentOfItsPodsNode(t *testing.T) {

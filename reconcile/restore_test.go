@@ -87,14 +87,23 @@ func TestARestoreWaitsForItsPodWhileThePodExists(t *testing.T) {
 }
 
 func TestARestoreFailsAtOnceWhenItsPodIsDeleted(t *testing.T) {
-	pod := waitingPod(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}})
-	s := newRestore()
-	s.live["app/db"], s.pods["app/db"] = pod, pod
-	s.step(t)
-	delete(s.pods, "app/db")
-	s.step(t)
-	require.Equal(t, transfer.New, s.state().Phase, "only the cache has lost it")
-	loses(t, s)
+	for name, node := range map[string]string{"on its node": testNode, "before it has a node": ""} {
+		t.Run(name, func(t *testing.T) {
+			s := newRestore()
+			s.live["app/db"], s.pods["app/db"] = targetOn(node), targetOn(node)
+			s.step(t)
+			s.clock.Step(s.Limits.FetchTarget)
+			delete(s.pods, "app/db")
+			if node != "" {
+				s.step(t)
+				require.Equal(t, transfer.New, s.state().Phase, "only the cache has lost it")
+			}
+			delete(s.live, "app/db")
+			s.step(t)
+			require.Equal(t, transfer.Failed, s.state().Phase)
+			require.Contains(t, s.state().Message, "does not exist any more")
+		})
+	}
 }
 
 func TestARestoreToATerminatedPodFailsAtTheTimeout(t *testing.T) {

@@ -203,12 +203,6 @@ func ownershipRules() []rule {
 		"a transfer of another data mover is not changed",
 		func(m *situation) bool { return implies(m.State.Foreign, m.waits(0)) },
 	}, {
-		"before Prepared, only the exposing agent creates, deletes and replaces the mover",
-		func(m *situation) bool {
-			return m.exposes() || implies(m.isNew(), !m.writes(Accepted)) &&
-				implies(m.in(Accepted), m.Step.Action != Expose && !m.removes() && !m.restarts())
-		},
-	}, {
 		"from Prepared on, only the agent that owns the mover acts",
 		func(m *situation) bool {
 			return m.Observed.OwnsMover || !m.in(Prepared, InProgress, Canceling) || m.waits(0)

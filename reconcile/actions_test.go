@@ -278,27 +278,37 @@ func TestARejectedAcceptanceGivesThePlaceBack(t *testing.T) {
 	require.True(t, free(f.Preparing))
 }
 
-func TestATransferHoldsAPlaceOfItsNodeUntilItsMoverEnds(t *testing.T) {
+// A mover that works needs no place in the queue. One that should work for long needs none on its node.
+func TestATransferHoldsAPlaceUntilItsMoverEnds(t *testing.T) {
 	for _, test := range []struct {
-		phase transfer.Phase
-		node  string
-		held  bool
+		phase         transfer.Phase
+		node          string
+		late          bool
+		paced, queued bool // holds a place
 	}{
-		{transfer.New, testNode, false}, {transfer.Accepted, testNode, true}, {transfer.Prepared, testNode, true},
-		{transfer.InProgress, testNode, true}, {transfer.Failed, testNode, false}, {transfer.Accepted, "n2", false},
+		{phase: transfer.New, node: testNode},
+		{phase: transfer.Accepted, node: testNode, paced: true, queued: true},
+		{phase: transfer.Accepted, node: testNode, late: true, queued: true},
+		{phase: transfer.Accepted, node: "n2", queued: true},
+		{phase: transfer.Prepared, node: testNode, paced: true, queued: true},
+		{phase: transfer.InProgress, node: testNode, paced: true},
+		{phase: transfer.Failed, node: testNode},
 	} {
-		t.Run(string(test.phase)+" on "+test.node, func(t *testing.T) {
-			s := newPaced()
-			s.Preparing.Release("another")
+		for places, held := range map[*capacity.Preparation]bool{capacity.FixedPreparation(1): test.paced, capacity.NewQueue(1, 1): test.queued} {
+			s := newBackup()
+			s.Preparing = places
 			s.object.Spec.Node = test.node
 			state := s.state()
 			state.Phase, state.Exposer, state.AcceptedAt = test.phase, test.node, s.clock.Now()
 			s.Kind.Set(s.object, state)
+			if test.late {
+				s.clock.Step(s.Limits.PlaceTimeout)
+			}
 			s.TrackCapacity(s.object)
-			require.Equal(t, !test.held, free(s.Preparing))
+			require.Equal(t, !held, free(places), "%+v", test)
 			s.ReleaseCapacity(s.object.UID)
-			require.True(t, free(s.Preparing), "it is deleted")
-		})
+			require.True(t, free(places), "it is deleted: %+v", test)
+		}
 	}
 }
 

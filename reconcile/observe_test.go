@@ -226,23 +226,6 @@ func TestATransferThatCannotBeAcceptedHoldsUpNoOther(t *testing.T) {
 	require.True(t, s.Preparing.TryAcquire(capacity.Transfer{UID: "younger", Created: s.clock.Now()}, func() {}))
 }
 
-func TestOnlyATransferThatIsOrCanBeAcceptedHoldsAPlace(t *testing.T) {
-	for name, change := range map[string]func(*velerov2alpha1.DataDownload){
-		"accepted":  func(d *velerov2alpha1.DataDownload) { d.Status.Phase = velerov2alpha1.DataDownloadPhaseAccepted },
-		"prepared":  func(d *velerov2alpha1.DataDownload) { d.Status.Phase = velerov2alpha1.DataDownloadPhasePrepared },
-		"new":       func(*velerov2alpha1.DataDownload) {},
-		"in motion": func(d *velerov2alpha1.DataDownload) { d.Status.Phase = velerov2alpha1.DataDownloadPhaseInProgress },
-		"terminal":  func(d *velerov2alpha1.DataDownload) { d.Status.Phase = velerov2alpha1.DataDownloadPhaseCompleted },
-	} {
-		s := newDownload("")
-		s.Preparing = capacity.NewQueue(1, 1)
-		change(s.object)
-		s.TrackCapacity(s.object)
-		holds := name == "accepted" || name == "prepared"
-		require.Equal(t, !holds, s.Preparing.TryAcquire(capacity.Transfer{UID: "next"}, func() {}), name)
-	}
-}
-
 func TestAReturningAgentRestartsTheTimeouts(t *testing.T) {
 	s := newBackup()
 	s.Agent.Fleet = coordinatorFleet{absent: "n2"}

@@ -218,14 +218,6 @@ func TestAQueuedDownloadThatIsNotEligibleAnyMoreGivesItsTurnToTheNext(t *testing
 	require.Equal(t, 1, enqueued)
 }
 
-func TestATransferThatCannotBeAcceptedHoldsUpNoOther(t *testing.T) {
-	s := newRestore()
-	s.Preparing = capacity.NewQueue(1, 1)
-	s.pods["app/db"] = targetOn("n2")
-	s.step(t)
-	require.True(t, s.Preparing.TryAcquire(capacity.Transfer{UID: "younger", Created: s.clock.Now()}, func() {}))
-}
-
 func TestAReturningAgentRestartsTheTimeouts(t *testing.T) {
 	s := newBackup()
 	s.Agent.Fleet = coordinatorFleet{absent: "n2"}

@@ -20,7 +20,6 @@ func NewCommand(userAgent string) *cobra.Command {
 	at.UserAgent = userAgent
 	var backup, restore string
 	var how options
-	var force bool
 	command := &cobra.Command{
 		Use:   "cancel {--backup NAME | --restore NAME | KIND/NAME...}",
 		Short: "Cancel the transfers of a backup or restore, or single ones",
@@ -36,28 +35,16 @@ func NewCommand(userAgent string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			out := command.OutOrStdout()
-			if at.Output != "" {
-				out = command.ErrOrStderr() // standard output is for programs
-			}
-			client, err := at.Connect(out)
-			if err != nil {
-				return err
-			}
-			client.Namespace = at.ViewNamespace()
-			how.prompt = cli.Prompt{In: command.InOrStdin(), Out: out, Force: force}
-			output, err := (&cancellation{Client: client, selection: selected}).run(command.Context(), how)
-			if at.Output == "" || output == nil {
-				return err
-			}
-			return errors.Join(err, at.Output.Print(command.OutOrStdout(), output))
+			return cli.Act(&at, command, &how.prompt, func(client *cli.Client) (*Output, error) {
+				return (&cancellation{Client: client, selection: selected}).run(command.Context(), how)
+			})
 		},
 	}
 	at.AddFlags(command.Flags())
 	command.Flags().StringVar(&backup, "backup", "", "cancel the transfers of this Backup")
 	command.Flags().StringVar(&restore, "restore", "", "cancel the transfers of this Restore")
 	command.Flags().BoolVar(&how.dryRun, "dry-run", false, "show the transfers and change nothing")
-	command.Flags().BoolVar(&force, "force", false, "do not ask for confirmation")
+	command.Flags().BoolVar(&how.prompt.Force, "force", false, "do not ask for confirmation")
 	command.Flags().BoolVar(&how.wait, "wait", true, "wait until the transfers have ended")
 	command.Flags().DurationVar(&how.timeout, "timeout", 30*time.Minute, "how long to wait, after confirmation")
 	return command

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
@@ -32,6 +33,26 @@ func (v *View) Print(to io.Writer, value any, forPeople func(io.Writer) error) (
 		return fmt.Errorf("write output: %w", err)
 	}
 	return nil
+}
+
+// Act runs act, which changes the cluster and prints what it does. With a format for programs, standard output has nothing but what act
+// returns, also beside an error; nil if it has nothing to return.
+func Act[T any](v *View, command *cobra.Command, prompt *Prompt, act func(*Client) (*T, error)) error {
+	out := command.OutOrStdout()
+	if v.Output != "" {
+		out = command.ErrOrStderr()
+	}
+	client, err := v.Connect(out)
+	if err != nil {
+		return err
+	}
+	client.Namespace = v.ViewNamespace()
+	prompt.In, prompt.Out = command.InOrStdin(), out
+	output, err := act(client)
+	if v.Output == "" || output == nil {
+		return err
+	}
+	return errors.Join(err, v.Output.Print(command.OutOrStdout(), output))
 }
 
 // exitError is an error with an exit code.

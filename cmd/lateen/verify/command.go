@@ -32,21 +32,9 @@ func NewCommand(userAgent string) *cobra.Command {
 			if how.parallel < 1 {
 				return fmt.Errorf("--parallel=%d: use 1 or more", how.parallel)
 			}
-			out := command.OutOrStdout()
-			if at.Output != "" {
-				out = command.ErrOrStderr() // standard output is for programs
-			}
-			client, err := at.Connect(out)
-			if err != nil {
-				return err
-			}
-			client.Namespace = at.ViewNamespace()
-			how.prompt.In, how.prompt.Out = command.InOrStdin(), out
-			output, err := (&verification{Client: client, backup: backup}).run(command.Context(), how)
-			if at.Output == "" || output == nil {
-				return err
-			}
-			return errors.Join(err, at.Output.Print(command.OutOrStdout(), output))
+			return cli.Act(&at, command, &how.prompt, func(client *cli.Client) (*Output, error) {
+				return (&verification{Client: client, backup: backup}).run(command.Context(), how)
+			})
 		},
 	}
 	at.AddFlags(command.Flags())

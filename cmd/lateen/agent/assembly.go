@@ -143,6 +143,7 @@ type kind interface {
 	name() string // in metrics and logs
 	kind() string // in the API
 	enqueue(key string)
+	track()
 	beginTerm()
 	endTerm() func()
 	enqueueNode(node string)
@@ -215,13 +216,18 @@ func (k *kindController[T]) kind() string { return k.transfers.Kind.GVK.Kind }
 
 func (k *kindController[T]) enqueue(key string) { k.controller.Enqueue(key) }
 
-// beginTerm counts what all resources hold, and enqueues those that still need an action. The oldest is the first: it is to be
-// accepted first.
+// track counts what all resources hold.
+func (k *kindController[T]) track() {
+	for _, object := range k.unsettled() {
+		k.transfers.TrackCapacity(object)
+	}
+}
+
+// beginTerm enqueues the resources that still need an action. The oldest is the first: it is to be accepted first.
 func (k *kindController[T]) beginTerm() {
 	all := k.unsettled()
 	slices.SortFunc(all, func(a, b T) int { return a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time) })
 	for _, object := range all {
-		k.transfers.TrackCapacity(object)
 		k.enqueue(informers.Key(object))
 	}
 }

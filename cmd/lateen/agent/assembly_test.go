@@ -185,6 +185,33 @@ func TestANodeEventEnqueuesOnlyUnsettledTransfersOfTheNode(t *testing.T) {
 	})
 }
 
+type anyKind = kind
+
+// termKind is a kind of which only the begin of a term is played.
+type termKind struct {
+	anyKind
+
+	begin func()
+}
+
+func (k termKind) track() { k.begin() }
+
+func TestACoordinatorCountsAllTransfersBeforeItAcceptsOne(t *testing.T) {
+	_, caches := cachesOf(t, fake.NewClientset())
+	a := &assembly{caches: caches, preparing: capacity.NewPreparation(1, clock.RealClock{}), leadership: &leadership{}}
+	term := &informers.CoordinatorCaches{}
+	agents := leader.NewAgentTracker(time.Minute, clock.RealClock{}, nil, func(string) {})
+	counted := 0
+	one := termKind{begin: func() {
+		counted++
+		require.False(t, a.leadership.IsCoordinator())
+		require.Same(t, term, a.caches.Coordinator())
+	}}
+	a.assume([]kind{one, one}, term, agents)
+	require.Equal(t, 2, counted)
+	require.True(t, a.leadership.IsCoordinator())
+}
+
 func TestAfterATermTheResourcesOfOtherNodesAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, all, taken := queueOf(t, transfer.PodVolumeRestore())
@@ -195,6 +222,8 @@ func TestAfterATermTheResourcesOfOtherNodesAreForgotten(t *testing.T) {
 		elsewhere := restoreTo("", "elsewhere", "n2", velerov1.PodVolumeRestorePhaseInProgress)
 		all.add(elsewhere, restoreTo("", "works", "n1", velerov1.PodVolumeRestorePhaseInProgress),
 			restoreTo("", "settled", "n1", velerov1.PodVolumeRestorePhaseFailed))
+		l.track()
+		require.Empty(t, taken.taken())
 		l.beginTerm()
 		require.ElementsMatch(t, []string{"velero/works", "velero/elsewhere"}, taken.taken())
 		require.Equal(t, 1, l.transfers.NodeSlots.On("n2").InUse())

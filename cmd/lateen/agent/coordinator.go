@@ -106,9 +106,7 @@ func (a *assembly) runTerm(ctx context.Context, kinds []kind) error {
 // lead acts for resources without a node until the term ends. The caches of the term are synced.
 func (a *assembly) lead(ctx context.Context, kinds []kind, term *informers.CoordinatorCaches, agents *leader.AgentTracker) error {
 	agents.Start()
-	a.preparing.SetNodes(agents.Nodes())
-	a.caches.SetCoordinator(term)
-	a.leadership.agents.Store(agents)
+	a.assume(kinds, term, agents)
 	stepDown := func() {
 		if a.leadership.agents.CompareAndSwap(agents, nil) {
 			a.coordination.SetCoordinator(false)
@@ -140,6 +138,16 @@ func (a *assembly) lead(ctx context.Context, kinds []kind, term *informers.Coord
 	defer finishing.Wait()
 	a.sweeper(ctx, kinds).Run(ctx)
 	return <-maintained
+}
+
+// assume makes this agent the coordinator. It counts what all transfers hold before it may accept the first one.
+func (a *assembly) assume(kinds []kind, term *informers.CoordinatorCaches, agents *leader.AgentTracker) {
+	a.preparing.SetNodes(agents.Nodes())
+	a.caches.SetCoordinator(term)
+	for _, k := range kinds {
+		k.track()
+	}
+	a.leadership.agents.Store(agents)
 }
 
 // progressRate limits the writes of progress in the whole cluster, per second. A mover reports every ten seconds: up to 50

@@ -96,7 +96,7 @@ func (e *Exposer) AbandonRebind(ctx context.Context, spec objects.MoverSpec, fou
 			return false, "", fmt.Errorf("keep PersistentVolume %s: %w", d.Volume.Name, err)
 		}
 	}
-	if spec.Source.Target.Scratch {
+	if d.Discards() {
 		return false, "restored volume is deleted", nil
 	}
 	return false, "restored volume kept as PersistentVolume " + d.Volume.Name, nil

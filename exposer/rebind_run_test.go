@@ -95,6 +95,36 @@ func TestAbandonRebindKeepsTheVolume(t *testing.T) {
 	require.Equal(t, "b1", volumeNow(t, client).Labels[api.LabelKept])
 }
 
+func TestAnAbandonedVolumeOfAScratchClaimIsDeleted(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*corev1.PersistentVolume)
+		kept   bool
+	}{
+		"the restore claim is deleted": {change: func(*corev1.PersistentVolume) {}},
+		"the scratch claim is deleted after it was bound": {change: func(v *corev1.PersistentVolume) {
+			v.Spec.ClaimRef, v.Status.Phase = &corev1.ObjectReference{Namespace: "app", Name: "claim", UID: "gone"}, corev1.VolumeBound
+		}},
+		"it is of an administrator": {kept: true, change: func(v *corev1.PersistentVolume) { delete(v.Annotations, objects.AnnotationProvisionedBy) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			volume, spec := restoredVolume(), download()
+			metav1.SetMetaDataAnnotation(&volume.ObjectMeta, objects.AnnotationProvisionedBy, "csi.example.com")
+			test.change(volume)
+			target := *spec.Source.Target
+			target.Scratch = true
+			spec.Source.Target = &target
+			client := fake.NewClientset(volume)
+			bound, message, err := exposed(client, objects.Settings{}).AbandonRebind(t.Context(), spec, Existing{})
+			require.NoError(t, err)
+			require.False(t, bound)
+			now := volumeNow(t, client)
+			require.Equal(t, test.kept, now.Labels[api.LabelKept] != "")
+			require.Equal(t, test.kept, now.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain)
+			require.Equal(t, test.kept, message != "restored volume is deleted")
+		})
+	}
+}
+
 func TestAClaimRecreatedDuringARebindIsNotRebound(t *testing.T) {
 	unclaimed := restoredVolume()
 	unclaimed.Spec.ClaimRef = nil

@@ -38,7 +38,10 @@ func TestADownloadWaitsForItsStorageClassUntilTheTimeout(t *testing.T) {
 func TestADownloadWithoutAConsumerDoesNotWaitForOne(t *testing.T) {
 	for name, change := range map[string]func(*velerov2alpha1.DataDownload){
 		"in place, its consumers had to be deleted": func(d *velerov2alpha1.DataDownload) { d.Spec.TargetVolume.PV = "existing" },
-		"into a scratch claim":                      func(d *velerov2alpha1.DataDownload) { d.Labels = map[string]string{api.LabelVerify: "nightly"} },
+		"into a scratch claim": func(d *velerov2alpha1.DataDownload) {
+			d.Labels = map[string]string{api.LabelVerify: "nightly"}
+			d.Spec.TargetVolume.Namespace, d.Spec.TargetVolume.PVC = d.Namespace, d.Name+"-scratch"
+		},
 	} {
 		s := newDownload("late")
 		change(s.object)

@@ -106,11 +106,14 @@ const (
 	// objects do not get it, so `lateen uninstall` keeps them.
 	LabelInstalled = "lateen.dev/installed-for"
 	// LabelVerify is on what `lateen verify` creates: the name of the Backup, as a label value. A DataDownload with it restores
-	// into a scratch claim.
+	// into a scratch claim, which is named after it.
 	LabelVerify = "lateen.dev/verify"
 	// LabelAgent is on the pods of Lateen's agents that run with the arguments of Velero's agent; "true".
 	LabelAgent = "lateen.dev/agent"
 )
+
+// ScratchSuffix follows the name of a DataDownload in the name of its scratch claim.
+const ScratchSuffix = "-scratch"
 
 // SelectUndone selects the transfers that may still need an action.
 const SelectUndone = "!" + LabelDone

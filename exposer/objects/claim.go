@@ -23,7 +23,7 @@ const (
 	annotationSelectedNode      = "volume.kubernetes.io/selected-node" // the node of the first consumer
 	AnnotationBindCompleted     = "pv.kubernetes.io/bind-completed"    // a claim with it and without a volume is lost
 	AnnotationBoundByController = "pv.kubernetes.io/bound-by-controller"
-	annotationProvisionedBy     = "pv.kubernetes.io/provisioned-by" // on dynamically provisioned volumes
+	AnnotationProvisionedBy     = "pv.kubernetes.io/provisioned-by" // on dynamically provisioned volumes
 )
 
 // progressOf returns the annotations that record the progress of a claim, not its specification.
@@ -152,7 +152,7 @@ func readOnly(claim *corev1.PersistentVolumeClaim) bool {
 func Disposable(volume *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
 	return volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete &&
 		claim.Annotations[AnnotationBoundByController] != "" &&
-		volume.Annotations[annotationProvisionedBy] != "" && volume.Labels[api.LabelKept] == "" &&
+		volume.Annotations[AnnotationProvisionedBy] != "" && volume.Labels[api.LabelKept] == "" &&
 		volume.Spec.ClaimRef != nil && volume.Spec.ClaimRef.UID == claim.UID
 }
 

@@ -117,7 +117,7 @@ func TestAVolumeIsDeletedOnlyIfItBelongsToTheClaim(t *testing.T) {
 			change: func(volume *corev1.PersistentVolume) { volume.Annotations = nil },
 		},
 	} {
-		volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{annotationProvisionedBy: "driver"}}}
+		volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{AnnotationProvisionedBy: "driver"}}}
 		if test.change != nil {
 			test.change(volume)
 		}

@@ -207,7 +207,7 @@ type VolumeSpec struct {
 // original reclaim policy, which is Delete for a scratch claim.
 func (s State) Retain() VolumePatch {
 	was := cmp.Or(s.Volume.Annotations[api.AnnotationReclaimPolicy], string(s.Volume.Spec.PersistentVolumeReclaimPolicy))
-	if s.Spec.Source.Target.Scratch {
+	if s.Discards() {
 		was = string(corev1.PersistentVolumeReclaimDelete)
 	}
 	return VolumePatch{
@@ -251,12 +251,18 @@ func (s State) Release() VolumePatch {
 	}
 }
 
+// Discards reports whether Kubernetes is to delete the volume with the scratch claim. One that was not provisioned is of an
+// administrator.
+func (s State) Discards() bool {
+	return s.Spec.Source.Target.Scratch && s.Volume.Annotations[objects.AnnotationProvisionedBy] != ""
+}
+
 // Keep returns the patch for a volume that cannot be rebound. Neither Kubernetes with the restore claim nor the
 // sweep deletes it then. If another claim uses the volume, the reclaim policy belongs to the owner of that claim
 // and stays. The volume of a scratch claim is not kept: Kubernetes deletes it with the claim.
 func (s State) Keep() VolumePatch {
 	policy, labels := corev1.PersistentVolumeReclaimDelete, map[string]*string{api.LabelRebind: nil}
-	if !s.Spec.Source.Target.Scratch {
+	if !s.Discards() {
 		policy, labels[api.LabelKept] = corev1.PersistentVolumeReclaimRetain, new(objects.LabelValue(s.Spec.Name))
 	}
 	for name := range objects.OwnerLabels(s.Spec.UID, s.Spec.ExposingNode) {
@@ -266,7 +272,7 @@ func (s State) Keep() VolumePatch {
 		UID: s.Volume.UID, ResourceVersion: s.Volume.ResourceVersion,
 		Labels: labels, Annotations: map[string]*string{api.AnnotationReclaimPolicy: nil},
 	}}
-	if !s.inUse() {
+	if !s.inUse() || s.Discards() && s.namesTarget() {
 		patch.Spec.Policy = policy
 	}
 	return patch

@@ -132,7 +132,7 @@ func TestPatchesOfARebind(t *testing.T) {
 
 	scratch := retained()
 	scratch.Spec.Source.Target = &objects.TargetSource{Namespace: "app", Claim: "data", Scratch: true}
-	scratch.Volume.Annotations, scratch.Volume.Spec.PersistentVolumeReclaimPolicy = nil, corev1.PersistentVolumeReclaimRetain
+	scratch.Volume.Annotations, scratch.Volume.Spec.PersistentVolumeReclaimPolicy = map[string]string{objects.AnnotationProvisionedBy: "csi"}, corev1.PersistentVolumeReclaimRetain
 	requireJSON(retain, scratch.Retain())
 	requireJSON(`{"metadata": {"uid": "pv-uid", "resourceVersion": "7", "annotations": {"lateen.dev/reclaim-policy": null}, "labels": {
 		"lateen.dev/rebind": null, "lateen.dev/mover": null, "lateen.dev/owner-uid": null, "lateen.dev/exposer": null}},

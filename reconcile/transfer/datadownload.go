@@ -49,6 +49,12 @@ func setDataDownload(dd *velerov2alpha1.DataDownload, state State) {
 	status.Progress.TotalBytes, status.Progress.BytesDone = state.Progress.Total, state.Progress.Done
 }
 
+// isScratch reports whether `lateen verify` created a DataDownload and its target claim.
+func isScratch(dd *velerov2alpha1.DataDownload) bool {
+	target := dd.Spec.TargetVolume
+	return dd.Labels[api.LabelVerify] != "" && target.Namespace == dd.Namespace && target.PVC == dd.Name+api.ScratchSuffix && target.PV == ""
+}
+
 func specOfDataDownload(dd *velerov2alpha1.DataDownload, resourceTimeout time.Duration) objects.MoverSpec {
 	spec := newMoverSpec(dd)
 	spec.Command = command(dd, cmp.Or(dd.Spec.OperationTimeout.Duration, resourceTimeout), "data-mover", "restore", "--data-download="+dd.Name)
@@ -56,7 +62,7 @@ func specOfDataDownload(dd *velerov2alpha1.DataDownload, resourceTimeout time.Du
 	spec.Restores, spec.SnapshotSize = true, dd.Spec.SnapshotSize
 	spec.Source.Target = &objects.TargetSource{
 		Namespace: dd.Spec.TargetVolume.Namespace, Claim: dd.Spec.TargetVolume.PVC, Volume: dd.Spec.TargetVolume.PV,
-		Scratch: dd.Labels[api.LabelVerify] != "",
+		Scratch: isScratch(dd),
 	}
 	return spec
 }

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/exposer/objects"
 )
@@ -50,4 +52,28 @@ func TestATransferOfVelerosAgentThatIsNotSupportedIsNotTakenOver(t *testing.T) {
 	require.Equal(t, Failed, Next(state, observed, DefaultLimits()).State.Phase)
 	state.Exposer = "n1"
 	require.Equal(t, Expose, Next(state, observed, DefaultLimits()).Action, "it was supported when Lateen accepted it")
+}
+
+// A label alone, as a policy may set it, makes no claim of a user a scratch claim.
+func TestAScratchClaimIsNamedAfterItsDownload(t *testing.T) {
+	target := func(namespace, claim, volume string) velerov2alpha1.TargetVolumeSpec {
+		return velerov2alpha1.TargetVolumeSpec{Namespace: namespace, PVC: claim, PV: volume}
+	}
+	for name, test := range map[string]struct {
+		label  string
+		target velerov2alpha1.TargetVolumeSpec
+		want   bool
+	}{
+		"of lateen verify":  {"nightly", target("velero", "dd-scratch", ""), true},
+		"without the label": {"", target("velero", "dd-scratch", ""), false},
+		"of a user":         {"nightly", target("app", "dd-scratch", ""), false},
+		"of another name":   {"nightly", target("velero", "data", ""), false},
+		"in place":          {"nightly", target("velero", "dd-scratch", "existing"), false},
+	} {
+		dd := &velerov2alpha1.DataDownload{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "dd"}, Spec: velerov2alpha1.DataDownloadSpec{TargetVolume: test.target}}
+		if test.label != "" {
+			dd.Labels = map[string]string{"lateen.dev/verify": test.label}
+		}
+		require.Equal(t, test.want, DataDownload().MoverSpec(dd, time.Minute).Source.Target.Scratch, name)
+	}
 }

@@ -208,7 +208,7 @@ func (v *verification) verify(ctx context.Context, backup *velerov1.Backup, s *s
 // restore creates a DataDownload and its scratch claim, and returns the DataDownload when it has ended. Kubernetes deletes the claim
 // with the DataDownload, and that with the Backup. The claim is the later one, because agents wait for it.
 func (v *verification) restore(ctx context.Context, backup *velerov1.Backup, name string, s *source) (ended velerov2alpha1.DataDownload, err error) {
-	s.download.TargetVolume = velerov2alpha1.TargetVolumeSpec{Namespace: v.Namespace, PVC: name + "-scratch"}
+	s.download.TargetVolume = velerov2alpha1.TargetVolumeSpec{Namespace: v.Namespace, PVC: name + api.ScratchSuffix}
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&velerov2alpha1.DataDownload{
 		TypeMeta:   metav1.TypeMeta{APIVersion: velerov2alpha1.SchemeGroupVersion.String(), Kind: api.DataDownload().GVK.Kind},
 		ObjectMeta: v.metaOf(name, velerov1.SchemeGroupVersion.WithKind("Backup"), backup), Spec: s.download,

@@ -63,7 +63,7 @@ func New(registry prometheus.Registerer, version, node string) *Metrics {
 		finished:        f.counter("lateen_transfers_finished_total", "Transfers that reached a terminal phase, by kind, phase and reason.", "kind", "phase", "reason"),
 		bytesMoved:      f.counter("lateen_bytes_moved_total", "Bytes of completed transfers, by kind.", "kind"),
 		moverRestarts:   f.counter("lateen_mover_restarts_total", "Lost movers that were replaced, by kind and reason.", "kind", "reason"),
-		transferLimits:  f.gauge("lateen_transfer_limit", "Limit of transfers that are accepted and not ended, of a storage class or, without one, of the cluster; 0 for no limit.", "storage_class"),
+		transferLimits:  f.gauge("lateen_transfer_limit", "Limit of transfers that are accepted and not moved yet, of a storage class or, without one, of the cluster; 0 for no limit.", "storage_class"),
 		phaseDuration:   f.histogram("lateen_transfer_phase_duration_seconds", "Duration of transfer phases, by kind and phase.", phaseBuckets(), "kind", "phase"),
 
 		velero:   newVeleroMetrics(f, node),

@@ -110,7 +110,7 @@ func (m *Metrics) Queue(limit int) {
 	m.factory.gauge("lateen_prepare_queue_limit", "Limit of Accepted and Prepared transfers in the cluster, 0 for no limit.").WithLabelValues().Set(float64(limit))
 }
 
-// TransferLimits exports how many transfers may be accepted and not ended, in the whole cluster and of each storage class; 0 is
+// TransferLimits exports how many transfers may be accepted and not moved yet, in the whole cluster and of each storage class; 0 is
 // no limit. The limits of an earlier call end.
 func (m *Metrics) TransferLimits(cluster int, storageClasses map[string]int) {
 	m.transferLimits.Reset()

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Limits are the most transfers at once, from their acceptance to their end. They hold beside slots and places. Zero is no limit.
+// Limits are the most transfers at once, from their acceptance until their data is moved. They hold beside slots and places. Zero is no limit.
 type Limits struct {
 	Cluster        int            // in the whole cluster
 	StorageClasses map[string]int // that read from or write to volumes of a storage class, by its name
@@ -39,7 +39,8 @@ func (l limited) tryAcquire(t Transfer, enqueue func()) bool {
 		l.classes.Release(t.UID)
 		return false
 	}
-	if t.StorageClass != "" && !l.classes.TryAcquire(t.StorageClass, t.UID, t.Created, enqueue) {
+	alike := Transfer{UID: t.UID, Created: t.Created, Restore: t.Restore}
+	if t.StorageClass != "" && !l.classes.at(t.StorageClass, t.UID).TryAcquire(alike, enqueue) {
 		l.cluster.Release(t.UID)
 		return false
 	}

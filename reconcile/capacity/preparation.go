@@ -22,7 +22,7 @@ import (
 // Without, it paces transfers: only as many mover pods exist as work, or work soon, and a place is held until the mover ends.
 // Volumes of pods have places on their node. Snapshots and claims, whose node the scheduler chooses, have places in the fleet.
 //
-// In both cases, a transfer also counts for Limits until it ends.
+// In both cases, a transfer also counts for Limits until its data is moved.
 type Preparation struct {
 	queue   *Slots // nil without prepareQueueLength
 	limited limited
@@ -185,10 +185,11 @@ func (p *Preparation) setLimits() {
 func (p *Preparation) SetLimits(limits Limits) { p.limited.set(limits) }
 
 // TryAcquire takes a place for a transfer that could be accepted at once, or queues it and calls enqueue when a place
-// becomes free. It waits for one thing at a time: what is free for it, others may take meanwhile.
+// becomes free. It waits for one thing at a time: what is free for it, others may take meanwhile. Only its turn in its storage class
+// it keeps, or each transfer of that class would be enqueued in vain: they all need the same place.
 func (p *Preparation) TryAcquire(t Transfer, enqueue func()) bool {
 	if !p.takePlace(t, enqueue) {
-		p.limited.release(t.UID)
+		p.limited.cluster.Release(t.UID)
 		return false
 	}
 	if !p.limited.tryAcquire(t, enqueue) {

@@ -153,7 +153,7 @@ func TestAnEditOfTheLimitsIsInForceAtOnce(t *testing.T) {
 		return p.preparing.TryAcquire(capacity.Transfer{UID: uid, StorageClass: class}, func() {})
 	}
 	require.Equal(t, []bool{true, false, true, false}, []bool{accepts("1", "nfs"), accepts("2", "nfs"), accepts("3", ""), accepts("4", "")})
-	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`# HELP lateen_transfer_limit Limit of transfers that are accepted and not ended, of a storage class or, without one, of the cluster; 0 for no limit.
+	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`# HELP lateen_transfer_limit Limit of transfers that are accepted and not moved yet, of a storage class or, without one, of the cluster; 0 for no limit.
 # TYPE lateen_transfer_limit gauge
 lateen_transfer_limit{storage_class=""} 2
 lateen_transfer_limit{storage_class="nfs"} 1

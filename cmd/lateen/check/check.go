@@ -176,6 +176,11 @@ func (c *Cluster) unmatched(of config.Config) []config.Problem {
 				fmt.Sprintf("no node matches %s; label nodes or correct the selector", formatSelector(rule.Nodes)))
 		}
 	}
+	for _, class := range sortedNames(of.StorageClasses) {
+		if c.lacks(class) {
+			add(config.SectionLoadConcurrency, "loadConcurrency.storageClasses."+class, noClass(class, "so this limit applies to no volume"))
+		}
+	}
 	for _, one := range of.Movers.LoadAffinity { // unusable rules are already removed, so an index would mislead
 		if !c.anyNode(one.Nodes) {
 			add(config.SectionLoadAffinity, "loadAffinity",

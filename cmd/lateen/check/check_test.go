@@ -92,7 +92,7 @@ func TestReports(t *testing.T) {
 		"a priority class that quota limits":     {file: "good-every-field.yaml", cluster: full(limited), count: 1},
 		"a priority class that preempts":         {file: "good-every-field.yaml", cluster: full(preempting), count: 1},
 		"a node":                                 {file: "good-every-field.yaml", cluster: full(unchanged), node: &big},
-		"a cluster that has nothing":             {file: "good-every-field.yaml", cluster: bare(), count: 10},
+		"a cluster that has nothing":             {file: "good-every-field.yaml", cluster: bare(), count: 12},
 		"a cluster that could not be read":       {file: "good-every-field.yaml", cluster: &check.Cluster{}},
 		"movers that know no cache":              {file: "good-every-field.yaml", cluster: full(old), count: 1},
 		"types that are wrong":                   {file: "type-wrong-everywhere.json", count: 10},

@@ -33,7 +33,7 @@ type Limits struct {
 	MaxConcurrency     int // the maximum over all nodes
 	PrepareQueueLength int // accepted and prepared transfers in the cluster; 0: no limit
 
-	// transfers that are accepted and have not ended
+	// transfers that are accepted and not moved yet
 	Cluster        int            // in the cluster; 0: no limit
 	StorageClasses map[string]int // DataUploads and DataDownloads of volumes of a storage class
 }

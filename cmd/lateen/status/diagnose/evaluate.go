@@ -24,20 +24,18 @@ type evaluator struct {
 	prepared map[string]int       // accepted and prepared transfers, by node; "" counts all of them
 	places   map[string]int       // movers that start, wait or work for volumes of pods, by node; "" counts those of snapshots and claims
 	restores bool                 // a restore waits in the admission queue
-	limited  map[string]int       // transfers that are accepted and have not ended, by storage class; "" counts all of them
+	limited  map[string]int       // transfers that are accepted and not moved yet, by storage class; "" counts all of them
 }
 
 func (s *Snapshot) evaluator() *evaluator {
 	e := &evaluator{Snapshot: s, flags: s.options(), settings: s.readSettings(), agents: s.readAgents(), inUse: map[string]int{}, prepared: map[string]int{}, places: map[string]int{}, limited: map[string]int{}}
 	for _, one := range s.transfers {
-		if phase := one.state.Phase; !one.state.Foreign && !phase.IsNew() && !phase.Terminal() {
-			e.limited[""]++
-			if class := e.storageClass(one); class != "" {
-				e.limited[class]++
-			}
-		}
 		if preparing := one.state.Phase.IsPreparing() && !one.state.Foreign; preparing || one.state.TakesSlot() {
 			e.places[one.state.Home()]++
+			e.limited[""]++
+			if class := e.storageClass(one); class != "" && (one.state.Exposer != "" || !one.spec.Restores) { // of Velero's restores, agents do not know it
+				e.limited[class]++
+			}
 		}
 		switch {
 		case one.state.TakesSlot():

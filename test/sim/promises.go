@@ -104,7 +104,7 @@ func (s *Simulation) check() error {
 	}
 	s.promises.checked = s.API.Revision()
 	for _, holds := range []func() error{
-		s.checkSlots, s.checkQueue, s.checkMovers, s.checkJobs, s.checkBound, s.checkLost, s.checkCanceled, s.checkRequests, s.checkOther, s.checkHandles,
+		s.checkSlots, s.checkQueue, s.checkCluster, s.checkMovers, s.checkJobs, s.checkBound, s.checkLost, s.checkCanceled, s.checkRequests, s.checkOther, s.checkHandles,
 	} {
 		if err := holds(); err != nil {
 			return err
@@ -187,6 +187,21 @@ func (s *Simulation) checkQueue() error {
 	}
 	if s.plan.Queue > 0 && prepared > s.plan.Queue && len(s.faults.met) == 0 && !s.plan.Velero {
 		return fmt.Errorf("%d transfers are prepared, and the queue has %d places", prepared, s.plan.Queue)
+	}
+	return nil
+}
+
+// checkCluster checks that no more transfers are accepted and not moved than the cluster may have.
+func (s *Simulation) checkCluster() error {
+	accepted := 0
+	for _, transfer := range s.transfers() {
+		v := viewOf(transfer.Object)
+		if v.phase != "" && v.phase != "New" && !v.ended() && transfer.GetAnnotations()[moverSucceeded] == "" {
+			accepted++
+		}
+	}
+	if s.plan.Cluster > 0 && accepted > s.plan.Cluster {
+		return fmt.Errorf("%d transfers are accepted, and the cluster may have %d", accepted, s.plan.Cluster)
 	}
 	return nil
 }

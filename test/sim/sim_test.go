@@ -238,6 +238,16 @@ func TestATransferMayBeDeletedBeforeAnyWrite(t *testing.T) {
 	}
 }
 
+// TestANewCoordinatorKeepsTheLimitOfTheCluster kills each agent before each write.
+func TestANewCoordinatorKeepsTheLimitOfTheCluster(t *testing.T) {
+	plan := Plan{Nodes: 2, Slots: 2, Cluster: 1, Hurry: true, Work: []Work{{Kind: Download}, {Kind: Upload}, {Kind: Backup, Node: 1}}}
+	undisturbed, broken := play(t, plan)
+	require.NoError(t, broken, "%s", undisturbed)
+	for node := range plan.Nodes {
+		require.Positive(t, atEachStep(t, plan, undisturbed, atWrites(Fault{What: killAgent, Pick: node})))
+	}
+}
+
 // everyStep plays each plan of onePerKind again with one fault at each of its steps, undisturbed and canceled.
 func everyStep(t *testing.T, faults func(choice string) []Fault) {
 	t.Helper()

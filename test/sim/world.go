@@ -92,7 +92,7 @@ func (s *Simulation) configuration() string {
 	if s.plan.Priority {
 		priority = fmt.Sprintf(`,"priorityClassName":%q`, priorityName)
 	}
-	return fmt.Sprintf(`{"loadConcurrency":{"globalConfig":%d,"prepareQueueLength":%d}%s}`, s.plan.Slots, s.plan.Queue, priority)
+	return fmt.Sprintf(`{"loadConcurrency":{"globalConfig":%d,"prepareQueueLength":%d,"cluster":%d}%s}`, s.plan.Slots, s.plan.Queue, s.plan.Cluster, priority)
 }
 
 func podTemplate(name string, args ...string) corev1.PodTemplateSpec {
@@ -112,6 +112,7 @@ type Plan struct {
 	Nodes        int
 	Slots        int             // transfers InProgress on a node
 	Queue        int             // prepared transfers of the cluster; 0: unlimited
+	Cluster      int             // transfers of the cluster that are accepted and not moved; 0: unlimited
 	Maintenance  int             // maintenance jobs at once
 	Repositories int             // of backups, each due for maintenance at once
 	Timeout      time.Duration   // of a maintenance job

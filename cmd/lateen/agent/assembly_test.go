@@ -124,10 +124,15 @@ func (s stored[T]) Index(name string, of func(T) []string) error {
 	return nil
 }
 
-// steps records the reconciled keys of one worker. synctest.Wait orders what it writes before what the test reads.
-type steps struct{ keys []string }
+// steps records the reconciled keys.
+type steps struct {
+	lock sync.Mutex
+	keys []string
+}
 
 func (s *steps) reconcile(_ context.Context, key string) (time.Duration, error) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
 	s.keys = append(s.keys, key)
 	return 0, nil
 }
@@ -135,6 +140,8 @@ func (s *steps) reconcile(_ context.Context, key string) (time.Duration, error) 
 // taken waits until the controller is idle. It returns the keys that were reconciled since the last call.
 func (s *steps) taken() []string {
 	synctest.Wait()
+	s.lock.Lock()
+	defer s.lock.Unlock()
 	keys := s.keys
 	s.keys = nil
 	return keys

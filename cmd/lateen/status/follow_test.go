@@ -3,6 +3,7 @@ package status
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,10 +43,10 @@ func pod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name, Labels: labels}, Spec: corev1.PodSpec{NodeName: name}}
 }
 
-// drawings are the snapshots that a follower draws. The test runs in a bubble, whose time is virtual: synctest.Wait orders what
-// the follower writes before what the test reads.
+// drawings are the snapshots that a follower draws. The test runs in a bubble, whose time is virtual.
 type drawings struct {
 	*testing.T
+	lock      sync.Mutex
 	snapshots []*diagnose.Snapshot
 	broken    error // answers each drawing
 	ended     chan error
@@ -63,6 +64,8 @@ func follow(t *testing.T, client *fake.Clientset, broken error) *drawings {
 	}
 	go func() {
 		d.ended <- (&clients{kube: client}).Follow(ctx, options, func(snapshot *diagnose.Snapshot) error {
+			d.lock.Lock()
+			defer d.lock.Unlock()
 			d.snapshots = append(d.snapshots, snapshot)
 			return d.broken
 		})
@@ -76,6 +79,8 @@ func (d *drawings) after(passed time.Duration) (reports []view.Report) {
 	timer := time.NewTimer(passed)
 	<-timer.C
 	synctest.Wait()
+	d.lock.Lock()
+	defer d.lock.Unlock()
 	for _, snapshot := range d.snapshots {
 		reports = append(reports, snapshot.Report())
 	}
@@ -108,9 +113,10 @@ func TestChangesAreDrawnAtMostOncePerIntervalAndAtLeastAtTheMaximum(t *testing.T
 }
 
 func forbid(client *fake.Clientset, resource string) {
-	client.PrependReactor("list", resource, func(action clienttesting.Action) (bool, runtime.Object, error) {
-		return true, nil, apierrors.NewForbidden(action.GetResource().GroupResource(), "", errors.New("not you"))
-	})
+	refuse := func(action clienttesting.Action) error {
+		return apierrors.NewForbidden(action.GetResource().GroupResource(), "", errors.New("not you"))
+	}
+	client.PrependReactor("list", resource, func(action clienttesting.Action) (bool, runtime.Object, error) { return true, nil, refuse(action) })
 }
 
 func TestUnreadableResourcesAreNamedAndTheRestIsDrawn(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -211,12 +212,14 @@ func TestWhatPreventsACancelIsNamed(t *testing.T) {
 			"wait for transfers: context deadline exceeded; Velero may add transfers to Backup nightly: cancel again"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := newVelero(test.objects...)
-			if test.prepare != nil {
-				test.prepare(v)
-			}
-			_, _, err := v.run(t, test.of, func(how *options) { how.timeout = time.Second / 10 })
-			require.ErrorContains(t, err, test.want)
+			synctest.Test(t, func(t *testing.T) { // the time of a command that waits passes at once
+				v := newVelero(test.objects...)
+				if test.prepare != nil {
+					test.prepare(v)
+				}
+				_, _, err := v.run(t, test.of, nil)
+				require.ErrorContains(t, err, test.want)
+			})
 		})
 	}
 }

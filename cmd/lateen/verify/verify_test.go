@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -68,7 +69,6 @@ type cluster struct {
 	created []*unstructured.Unstructured              // DataDownloads
 	most    int                                       // DataDownloads at the same time
 	answer  string
-	timeout time.Duration
 }
 
 func newCluster(objects ...runtime.Object) *cluster {
@@ -86,7 +86,7 @@ func newCluster(objects ...runtime.Object) *cluster {
 			},
 			storageClass("standard", "csi.example.com", "true"), storageClass("fast", "csi.example.com", ""), storageClass("static", "kubernetes.io/no-provisioner", ""),
 		),
-		agents: restores(3 * gib), answer: "y", timeout: time.Hour,
+		agents: restores(3 * gib), answer: "y",
 	}
 	c.PrependReactor("create", "datadownloads", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		download := action.(clienttesting.CreateAction).GetObject().(*unstructured.Unstructured)
@@ -130,7 +130,7 @@ func (c *cluster) downloads() []unstructured.Unstructured {
 // run runs the command, one restore after the other.
 func (c *cluster) run(ctx context.Context, change func(*options)) (printed string, output *Output, err error) {
 	var out bytes.Buffer
-	how := options{prompt: cli.Prompt{In: strings.NewReader(c.answer + "\n"), Out: &out}, parallel: 1, timeout: c.timeout}
+	how := options{prompt: cli.Prompt{In: strings.NewReader(c.answer + "\n"), Out: &out}, parallel: 1, timeout: time.Hour}
 	if change != nil {
 		change(&how)
 	}
@@ -244,7 +244,7 @@ func TestAVolumeThatIsNotVerifiedFailsTheCommand(t *testing.T) {
 	}{
 		"the restore fails":       {upload("up", "data", backedUp(1)), func(c *cluster) { c.agents = ends("Failed") }, Failed, "is Failed: no space left on device"},
 		"the restore is canceled": {upload("up", "data", backedUp(1)), func(c *cluster) { c.agents = ends("Canceled") }, Failed, "is Canceled: "},
-		"no agent":                {upload("up", "data", backedUp(1)), func(c *cluster) { c.agents, c.timeout = ends("Accepted"), time.Second/10 }, Failed, "wait while it is Accepted: context deadline exceeded"},
+		"no agent":                {upload("up", "data", backedUp(1)), func(c *cluster) { c.agents = ends("Accepted") }, Failed, "wait while it is Accepted: context deadline exceeded"},
 		"not backed up":           {upload("up", "data", map[string]any{"phase": "Failed"}), nil, Failed, "not backed up: its phase is Failed"},
 		"no snapshot":             {upload("up", "data", map[string]any{"phase": "Completed"}), nil, Failed, "not backed up: it is Completed without a snapshot"},
 		"another uploader":        {podVolumeBackup("restic", backedUp(1)), nil, Unsupported, "restic"},
@@ -261,15 +261,17 @@ func TestAVolumeThatIsNotVerifiedFailsTheCommand(t *testing.T) {
 		}, Failed, "create it: forbidden"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newCluster(backup("Completed"), test.transfer)
-			if test.prepare != nil {
-				test.prepare(c)
-			}
-			_, output, err := c.run(t.Context(), nil)
-			require.ErrorContains(t, err, "verify Backup nightly: 0 volumes are verified, ")
-			require.Equal(t, test.want, output.Volumes[0].Result)
-			require.Contains(t, output.Volumes[0].Message, test.message)
-			require.Empty(t, c.downloads())
+			synctest.Test(t, func(t *testing.T) { // the time of a command that waits passes at once
+				c := newCluster(backup("Completed"), test.transfer)
+				if test.prepare != nil {
+					test.prepare(c)
+				}
+				_, output, err := c.run(t.Context(), nil)
+				require.ErrorContains(t, err, "verify Backup nightly: 0 volumes are verified, ")
+				require.Equal(t, test.want, output.Volumes[0].Result)
+				require.Contains(t, output.Volumes[0].Message, test.message)
+				require.Empty(t, c.downloads())
+			})
 		})
 	}
 }

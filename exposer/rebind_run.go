@@ -67,8 +67,8 @@ func (e *Exposer) Rebind(ctx context.Context, spec objects.MoverSpec, found Exis
 
 // AbandonRebind ends a rebind in the state that it observes. If the target is bound to the restored volume, it restores
 // the reclaim policy. Otherwise it keeps that volume for a person, who finds it by the message: the volume is not deleted
-// with the restore claim, unless that is of a scratch claim. If the API server refuses this change, as an admission policy does, the message says so: another
-// attempt gets the same answer.
+// with the restore claim, unless it is of a scratch claim. If the API server refuses this change, as an admission policy does, the
+// message says so: another attempt gets the same answer.
 func (e *Exposer) AbandonRebind(ctx context.Context, spec objects.MoverSpec, found Existing) (bound bool, message string, err error) {
 	restored, _ := claimsOf(spec, found)
 	d := rebindRun{client: e, State: rebind.State{Spec: spec, Claim: restored}}

@@ -66,7 +66,7 @@ type SnapshotSource struct {
 type TargetSource struct {
 	Namespace, Claim string
 	Volume           string // the existing PersistentVolume that is restored in place; empty for a new one
-	Scratch          bool   // for `lateen verify`: the claim has no consumer, and its volume is always deleted with it
+	Scratch          bool   // for `lateen verify`: the claim has no consumer, and a volume that was provisioned for it is deleted with it
 }
 
 // Settings are the configuration of movers and their volumes.

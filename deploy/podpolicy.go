@@ -83,7 +83,7 @@ func (v Velero) Inherited() Inherited { return InheritedFrom(serverPod(v), corev
 func InheritedFrom(server, agents corev1.PodSpec) Inherited {
 	found := Inherited{Account: cmp.Or(server.ServiceAccountName, "default")}
 	if len(server.Containers) > 0 {
-		found.Image, _ = splitTag(server.Containers[max(slices.IndexFunc(server.Containers, api.RunsServer), 0)].Image)
+		found.Image, _, _ = api.SplitImage(server.Containers[max(slices.IndexFunc(server.Containers, api.RunsServer), 0)].Image)
 	}
 	for _, pod := range []corev1.PodSpec{server, agents} {
 		found.addVolumes(pod.Volumes)

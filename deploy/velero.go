@@ -237,7 +237,7 @@ func plugins(v Velero) []corev1.Container {
 
 // pluginName returns the image name without registry, tag and digest, as a container name.
 func pluginName(image string) string {
-	name, _ := splitTag(image)
+	name, _, _ := api.SplitImage(image)
 	if parts := strings.SplitN(name, "/", 2); len(parts) == 2 && strings.Contains(parts[1], "/") {
 		name = parts[1]
 	}
@@ -251,22 +251,10 @@ func shorten(name string, most int) string {
 
 // pullPolicy returns Always for an image reference that may change its content.
 func pullPolicy(image string) corev1.PullPolicy {
-	if _, tag := splitTag(image); tag == "" || tag == "latest" {
+	if _, tag, digest := api.SplitImage(image); digest == "" && (tag == "" || tag == "latest") {
 		return corev1.PullAlways
 	}
 	return corev1.PullIfNotPresent
-}
-
-// splitTag splits an image into its name and its digest, or its tag without a digest.
-func splitTag(image string) (name, tag string) {
-	if name, digest, ok := strings.Cut(image, "@"); ok {
-		name, _ = splitTag(name)
-		return name, digest
-	}
-	if colon := strings.LastIndex(image, ":"); colon > strings.LastIndex(image, "/") {
-		return image[:colon], image[colon+1:]
-	}
-	return image, ""
 }
 
 // notWindows keeps a Linux image off Windows nodes. It allows nodes without the label.

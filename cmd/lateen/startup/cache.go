@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/exposer/access"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -97,7 +97,8 @@ func UnusableCacheClass(name string, class *storagev1.StorageClass) *config.Prob
 // CacheUnsupported returns a Problem if the restore movers do not know --cache-volume-path, which Velero 1.18
 // introduced. An image tag that is no version of Velero counts as supported.
 func CacheUnsupported(image string) *config.Problem {
-	release, err := version.ParseGeneric(imageTag(image))
+	_, tag, _ := api.SplitImage(image)
+	release, err := version.ParseGeneric(tag)
 	if err != nil || release.Major() != 1 || release.Minor() >= 18 {
 		return nil
 	}
@@ -198,7 +199,8 @@ func TestedKubernetes() []string { return []string{"1.34", "1.36", "1.37"} }
 // UntestedVelero describes an image of a minor version of Velero that was not tested. It is empty for a tested
 // version, and for a tag that is no version.
 func UntestedVelero(image string) string {
-	tag, tried := imageTag(image), TestedVersions()
+	_, tag, _ := api.SplitImage(image)
+	tried := TestedVersions()
 	if tag == "main" { // the tag of Velero's development branch
 		return fmt.Sprintf("Velero's development branch (%s) is newer than %s, the newest version tested with Lateen", image, tried[len(tried)-1])
 	}
@@ -224,15 +226,6 @@ func untried(product, text string, tried []string) string {
 		return fmt.Sprintf("%s %s is newer than %s, the newest version tested with Lateen", product, text, newest)
 	case minor.LessThan(oldest):
 		return fmt.Sprintf("%s %s is older than %s, the oldest version tested with Lateen", product, text, oldest)
-	}
-	return ""
-}
-
-// imageTag returns the tag of an image; empty if it has none.
-func imageTag(image string) string {
-	name, _, _ := strings.Cut(image, "@")
-	if colon := strings.LastIndex(name, ":"); colon > strings.LastIndex(name, "/") {
-		return name[colon+1:]
 	}
 	return ""
 }

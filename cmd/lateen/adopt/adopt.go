@@ -330,7 +330,11 @@ func (a *adoption) serverArgs(ctx context.Context, velero corev1.PodTemplateSpec
 	if server != nil && server.Name == api.VeleroDeployment || len(velero.Spec.Containers) == 0 {
 		return args, nil
 	}
-	args = append(args, "--mover-image="+velero.Spec.Containers[0].Image)
+	image := velero.Spec.Containers[0].Image
+	if server != nil {
+		image = startup.ServerImage(server.Spec.Template.Spec)
+	}
+	args = append(args, "--mover-image="+image)
 	if !a.movers.Account {
 		args = append(args, deploy.MoverAccountFlag+"="+velero.Spec.ServiceAccountName)
 	}

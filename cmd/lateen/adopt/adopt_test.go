@@ -202,6 +202,39 @@ func TestUndoMarksAcceptedTransfersWhoseMoversRunAsPrepared(t *testing.T) {
 	})
 }
 
+func TestTheAgentsFollowAnUpgradeOfVelerosServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newInstallation(t)
+		server := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "backups", Namespace: "velero"}}
+		server.Spec.Template.Spec.Containers = []corev1.Container{{Command: []string{"/velero"}, Args: []string{"server"}}}
+		require.NoError(t, i.kube.Tracker().Add(server))
+		upgrade := func(image string) {
+			server.Spec.Template.Spec.Containers[0].Image = image
+			require.NoError(t, i.kube.Tracker().Update(appsv1.SchemeGroupVersion.WithResource("deployments"), server, "velero"))
+		}
+		for _, image := range []string{"velero/velero:v1.18.3", "velero/velero:v1.18.4"} {
+			upgrade(image)
+			require.NoError(t, i.run(false))
+			require.Contains(t, i.agents().Args, "--mover-image="+image, "of a server whose Deployment the agents may not read")
+		}
+		require.NoError(t, i.run(true))
+		require.Equal(t, "velero/velero:v1.18.4", i.agents().Image)
+		require.NoError(t, i.run(false))
+		upgrade("mirror.example/velero:v1.18.5")
+		require.NoError(t, i.run(true))
+		require.Equal(t, "velero/velero:v1.18.4", i.agents().Image, "the original has another registry")
+	})
+}
+
+// agents returns the container of the agents on Linux nodes.
+func (i *installation) agents() corev1.Container {
+	found, err := i.dynamic.Resource(cli.DaemonSets()).Namespace("velero").Get(i.Context(), api.DaemonSetName, metav1.GetOptions{})
+	require.NoError(i, err)
+	template, err := readTemplate(found)
+	require.NoError(i, err)
+	return template.Spec.Containers[0]
+}
+
 // requireOthersDone: a write that fails stops nothing that does not need it.
 func (i *installation) requireOthersDone(undo, released bool) {
 	state := i.state()

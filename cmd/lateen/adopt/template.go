@@ -102,9 +102,9 @@ func (a *adoption) adopt(ctx context.Context, agents *unstructured.Unstructured)
 	return errors.Join(err, changeTemplate(agents, before, template))
 }
 
-// restore turns adopted agents into Velero's and keeps later changes. It drops arguments that only Lateen has. If
+// restore turns adopted agents into Velero's, of the server's version, and keeps later changes. It drops arguments that only Lateen has. If
 // Velero's agents were restored already, it removes what the adoption added to them.
-func (a *adoption) restore(_ context.Context, agents *unstructured.Unstructured) error {
+func (a *adoption) restore(ctx context.Context, agents *unstructured.Unstructured) error {
 	if !isAdopted(agents) {
 		return fmt.Errorf("annotation %s is missing, so lateen adopt did not change it", api.AnnotationAdopted)
 	}
@@ -114,6 +114,13 @@ func (a *adoption) restore(_ context.Context, agents *unstructured.Unstructured)
 	}
 	if is.velero {
 		return changeTemplate(agents, is.current, deploy.Strip(is.current, is.original))
+	}
+	server, err := a.server(ctx)
+	if err != nil {
+		return err
+	}
+	if server != nil {
+		upgrade(is.original.Spec.Containers, startup.ServerImage(server.Spec.Template.Spec))
 	}
 	args := deploy.Without(is.args, is.added)
 	if had, _, err := deploy.AgentArgs(is.original); err != nil || !slices.Equal(args, had) {
@@ -127,6 +134,17 @@ func (a *adoption) restore(_ context.Context, agents *unstructured.Unstructured)
 		return err
 	}
 	return changeTemplate(agents, is.current, template)
+}
+
+// upgrade gives the containers of Velero's agents the image of its server if only the version is another: Velero may have been
+// upgraded since the adoption.
+func upgrade(agents []corev1.Container, server string) {
+	name, _, _ := api.SplitImage(server)
+	for index := range agents {
+		if had, _, _ := api.SplitImage(agents[index].Image); had == name {
+			agents[index].Image = server
+		}
+	}
 }
 
 // readTemplate returns the pod template of agents.

@@ -37,6 +37,15 @@ func TestReleaseCountsAJobAsFailed(t *testing.T) {
 	require.Nil(t, patched)
 }
 
+func TestAJobWithoutAPodIsStuckForWhatItsControllerSays(t *testing.T) {
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "j1", UID: "j1-uid"}}
+	client := fake.NewClientset(event("refused", job.UID, corev1.EventTypeWarning, "exceeded quota: none", 1))
+	why, stuck, err := Jobs{Client: client}.Stuck(t.Context(), "velero", objects.ReadJob(job))
+	require.NoError(t, err)
+	require.True(t, stuck)
+	require.Equal(t, "job has no pod: exceeded quota: none", why)
+}
+
 // TestNoJobIsStartedBesideAnUncachedOne covers a job that another coordinator or Velero's server has
 // just created: only a LIST from the API server contains it.
 func TestNoJobIsStartedBesideAnUncachedOne(t *testing.T) {

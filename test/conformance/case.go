@@ -18,12 +18,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/exposer/truncate"
+	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -45,7 +46,7 @@ type Case struct {
 	// Maintenance is the content of the ConfigMap of maintenance jobs, by key.
 	Maintenance map[string]Object `json:"maintenance"`
 	// PrepareTimeout is from Accepted to Prepared; 0: 30 min.
-	PrepareTimeout Duration `json:"prepareTimeout"`
+	PrepareTimeout metav1.Duration `json:"prepareTimeout"`
 	// DaemonSet is patched onto the DaemonSet of the node-agent.
 	DaemonSet Object `json:"daemonSet"`
 	// Nodes are further nodes, by the placeholders of their names; NODE is the one that there is in any case.
@@ -67,7 +68,7 @@ type Case struct {
 	Happens []Step `json:"happens"`
 
 	// Within is how long the transfer may take to its end from the last of what happens; 0: as long as agents may take.
-	Within Duration `json:"within"`
+	Within metav1.Duration `json:"within"`
 	// Ends is what the resource is like in the end, and Phases are all that it went through.
 	Ends   Object          `json:"ends"`
 	Phases []testenv.Phase `json:"phases"`
@@ -84,16 +85,6 @@ type Case struct {
 
 // Object is a part of an object, as match understands it.
 type Object map[string]any
-
-// Duration is text such as "2s".
-type Duration time.Duration
-
-// UnmarshalJSON parses the text.
-func (d *Duration) UnmarshalJSON(text []byte) error {
-	parsed, err := time.ParseDuration(strings.Trim(string(text), `"`))
-	*d = Duration(parsed)
-	return err
-}
 
 // AtOnce is a sort of objects.
 type AtOnce struct {
@@ -122,42 +113,32 @@ type Volume struct {
 
 // Mover says how movers behave, which move for Takes what makes 1000 bytes.
 type Mover struct {
-	Takes  Duration `json:"takes"` // 0: 200 ms
-	Starts Duration `json:"starts"`
-	Silent bool     `json:"silent"` // it never says that the data path has started, nor hears a cancel
-	Result *struct {
-		ExitCode int32  `json:"exitCode"`
-		Message  string `json:"message"`
-		Reason   string `json:"reason"`
-	} `json:"result"` // instead of success
-	Never bool `json:"never"` // its container stays in ContainerCreating
+	Takes  metav1.Duration `json:"takes"` // 0: 200 ms
+	Starts metav1.Duration `json:"starts"`
+	Silent bool            `json:"silent"` // it never says that the data path has started, nor hears a cancel
+	Result *node.Result    `json:"result"` // instead of success
+	Never  bool            `json:"never"`  // its container stays in ContainerCreating
 	// Waiting keeps its container from starting, Refused the kubelet from admitting it, Times how often; 0: always.
-	Waiting *Reason `json:"waiting"`
-	Refused *Reason `json:"refused"`
-	Times   int     `json:"times"`
-}
-
-// Reason is why a kubelet does not start something.
-type Reason struct {
-	Reason  string `json:"reason"`
-	Message string `json:"message"`
+	Waiting *node.Waiting `json:"waiting"`
+	Refused *node.Waiting `json:"refused"`
+	Times   int           `json:"times"`
 }
 
 // Step is one thing that happens; exactly one of its fields is set.
 type Step struct {
-	Phase  testenv.Phase `json:"phase"`  // wait until the resource is in it
-	Seen   Object        `json:"seen"`   // wait until there is such an object
-	Second testenv.Phase `json:"second"` // make a second resource for the same volume, and wait until it is in that phase
-	Cancel bool          `json:"cancel"` // ask for the end of the transfer
-	Delete bool          `json:"delete"` // delete the resource
-	Force  bool          `json:"force"`  // delete the resource without heeding its finalizers
-	Vanish bool          `json:"vanish"` // the mover is gone without a trace
-	Evict  string        `json:"evict"`  // the kubelet ends the mover, with that message
-	Agent  string        `json:"agent"`  // "ends" or "starts"
-	Remove Object        `json:"remove"` // delete that object
-	Apply  Object        `json:"apply"`  // make or change that object
-	Set    Object        `json:"set"`    // patch the resource
-	Wait   Duration      `json:"wait"`   // let time pass
+	Phase  testenv.Phase   `json:"phase"`  // wait until the resource is in it
+	Seen   Object          `json:"seen"`   // wait until there is such an object
+	Second testenv.Phase   `json:"second"` // make a second resource for the same volume, and wait until it is in that phase
+	Cancel bool            `json:"cancel"` // ask for the end of the transfer
+	Delete bool            `json:"delete"` // delete the resource
+	Force  bool            `json:"force"`  // delete the resource without heeding its finalizers
+	Vanish bool            `json:"vanish"` // the mover is gone without a trace
+	Evict  string          `json:"evict"`  // the kubelet ends the mover, with that message
+	Agent  string          `json:"agent"`  // "ends" or "starts"
+	Remove Object          `json:"remove"` // delete that object
+	Apply  Object          `json:"apply"`  // make or change that object
+	Set    Object          `json:"set"`    // patch the resource
+	Wait   metav1.Duration `json:"wait"`   // let time pass
 }
 
 // Cases are all cases, in the order of the kinds.

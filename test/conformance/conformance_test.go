@@ -131,7 +131,7 @@ func exchange(t *testing.T, on *Plane, kind testenv.Kind, from, to string, comma
 	require.NoError(t, err)
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	testCase := &Case{Kind: kind, Title: t.Name(), Mover: Mover{Takes: Duration(working)}}
+	testCase := &Case{Kind: kind, Title: t.Name(), Mover: Mover{Takes: metav1.Duration{Duration: working}}}
 	s := on.newRun(first, testCase, t.TempDir(), fail)
 	defer s.end()
 	require.NoError(t, s.build(ctx))

@@ -82,24 +82,13 @@ func (c *caseRun) configureJobs(ctx context.Context) error {
 
 // prepareRepository makes a repository that is Ready and due. Nothing looks into it but its jobs, which are played.
 func (c *caseRun) prepareRepository() error {
-	c.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
-		wanted := &velerov1.BackupRepository{
-
-			ObjectMeta: metav1.ObjectMeta{Name: c.Apps + "-default-kopia-abcde"},
-			Spec: velerov1.BackupRepositorySpec{
-				VolumeNamespace: c.Apps, BackupStorageLocation: "default", RepositoryType: velerov1.BackupRepositoryTypeKopia,
-				MaintenanceFrequency: metav1.Duration{Duration: frequency},
-			},
-			Status: velerov1.BackupRepositoryStatus{Phase: velerov1.BackupRepositoryPhaseReady},
-		}
-		if err := alter(wanted); err != nil {
-			return nil, err
-		}
-		created, err := c.Repositories().Create(ctx, wanted, metav1.CreateOptions{})
-		if err != nil {
-			return nil, fmt.Errorf("create repository: %w", err)
-		}
-		return created, nil
+	c.create = func(ctx context.Context, alter func(metav1.Object)) (metav1.Object, error) {
+		return c.Repository(ctx, c.Apps, func(wanted *velerov1.BackupRepository) {
+			wanted.GenerateName, wanted.Name = "", c.Apps+"-default-kopia-abcde"
+			wanted.Spec.MaintenanceFrequency = metav1.Duration{Duration: frequency}
+			wanted.Status.Phase = velerov1.BackupRepositoryPhaseReady
+			alter(wanted)
+		})
 	}
 	return nil
 }

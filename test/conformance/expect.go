@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -30,7 +29,7 @@ func (c *caseRun) expect(ctx context.Context) error {
 }
 
 func (c *caseRun) awaitEnd(ctx context.Context) error {
-	if within := time.Duration(c.testCase.Within); within != 0 {
+	if within := c.testCase.Within.Duration; within != 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, within)
 		defer cancel()

@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"cmp"
 	"context"
 	"debug/buildinfo"
 	"encoding/json"
@@ -111,7 +110,7 @@ func (c *caseRun) startNodes(ctx context.Context) error {
 
 func (c *caseRun) startNode(ctx context.Context, word string, machine Machine) error {
 	options := node.Options{
-		Name: c.placeholders.of(word), Root: filepath.Join(c.dir, "kubelet"), StartDelay: time.Duration(c.testCase.Mover.Starts),
+		Name: c.placeholders.of(word), Root: filepath.Join(c.dir, "kubelet"), StartDelay: c.testCase.Mover.Starts.Duration,
 		Runner: node.Movers{Runner: c.Movers, Jobs: jobs{}},
 	}
 	if machine.Agent {
@@ -148,10 +147,10 @@ func (m Mover) trouble(faults *node.Faults) {
 		faults.Add(node.Fault{NeverStarts: true})
 	}
 	if m.Waiting != nil {
-		faults.Add(node.Fault{Times: m.Times, Waiting: &node.Waiting{Reason: m.Waiting.Reason, Message: m.Waiting.Message}})
+		faults.Add(node.Fault{Times: m.Times, Waiting: m.Waiting})
 	}
 	if m.Refused != nil {
-		faults.Add(node.Fault{Times: m.Times, Refused: &node.Waiting{Reason: m.Refused.Reason, Message: m.Refused.Message}})
+		faults.Add(node.Fault{Times: m.Times, Refused: m.Refused})
 	}
 }
 
@@ -290,8 +289,8 @@ func (a *Agent) arguments(testCase *Case) []string {
 	if testCase.Repository != nil {
 		args = append(args, "--backup-repository-configmap="+repositoryMap)
 	}
-	if timeout := testCase.PrepareTimeout; timeout != 0 {
-		args = append(args, "--data-mover-prepare-timeout="+time.Duration(timeout).String())
+	if timeout := testCase.PrepareTimeout.Duration; timeout != 0 {
+		args = append(args, "--data-mover-prepare-timeout="+timeout.String())
 	}
 	return args
 }
@@ -380,10 +379,8 @@ func (c *caseRun) preparePodVolumeBackup(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
-		var unread error
-		created, err := c.PodVolumeBackup(ctx, backup, pod, "data", func(wanted *velerov1.PodVolumeBackup) { unread = alter(wanted) })
-		return created, cmp.Or(unread, err)
+	c.create = func(ctx context.Context, alter func(metav1.Object)) (metav1.Object, error) {
+		return c.PodVolumeBackup(ctx, backup, pod, "data", func(wanted *velerov1.PodVolumeBackup) { alter(wanted) })
 	}
 	return nil
 }
@@ -405,11 +402,8 @@ func (c *caseRun) preparePodVolumeRestore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
-		var unread error
-		created, err := c.PodVolumeRestore(ctx, restore, pod, "data", "a-snapshot", c.Apps,
-			func(wanted *velerov1.PodVolumeRestore) { unread = alter(wanted) })
-		return created, cmp.Or(unread, err)
+	c.create = func(ctx context.Context, alter func(metav1.Object)) (metav1.Object, error) {
+		return c.PodVolumeRestore(ctx, restore, pod, "data", "a-snapshot", c.Apps, func(wanted *velerov1.PodVolumeRestore) { alter(wanted) })
 	}
 	return nil
 }
@@ -453,16 +447,12 @@ func (c *caseRun) podVolume(ctx context.Context) (corev1.Volume, error) {
 }
 
 // alter changes a resource as the case wants, before it is created.
-func (c *caseRun) alter(wanted metav1.Object) error {
-	if c.testCase.Transfer == nil {
-		return nil
-	}
+func (c *caseRun) alter(wanted metav1.Object) {
 	patch, err := json.Marshal(c.expand(c.testCase.Transfer))
+	if err == nil {
+		err = json.Unmarshal(patch, wanted)
+	}
 	if err != nil {
-		return fmt.Errorf("write change of the resource: %w", err)
+		c.fail(fmt.Errorf("change the resource: %w", err))
 	}
-	if err := json.Unmarshal(patch, wanted); err != nil {
-		return fmt.Errorf("change the resource: %w", err)
-	}
-	return nil
 }

@@ -15,7 +15,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/utils/ptr"
 
@@ -66,40 +65,15 @@ func newMixed(ctx context.Context, t *testing.T, moversOn string) *mixed {
 	require.NoError(t, err)
 	m.restore, err = m.Restore(ctx, "nightly")
 	require.NoError(t, err)
-	m.exchange(ctx)
+	// Velero's agent ends at its start if a pod of its node has no directory yet.
+	_, err = testenv.Wait(ctx, m.Kube.CoreV1().Pods(m.Namespace), metav1.ListOptions{LabelSelector: "deploy=velero"}, testenv.Ready)
+	require.NoError(t, err)
 	m.agents["velero"], err = m.VeleroProgram(ctx, m.Nodes[0], "node-agent", "server", "--node-agent-configmap="+fixture.ConfigMap)
 	require.NoError(t, err)
 	m.agents["lateen"], err = m.Program(ctx, m.Nodes[1], "--cancel-grace=1s")
 	require.NoError(t, err)
 	m.leads(ctx)
 	return m
-}
-
-// exchange makes the pod of Lateen's node one of Lateen's agent, as an adoption does with one node after the other.
-func (m *mixed) exchange(ctx context.Context) {
-	for _, name := range m.nodes {
-		_, err := m.NodeAgentPod(ctx, name, testenv.Ready)
-		require.NoError(m, err)
-	}
-	patch := `[{"op":"replace","path":"/spec/updateStrategy","value":{"type":"OnDelete"}},
-		{"op":"remove","path":"/spec/template/spec/containers/0/command"},
-		{"op":"replace","path":"/spec/template/spec/containers/0/args","value":["node-agent"]}]`
-	_, err := m.Kube.AppsV1().DaemonSets(m.Namespace).Patch(ctx, "node-agent", types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
-	require.NoError(m, err)
-	was, err := m.NodeAgentPod(ctx, m.nodes["lateen"], testenv.Ready)
-	require.NoError(m, err)
-	require.NoError(m, m.Kube.CoreV1().Pods(m.Namespace).Delete(ctx, was.Name, metav1.DeleteOptions{}))
-	require.NoError(m, m.WaitPodGone(ctx, m.Namespace, was.Name))
-	_, err = m.NodeAgentPod(ctx, m.nodes["lateen"], func(pod *corev1.Pod) bool {
-		return testenv.Ready(pod) && len(pod.Spec.Containers[0].Args) == 1
-	})
-	require.NoError(m, err)
-	here, err := m.Kube.CoreV1().Pods(m.Namespace).List(ctx, metav1.ListOptions{})
-	require.NoError(m, err)
-	for i := range here.Items { // Velero's agent ends at its start if a pod of its node has no directory yet
-		_, err := m.WaitPod(ctx, m.Namespace, here.Items[i].Name, testenv.Ready)
-		require.NoError(m, err)
-	}
 }
 
 // leads waits until Lateen's agent coordinates.

@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,15 +65,11 @@ func (c *caseRun) prepareDataUpload(ctx context.Context) error {
 		return err
 	}
 	if !c.testCase.Volume.Unready {
-		ready := Object{
-			"kind": "VolumeSnapshot", "metadata": map[string]any{"namespace": c.Apps, "name": "snapshot"},
-			"status": map[string]any{"readyToUse": true},
-		}
-		err := c.plane.History.Until(ctx, func() error { return c.plane.History.now(ready, c.Apps) })
+		ready, err := c.WaitSnapshot(ctx, c.Apps, "snapshot", testenv.ReadyToUse)
 		if err != nil {
 			return err
 		}
-		handle, err := c.handle(ctx)
+		_, handle, err := c.Handle(ctx, ready)
 		if err != nil {
 			return err
 		}
@@ -87,10 +82,8 @@ func (c *caseRun) prepareDataUpload(ctx context.Context) error {
 	spec := velerov2alpha1.CSISnapshotSpec{
 		VolumeSnapshot: "snapshot", SnapshotClass: c.placeholders.of("CLASS"), Driver: c.testCase.driver(),
 	}
-	c.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
-		var unread error
-		created, err := c.DataUpload(ctx, backup, claim, spec, func(wanted *velerov2alpha1.DataUpload) { unread = alter(wanted) })
-		return created, cmp.Or(unread, err)
+	c.create = func(ctx context.Context, alter func(metav1.Object)) (metav1.Object, error) {
+		return c.DataUpload(ctx, backup, claim, spec, func(wanted *velerov2alpha1.DataUpload) { alter(wanted) })
 	}
 	return nil
 }
@@ -116,16 +109,9 @@ func (c *caseRun) claim(ctx context.Context) (*corev1.PersistentVolumeClaim, err
 			return nil, err
 		}
 	}
-	bound := Object{
-		"kind": "PersistentVolumeClaim", "metadata": map[string]any{"namespace": c.Apps, "name": "data"},
-		"status": map[string]any{"phase": "Bound"},
-	}
-	if err := c.plane.History.Until(ctx, func() error { return c.plane.History.now(bound, c.Apps) }); err != nil {
-		return nil, err
-	}
-	claim, err := c.Kube.CoreV1().PersistentVolumeClaims(c.Apps).Get(ctx, "data", metav1.GetOptions{})
+	claim, err := c.WaitClaim(ctx, c.Apps, "data", testenv.Bound)
 	if err != nil {
-		return nil, fmt.Errorf("get claim: %w", err)
+		return nil, err
 	}
 	c.placeholders.set("VOLUME", claim.Spec.VolumeName)
 	return claim, nil
@@ -150,10 +136,8 @@ func (c *caseRun) prepareDataDownload(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
-		var unread error
-		created, err := c.DataDownload(ctx, restore, claim, "a-snapshot", func(wanted *velerov2alpha1.DataDownload) { unread = alter(wanted) })
-		return created, cmp.Or(unread, err)
+	c.create = func(ctx context.Context, alter func(metav1.Object)) (metav1.Object, error) {
+		return c.DataDownload(ctx, restore, claim, "a-snapshot", func(wanted *velerov2alpha1.DataDownload) { alter(wanted) })
 	}
 	return nil
 }
@@ -176,19 +160,6 @@ func (c *caseRun) detach(ctx context.Context) error {
 		return fmt.Errorf("delete claim: %w", err)
 	}
 	return testenv.WaitGone(ctx, claims, testenv.Named(claim.Name))
-}
-
-// handle waits until the content of the only snapshot tells the driver's name of it: it may do so after the snapshot.
-func (c *caseRun) handle(ctx context.Context) (handle string, err error) {
-	err = c.plane.History.Until(ctx, func() error {
-		all := c.handles()
-		if len(all) == 0 {
-			return errors.New("the snapshot has no handle")
-		}
-		handle = all[0]
-		return nil
-	})
-	return handle, err
 }
 
 // handles are the driver's names of all snapshots that there ever were in the namespaces of the run, for a check.

@@ -39,7 +39,7 @@ func (c *caseRun) take(ctx context.Context, step Step) error {
 		wanted := c.expand(step.Seen)
 		return c.plane.History.Until(ctx, func() error { return c.plane.History.now(wanted, c.Namespace, c.Apps) })
 	case step.Second != "":
-		created, err := c.create(ctx, func(metav1.Object) error { return nil })
+		created, err := c.create(ctx, func(metav1.Object) {})
 		if err != nil {
 			return err
 		}
@@ -64,8 +64,13 @@ func (c *caseRun) take(ctx context.Context, step Step) error {
 	case step.Agent == "ends":
 		c.hosts[0].endAgent()
 		return nil
-	case step.Wait != 0:
-		return pass(ctx, time.Duration(step.Wait))
+	case step.Wait.Duration != 0:
+		select {
+		case <-time.After(step.Wait.Duration):
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	case step.Remove != nil:
 		return remove(ctx, c.plane.Client, c.expand(step.Remove))
 	case step.Apply != nil:
@@ -99,18 +104,6 @@ func (c *caseRun) force(ctx context.Context) error {
 		return nil // it was gone by then
 	}
 	return err
-}
-
-// pass lets time pass.
-func pass(ctx context.Context, takes time.Duration) error {
-	timer := time.NewTimer(takes)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // until waits for a phase of a transfer of the case, and gives up when it has ended in another one.
@@ -202,7 +195,7 @@ type caseRun struct {
 	placeholders placeholders
 	named        chan struct{} // closed when the resource has a name
 	// create makes a resource, which alter changes before.
-	create func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error)
+	create func(ctx context.Context, alter func(metav1.Object)) (metav1.Object, error)
 	fail   context.CancelCauseFunc
 
 	requests requests
@@ -235,7 +228,7 @@ func (p *Plane) Play(ctx context.Context, agent *Agent, testCase *Case, dir stri
 	defer cancel()
 	created, err := s.create(ctx, s.alter)
 	if err != nil {
-		return "", SetupError{err}
+		return "", SetupError{s.why(ctx, err)}
 	}
 	s.placeholders.set("NAME", created.GetName())
 	s.placeholders.set("UID", string(created.GetUID()))
@@ -274,9 +267,6 @@ func (c *caseRun) status() (string, error) {
 
 // why returns the error of the agent's process if it ended, else err, without names of this run.
 func (c *caseRun) why(ctx context.Context, err error) error {
-	if err == nil {
-		return nil
-	}
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
 		return cause
 	}
@@ -318,7 +308,7 @@ func (c *caseRun) build(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, buildTimeout)
 	defer cancel()
 	name := "node-" + rand.String(8)
-	options := fixture.Options{Takes: time.Duration(cmp.Or(c.testCase.Mover.Takes, Duration(takes)))}
+	options := fixture.Options{Takes: cmp.Or(c.testCase.Mover.Takes.Duration, takes)}
 	options.NodeLabels = map[string]string{fleet: name}
 	c.Env, err = fixture.New(ctx, c.plane.Cluster, c.dir, options)
 	c.atEnd(func() { _ = c.Close() }) // nodes end without an error
@@ -342,10 +332,7 @@ func (c *caseRun) build(ctx context.Context) (err error) {
 	if err := c.configure(ctx); err != nil {
 		return err
 	}
-	c.Movers.Silent = c.testCase.Mover.Silent
-	if want := c.testCase.Mover.Result; want != nil {
-		c.Movers.Result = &node.Result{ExitCode: want.ExitCode, Message: want.Message, Reason: want.Reason}
-	}
+	c.Movers.Silent, c.Movers.Result = c.testCase.Mover.Silent, c.testCase.Mover.Result
 	if err := c.startNodes(ctx); err != nil {
 		return err
 	}

@@ -19,7 +19,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/uuid"
@@ -317,7 +316,7 @@ func (c *Cluster) handle(request apiserver.Request, record cluster.Record) apise
 	c.lock.Lock()
 	defer c.lock.Unlock()
 	before := c.cluster.API.Revision()
-	reply := c.answer(request, record)
+	reply := c.cluster.API.Handle(request)
 	if writes := []string{"create", "update", "patch"}; slices.Contains(writes, record.Verb) && reply.Code == http.StatusNotFound && !c.cluster.API.Serves(record.Resource) {
 		reply = apiserver.Failure(missing(record.Resource))
 	}
@@ -328,19 +327,6 @@ func (c *Cluster) handle(request apiserver.Request, record cluster.Record) apise
 	c.records = append(c.records, record)
 	c.notify(before)
 	return reply
-}
-
-// answer lets the API server answer a request, except for an eviction.
-func (c *Cluster) answer(request apiserver.Request, record cluster.Record) apiserver.Reply {
-	if record.Resource != "pods" || record.Subresource != "eviction" {
-		return c.cluster.API.Handle(request)
-	}
-	pod := c.cluster.API.Get("pods", record.Namespace, record.Name)
-	if pod == nil {
-		return apiserver.Failure(apierrors.NewNotFound(corev1.Resource("pods"), record.Name))
-	}
-	c.cluster.Evict(pod)
-	return apiserver.Reply{Code: http.StatusCreated, Body: []byte(`{"kind":"Status","apiVersion":"v1","status":"Success","code":201}`)}
 }
 
 // missing is the answer to a write of an object that this cluster does not have.

@@ -1,17 +1,14 @@
 package integration
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
@@ -22,7 +19,7 @@ func TestWithoutItsConfigMapAnAgentSaysSoAndMovesWithoutAClass(t *testing.T) {
 	require.NoError(t, s.Kube.CoreV1().ConfigMaps(s.Namespace).Delete(s.soon(), fixture.ConfigMap, metav1.DeleteOptions{}))
 	r := s.start()
 	s.ends(s.transfer(), testenv.Completed)
-	r.finished("Completed", "completed")
+	r.countsEnd("kind", "podvolumebackup", "phase", "Completed", "reason", "completed")
 	require.Equal(t, 1, r.metric("lateen_slots_limit"), "the default")
 	require.Equal(t, 1, r.metric("lateen_config_fallbacks_total", "section", "configMap", "reason", "missing"))
 	require.Equal(t, 1, r.metric("lateen_priority_class_info", "consumer", "data-mover", "effective", ""))
@@ -32,34 +29,6 @@ func TestWithoutItsConfigMapAnAgentSaysSoAndMovesWithoutAClass(t *testing.T) {
 	require.Equal(t, corev1.EventTypeWarning, event.Type)
 	require.Equal(t, "Pod", event.InvolvedObject.Kind)
 	require.True(t, strings.HasPrefix(event.InvolvedObject.Name, "node-agent-"), event.InvolvedObject.Name)
-}
-
-func TestAPriorityClassThatAgentsMayNotReadIsUsedOnKubernetes(t *testing.T) {
-	s := newEnv(t, 50*time.Millisecond)
-	s.refusal = true
-	class := s.class()
-	s.configure(`{"priorityClassName":"` + class + `"}`)
-	role, err := s.Kube.RbacV1().ClusterRoles().Get(s.soon(), clusterRole(s), metav1.GetOptions{})
-	require.NoError(t, err)
-	role.Rules = slices.DeleteFunc(role.Rules, func(rule rbacv1.PolicyRule) bool { return rule.Resources[0] == "priorityclasses" })
-	_, err = s.Kube.RbacV1().ClusterRoles().Update(s.soon(), role, metav1.UpdateOptions{})
-	require.NoError(t, err)
-	r := s.start()
-	name := s.transfer()
-	require.Equal(t, class, s.scheduled(name).Spec.PriorityClassName)
-	s.ends(name, testenv.Completed)
-	require.Equal(t, 1, r.metric("lateen_priority_class_info", "configured", class, "effective", class))
-	require.Zero(t, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover"))
-}
-
-func clusterRole(s *env) string {
-	for _, object := range deploy.RBAC(s.Namespace) {
-		if named, ok := object.(metav1.Object); ok && object.GetObjectKind().GroupVersionKind().Kind == "ClusterRole" {
-			return named.GetName()
-		}
-	}
-	require.Fail(s, "package deploy has no ClusterRole")
-	return ""
 }
 
 // scheduled waits for the mover of a transfer, with what admission made of it.
@@ -89,12 +58,6 @@ func TestAnEditedConfigMapIsInForceWithoutARestart(t *testing.T) {
 	require.NotEqual(t, before, r.metric("lateen_config_hash"))
 	require.Equal(t, 2, r.metric("lateen_slots_limit"))
 	require.Zero(t, r.metric("lateen_prepare_queue_limit"))
-
-	s.configure(`{"priorityClassName":"missing-` + class + `"}`)
-	s.says("PriorityClassNotInForce", "not_found")
-	third := s.transfer()
-	require.Empty(t, s.scheduled(third).Spec.PriorityClassName)
-	s.ends(third, testenv.Completed)
 
 	problem := []string{"section", "loadConcurrency", "reason", "invalid_value"}
 	s.configure(`{"loadConcurrency":{"globalConfig":0}}`)

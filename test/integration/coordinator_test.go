@@ -93,12 +93,6 @@ func (e *env) encrypted() *env {
 	return v
 }
 
-// mayCopy gives the agents the rights that package deploy has for it.
-func (e *env) mayCopy() {
-	copies := deploy.Copies{Secrets: []string{"key"}, ConfigMaps: []string{"kms"}, From: []string{e.Apps}}
-	require.NoError(e, testenv.Apply(e.soon(), e.Plane.Admin(), deploy.CopyAccess(e.Namespace, copies)...))
-}
-
 // copiesGone waits until garbage collection has removed all copies.
 func (e *env) copiesGone() {
 	require.NoError(e, testenv.WaitGone(e.soon(), e.Kube.CoreV1().Secrets(e.Namespace), testenv.Named("key")))
@@ -108,7 +102,8 @@ func (e *env) copiesGone() {
 // Defect D31: encrypted volumes could be neither backed up nor restored.
 func TestEncryptedVolumesAreMovedByTheKeysOfTheirNamespaceOnKubernetes(t *testing.T) {
 	v := newEnv(t, 50*time.Millisecond).encrypted()
-	v.mayCopy()
+	copies := deploy.Copies{Secrets: []string{"key"}, ConfigMaps: []string{"kms"}, From: []string{v.Apps}}
+	require.NoError(t, testenv.Apply(v.soon(), v.Plane.Admin(), deploy.CopyAccess(v.Namespace, copies)...))
 	r := v.start()
 	v.settles(testenv.DataDownload, v.download(v.target()), testenv.Completed)
 	v.copiesGone()
@@ -120,42 +115,6 @@ func TestEncryptedVolumesAreMovedByTheKeysOfTheirNamespaceOnKubernetes(t *testin
 	}
 	v.copiesGone()
 	require.Zero(t, r.metric("lateen_config_fallbacks_total", "section", "backupPVC", "reason", "forbidden"))
-}
-
-// No default role reads Secrets: the agent says so at its start, and a transfer that needs one ends with what to do.
-func TestWithoutTheRightToCopyATransferFailsAndSaysWhatIsMissingOnKubernetes(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		from bool // it may read the original
-		says string
-	}{
-		"the original":      {says: "get secrets %[1]s/key: the agent is not allowed to"},
-		"to write the copy": {from: true, says: "create secrets %[2]s/key: the agent is not allowed to"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			v := newEnv(t, 50*time.Millisecond).encrypted()
-			v.mayCopy()
-			v.refusal = true
-			bindings := map[string]string{v.Namespace: "lateen-copies"}
-			if !test.from {
-				bindings[v.Apps] = "lateen-" + v.Namespace + "-copies"
-			}
-			for namespace, name := range bindings {
-				require.NoError(t, v.Kube.RbacV1().RoleBindings(namespace).Delete(v.soon(), name, metav1.DeleteOptions{}))
-			}
-			r := v.start()
-			event := v.says("ConfigProblem", "agents may not create secrets in namespace "+v.Namespace)
-			require.Equal(t, corev1.EventTypeWarning, event.Type)
-			require.Equal(t, 2, r.metric("lateen_config_fallbacks_total", "section", "backupPVC", "reason", "forbidden"), "of Secrets and of ConfigMaps")
-			upload, _ := v.uploads("data")
-			ended := v.settles(testenv.DataUpload, upload, testenv.Failed)
-			says := fmt.Sprintf(test.says, v.Apps, v.Namespace)
-			require.Contains(t, ended.Status.Message, says)
-			require.Contains(t, ended.Status.Message, "Secrets and ConfigMaps of CSI drivers")
-			require.Zero(t, v.moversMade(upload))
-			v.says("Failed", says)
-		})
-	}
 }
 
 // operation is one of a JSON patch.

@@ -14,7 +14,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,10 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
-	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
-	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/embedded"
 	"github.com/lateen-project/lateen/test/fixture"
@@ -71,17 +68,11 @@ func newEnv(t *testing.T, takes time.Duration, changes ...func(*node.Options)) *
 	require.NoError(t, err)
 	t.Cleanup(s.checkRequests)
 	s.node = s.Nodes[0]
-	s.source = s.sourceOn(s.node)
+	s.source, err = s.Source(ctx, "app-on-"+s.node.Name(), s.node)
+	require.NoError(t, err)
 	s.backup, err = s.Backup(ctx, "nightly")
 	require.NoError(t, err)
 	return s
-}
-
-// sourceOn is a pod on a node whose volume can be backed up.
-func (e *env) sourceOn(n *node.Node) *corev1.Pod {
-	pod, err := e.Source(e.soon(), "app-on-"+n.Name(), n)
-	require.NoError(e, err)
-	return pod
 }
 
 // work has the movers of the environment move data until finish is called. Those that start later end at once.
@@ -99,15 +90,6 @@ func (e *env) configure(json string) {
 	require.NoError(e, e.Configure(e.soon(), json))
 }
 
-// await waits until something is done.
-func (e *env) await(done <-chan struct{}, what string) {
-	select {
-	case <-done:
-	case <-e.soon().Done():
-		require.Fail(e, "waited in vain for "+what)
-	}
-}
-
 // waitFor returns the first selected object that done accepts.
 func waitFor[T runtime.Object](s *env, client testenv.Watcher, options metav1.ListOptions, done func(T) bool) T {
 	found, err := testenv.Wait(s.soon(), client, options, done)
@@ -117,12 +99,7 @@ func waitFor[T runtime.Object](s *env, client testenv.Watcher, options metav1.Li
 
 // transfer creates a PodVolumeBackup of the source pod's volume.
 func (e *env) transfer(change ...func(*velerov1.PodVolumeBackup)) string {
-	return e.transferOf(e.source, change...)
-}
-
-// transferOf creates a PodVolumeBackup of a pod's volume.
-func (e *env) transferOf(source *corev1.Pod, change ...func(*velerov1.PodVolumeBackup)) string {
-	created, err := e.PodVolumeBackup(e.soon(), e.backup, source, "data", change...)
+	created, err := e.PodVolumeBackup(e.soon(), e.backup, e.source, "data", change...)
 	require.NoError(e, err)
 	return created.Name
 }
@@ -205,44 +182,24 @@ type agentRun struct {
 	env *env
 }
 
-// start runs an agent as `lateen node-agent` assembles it.
+// start runs an agent as `lateen node-agent` assembles it. It ends with the test at the latest.
 func (e *env) start(changes ...func(*agent.Options)) *agentRun {
-	r := e.assemble(changes...)
-	r.run()
-	return r
-}
-
-// assemble makes an agent that does not run yet.
-func (e *env) assemble(changes ...func(*agent.Options)) *agentRun {
-	r := &agentRun{env: e}
 	// Movers are short, and the writes of their progress are tested.
 	changes = append([]func(*agent.Options){func(options *agent.Options) { options.Limits.FirstProgress = 0 }}, changes...)
-	var err error
-	r.Agent, err = e.Agent(e.soon(), e.node, io.Discard, changes...)
+	a, err := e.Agent(e.soon(), e.node, io.Discard, changes...)
 	require.NoError(e, err)
-	return r
-}
-
-// run starts it. It ends with the test at the latest.
-func (a *agentRun) run() {
-	logger := ktesting.NewLogger(a.env.T, ktesting.NewConfig(ktesting.Verbosity(2)))
-	a.Run(klog.NewContext(context.WithoutCancel(a.env.Context()), logger))
-	a.env.Cleanup(func() {
+	logger := ktesting.NewLogger(e.T, ktesting.NewConfig(ktesting.Verbosity(2)))
+	a.Run(klog.NewContext(context.WithoutCancel(e.Context()), logger))
+	e.Cleanup(func() {
 		if err := a.Stop(); err != nil {
 			logger.Error(err, "Agent ended")
 		}
 	})
+	return &agentRun{a, e}
 }
 
 // stop ends the agent as SIGTERM does.
-func (a *agentRun) stop() {
-	a.Cancel()
-	a.wait()
-	require.NoError(a.env, a.Err())
-}
-
-// wait returns when the agent has ended by itself.
-func (a *agentRun) wait() { a.env.await(a.Ended(), "the end of the agent") }
+func (a *agentRun) stop() { require.NoError(a.env, a.Stop()) }
 
 // metric is the sum of all series with these labels, given as name, value, and so on.
 func (a *agentRun) metric(name string, labels ...string) int {
@@ -264,41 +221,17 @@ func (a *agentRun) countsEnd(labels ...string) {
 	require.Equal(a.env, 1, a.metric(name, labels...))
 }
 
-// finished waits until the agent has counted the one backup that ended like this.
-func (a *agentRun) finished(phase, reason string) {
-	a.env.Helper()
-	a.countsEnd("kind", "podvolumebackup", "phase", phase, "reason", reason)
-}
-
-// leads waits until the agent of a node is the coordinator.
-func (e *env) leads(n *node.Node) {
-	e.coordinatorIs(func(holder string) bool { return strings.HasPrefix(holder, n.Name()+"_") })
-}
-
-// coordinatorIs waits until the holder of the coordinator's Lease is as wanted, and returns it.
-func (e *env) coordinatorIs(is func(holder string) bool) string {
-	lease := waitFor(e, e.Kube.CoordinationV1().Leases(e.Namespace), testenv.Named(deploy.CoordinatorLease),
-		func(lease *coordinationv1.Lease) bool { return is(ptr.Deref(lease.Spec.HolderIdentity, "")) })
-	return *lease.Spec.HolderIdentity
-}
-
 func quantity(text string) resource.Quantity { return resource.MustParse(text) }
-
-// pod creates a pod of one container in a namespace.
-func (e *env) pod(namespace string, meta metav1.ObjectMeta, change func(*corev1.PodSpec)) *corev1.Pod {
-	pod := &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{
-		TerminationGracePeriodSeconds: new(int64(1)), Containers: []corev1.Container{{Name: "c", Image: "i"}},
-	}}
-	change(&pod.Spec)
-	created, err := e.Kube.CoreV1().Pods(namespace).Create(e.soon(), pod, metav1.CreateOptions{})
-	require.NoError(e, err)
-	return created
-}
 
 // rival creates a pod of a priority class that asks for CPUs on whichever node of the environment.
 func (e *env) rival(name, class, cpu string) *corev1.Pod {
-	return e.pod(e.Apps, metav1.ObjectMeta{Name: name}, func(pod *corev1.PodSpec) {
-		pod.NodeSelector, pod.PriorityClassName = e.labels, class
-		pod.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: quantity(cpu)}
-	})
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
+		TerminationGracePeriodSeconds: new(int64(1)), NodeSelector: e.labels, PriorityClassName: class,
+		Containers: []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: quantity(cpu)},
+		}}},
+	}}
+	created, err := e.Kube.CoreV1().Pods(e.Apps).Create(e.soon(), pod, metav1.CreateOptions{})
+	require.NoError(e, err)
+	return created
 }

@@ -39,47 +39,33 @@ type rejection struct {
 func rejections() map[string]rejection {
 	const snapshots = "snapshot.storage.k8s.io"
 	return map[string]rejection{
-		"Pod Security baseline":               {testenv.PodVolumeRestore, secures("baseline"), `violates PodSecurity "baseline:latest": hostPath volumes`},
-		"Pod Security restricted":             {testenv.DataUpload, secures("restricted"), `violates PodSecurity "restricted:latest"`},
-		"a webhook for pods":                  {testenv.PodVolumeBackup, rejects("", "pods"), "not today"},
-		"a webhook for pods, for a while":     {testenv.DataDownload, forAWhile("", "pods"), "not today"},
-		"a webhook for claims, for a while":   {testenv.DataUpload, forAWhile("", "persistentvolumeclaims"), "not today"},
-		"a webhook for snapshots":             {testenv.DataUpload, rejects(snapshots, "volumesnapshots"), "not today"},
-		"a webhook for contents, for a while": {testenv.DataUpload, forAWhile(snapshots, "volumesnapshotcontents"), "not today"},
-		"a policy, for a while":               {testenv.PodVolumeRestore, policy, "movers have to be small"},
-		"a quota, for a while":                {testenv.DataDownload, quota, "exceeded quota: none"},
+		"Pod Security baseline":                {testenv.PodVolumeRestore, secures("baseline"), `violates PodSecurity "baseline:latest": hostPath volumes`},
+		"Pod Security restricted":              {testenv.DataUpload, secures("restricted"), `violates PodSecurity "restricted:latest"`},
+		"a webhook for pods, for a while":      {testenv.PodVolumeBackup, forAWhile("", "pods"), "not today"},
+		"a webhook for claims, for a while":    {testenv.DataUpload, forAWhile("", "persistentvolumeclaims"), "not today"},
+		"a webhook for snapshots, for a while": {testenv.DataUpload, forAWhile(snapshots, "volumesnapshots"), "not today"},
+		"a webhook for contents, for a while":  {testenv.DataUpload, forAWhile(snapshots, "volumesnapshotcontents"), "not today"},
+		"a policy, for a while":                {testenv.PodVolumeRestore, policy, "movers have to be small"},
+		"a quota, for a while":                 {testenv.DataDownload, quota, "exceeded quota: none"},
 	}
 }
 
-// rejects is a webhook that lets no such object in.
-func rejects(group, resource string) func(s *env) func() {
-	return func(s *env) func() {
-		s.webhook(denies).validates(group, resource)
-		return nil
-	}
-}
-
-// forAWhile is one which changes its mind.
+// forAWhile is a webhook that lets no such object in until it changes its mind.
 func forAWhile(group, resource string) func(s *env) func() {
 	return func(s *env) func() {
 		w := s.webhook(denies)
-		w.validates(group, resource)
+		w.mutates(group, resource)
 		return func() { w.answers(allows) }
 	}
 }
 
-// secure sets the Pod Security standard that is enforced in Velero's namespace.
-func (e *env) secure(level string) {
-	patch := fmt.Sprintf(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":%q}}}`, level)
-	_, err := e.Kube.CoreV1().Namespaces().Patch(e.soon(), e.Namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	require.NoError(e, err)
-}
-
-// secures enforces a standard for good.
+// secures enforces a Pod Security standard in Velero's namespace for good.
 func secures(level string) func(s *env) func() {
 	return func(s *env) func() {
 		s.Helper()
-		s.secure(level)
+		patch := fmt.Sprintf(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":%q}}}`, level)
+		_, err := s.Kube.CoreV1().Namespaces().Patch(s.soon(), s.Namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		require.NoError(s, err)
 		s.inForce(func() error {
 			_, err := s.Kube.CoreV1().Pods(s.Namespace).Create(s.Context(), &corev1.Pod{
 				ObjectMeta: metav1.ObjectMeta{Name: "probe"},
@@ -177,17 +163,11 @@ func policy(s *env) (remove func()) {
 }
 
 // quota lets no pod into Velero's namespace.
-func quota(s *env) (lift func()) {
-	s.Helper()
-	return s.limit(corev1.ResourcePods)
-}
-
-// limit lets none of a resource into Velero's namespace.
-func (e *env) limit(what corev1.ResourceName) (lift func()) {
+func quota(e *env) (lift func()) {
 	quotas := e.Kube.CoreV1().ResourceQuotas(e.Namespace)
 	_, err := quotas.Create(e.soon(), &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Name: "none"},
-		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{what: resource.MustParse("0")}},
+		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}},
 	}, metav1.CreateOptions{})
 	require.NoError(e, err)
 	return func() { require.NoError(e, quotas.Delete(e.soon(), "none", metav1.DeleteOptions{})) }
@@ -196,9 +176,8 @@ func (e *env) limit(what corev1.ResourceName) (lift func()) {
 // webhook is an admission webhook for what the agent of an environment's node creates.
 type webhook struct {
 	*env
-	server  *httptest.Server
-	selects *metav1.LabelSelector // of its objects
-	review  atomic.Pointer[func() *admissionv1.AdmissionResponse]
+	server *httptest.Server
+	review atomic.Pointer[func() *admissionv1.AdmissionResponse]
 }
 
 // denies is the answer of a webhook that lets nothing in; it gives no status code, which the API server makes a 400.
@@ -224,18 +203,10 @@ func patches(operations ...map[string]any) func() *admissionv1.AdmissionResponse
 
 // webhook starts a server.
 func (e *env) webhook(review func() *admissionv1.AdmissionResponse) *webhook {
-	w := &webhook{env: e, selects: e.ours()}
+	w := &webhook{env: e}
 	w.answers(review)
 	w.server = httptest.NewTLSServer(w)
 	e.Cleanup(w.server.Close)
-	return w
-}
-
-// ofJobs has it asked of maintenance jobs instead.
-func (w *webhook) ofJobs() *webhook {
-	w.selects = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
-		{Key: api.LabelRepository, Operator: metav1.LabelSelectorOpExists},
-	}}
 	return w
 }
 
@@ -262,13 +233,6 @@ func (w *webhook) ServeHTTP(to http.ResponseWriter, request *http.Request) {
 	}
 }
 
-// client is how the API server gets there.
-func (w *webhook) client() admissionregistrationv1.WebhookClientConfig {
-	return admissionregistrationv1.WebhookClientConfig{
-		URL: &w.server.URL, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.server.Certificate().Raw}),
-	}
-}
-
 // ours selects what the agent of its node creates.
 func (e *env) ours() *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{api.LabelExposer: objects.LabelValue(e.node.Name())}}
@@ -282,29 +246,16 @@ func creating(group string, resources ...string) []admissionregistrationv1.RuleW
 	}}
 }
 
-// validates has the webhook asked of some resources until the test is over.
-func (w *webhook) validates(group string, resources ...string) {
-	configurations := w.Kube.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	_, err := configurations.Create(w.soon(), &admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace},
-		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name: "policy.example.com", ClientConfig: w.client(), ObjectSelector: w.selects, NamespaceSelector: w.within(),
-			Rules:       append(creating(group, resources...), creating("", "configmaps")...),
-			SideEffects: new(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
-		}},
-	}, metav1.CreateOptions{})
-	require.NoError(w, err)
-	w.webhookInForce()
-	w.removing(configurations.Delete)
-}
-
 // mutates has the webhook asked of some resources, until the test is over.
 func (w *webhook) mutates(group, resource string) {
 	configurations := w.Kube.AdmissionregistrationV1().MutatingWebhookConfigurations()
 	_, err := configurations.Create(w.soon(), &admissionregistrationv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace},
 		Webhooks: []admissionregistrationv1.MutatingWebhook{{
-			Name: "injector.example.com", ClientConfig: w.client(), ObjectSelector: w.selects, NamespaceSelector: w.within(),
+			Name: "injector.example.com", ObjectSelector: w.ours(), NamespaceSelector: w.within(),
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{
+				URL: &w.server.URL, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.server.Certificate().Raw}),
+			},
 			Rules:       append(creating(group, resource), creating("", "configmaps")...),
 			SideEffects: new(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
 		}},
@@ -330,34 +281,17 @@ func (e *env) removing(remove func(context.Context, string, metav1.DeleteOptions
 
 // webhookInForce returns when the API server calls the webhook, which it learns from a watch.
 func (e *env) webhookInForce() {
-	labels := e.ours().MatchLabels
-	labels[api.LabelRepository] = "probe"
-	probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "probe", Labels: labels}}
+	probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "probe", Labels: e.ours().MatchLabels}}
 	e.inForce(func() error {
 		_, err := e.Kube.CoreV1().ConfigMaps(e.Namespace).Create(e.Context(), probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	})
 }
 
-// inForce tries something until the API server refuses it.
-func (e *env) inForce(try func() error) { require.NoError(e, untilRefused(e.soon(), try)) }
-
-// untilRefused returns nil once the API server rejects the attempt: no other signal shows that a rule is in force.
-func untilRefused(ctx context.Context, try func() error) error {
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		err := try()
-		if status := apierrors.APIStatus(nil); err != nil {
-			if errors.As(err, &status) {
-				return nil
-			}
-			return err
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return fmt.Errorf("nothing is refused: %w", ctx.Err())
-		}
-	}
+// inForce tries something until the API server refuses it: no other signal shows that a rule is in force.
+func (e *env) inForce(try func() error) {
+	require.Eventually(e, func() bool {
+		var status apierrors.APIStatus
+		return errors.As(try(), &status)
+	}, testenv.Patience, 20*time.Millisecond, "nothing is refused")
 }

@@ -19,17 +19,16 @@ import (
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// workload is what a transfer of a kind needs around it, and what is to be seen there at the end.
+// workload is what a transfer of a kind needs around it.
 type workload struct {
 	*env
 	kind   testenv.Kind
-	create func() string                 // the resource
-	after  func(ended *testenv.Transfer) // has to hold besides, once it is over
+	create func() string // the resource
 }
 
 // workload prepares all but the resource.
 func (e *env) workload(kind testenv.Kind) *workload {
-	around := &workload{env: e, kind: kind, after: func(*testenv.Transfer) {}}
+	around := &workload{env: e, kind: kind}
 	switch kind {
 	case testenv.PodVolumeBackup:
 		around.create = func() string { return e.transfer() }
@@ -38,20 +37,13 @@ func (e *env) workload(kind testenv.Kind) *workload {
 		_, err := e.WaitPod(e.soon(), e.Apps, waiting.target.Name, testenv.WaitsForRestore)
 		require.NoError(e, err)
 		around.create = func() string { return e.restoreOf(waiting) }
-		around.after = func(ended *testenv.Transfer) {
-			if ended.Status.Phase == testenv.Completed {
-				_, err := e.WaitPod(e.soon(), e.Apps, waiting.target.Name, testenv.Ready)
-				require.NoError(e, err)
-			}
-		}
 	case testenv.DataUpload:
-		v := e.volumes(csi.Options{})
-		v.uploading(around, "data")
-		v.alone(around)
+		source := e.volumes(csi.Options{}).claim("data")
+		snapshot, _ := e.snapshot(source)
+		around.create = func() string { return e.upload(source, snapshot.Name) }
 	case testenv.DataDownload:
-		v := e.volumes(csi.Options{})
-		v.downloading(around, "restored")
-		v.alone(around)
+		target := e.volumes(csi.Options{}).target()
+		around.create = func() string { return e.download(target) }
 	default:
 		require.Fail(e, "no such scene", kind)
 	}
@@ -62,61 +54,11 @@ func (e *env) workload(kind testenv.Kind) *workload {
 func (w *workload) ends(name string, phase testenv.Phase) *testenv.Transfer {
 	ended := w.settles(w.kind, name, phase)
 	w.nothingLeft()
-	w.after(ended)
+	if w.Driver != nil {
+		require.Eventually(w, func() bool { return len(w.Driver.Handles()) == 0 }, testenv.Patience, 10*time.Millisecond, "snapshots are left")
+		require.LessOrEqual(w, len(w.Driver.Volumes()), 1, "volumes without an owner are left")
+	}
 	return ended
-}
-
-// uploading makes a claim and the snapshot for a DataUpload, which at any end is deleted exactly once.
-func (e *env) uploading(around *workload, claim string) {
-	source := e.claim(claim)
-	snapshot, handle := e.snapshot(source)
-	content := *snapshot.Status.BoundVolumeSnapshotContentName
-	around.create = func() string { return e.upload(source, snapshot.Name) }
-	around.after = func(*testenv.Transfer) {
-		require.NoError(e, testenv.WaitGone(e.soon(), e.Snapshots.SnapshotV1().VolumeSnapshots(e.Apps), testenv.Named(snapshot.Name)))
-		require.NoError(e, testenv.WaitGone(e.soon(), e.Snapshots.SnapshotV1().VolumeSnapshotContents(), testenv.Named(content)))
-		require.Equal(e, 1, e.Driver.Deletions(handle), "of the snapshot by the driver")
-		require.NotContains(e, e.Driver.Handles(), handle)
-		require.Contains(e, e.Driver.Volumes(), e.handleOf(source), "the source")
-	}
-}
-
-// downloading makes the claim that a DataDownload is for. It gets what was restored, if all went well.
-func (e *env) downloading(around *workload, claim string) {
-	target, err := e.TargetClaim(e.soon(), claim, e.storageClass)
-	require.NoError(e, err)
-	restore, err := e.Restore(e.soon(), "of-"+claim)
-	require.NoError(e, err)
-	around.create = func() string {
-		created, err := e.DataDownload(e.soon(), restore, target, "snapshot")
-		require.NoError(e, err)
-		return created.Name
-	}
-	around.after = func(ended *testenv.Transfer) {
-		if ended.Status.Phase != testenv.Completed {
-			require.Empty(e, e.Driver.Volumes())
-			return
-		}
-		bound, err := e.WaitClaim(e.soon(), e.Apps, target.Name, testenv.Bound)
-		require.NoError(e, err)
-		volume, err := e.WaitVolume(e.soon(), bound.Spec.VolumeName, func(volume *corev1.PersistentVolume) bool {
-			return volume.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
-		})
-		require.NoError(e, err)
-		require.Equal(e, target.UID, volume.Spec.ClaimRef.UID)
-		require.NotContains(e, volume.Annotations, api.AnnotationReclaimPolicy)
-		require.NotContains(e, volume.Labels, api.LabelMover)
-		require.Contains(e, e.Driver.Volumes(), volume.Spec.CSI.VolumeHandle)
-	}
-}
-
-// alone wants a driver to have no more volumes than one: a source, or what was restored of it.
-func (e *env) alone(around *workload) {
-	also := around.after
-	around.after = func(ended *testenv.Transfer) {
-		also(ended)
-		require.LessOrEqual(e, len(e.Driver.Volumes()), 1, "volumes without an owner are left")
-	}
 }
 
 // waitingPod is a restore and a pod that waits for its volume.
@@ -153,13 +95,6 @@ func (e *env) claim(name string) *corev1.PersistentVolumeClaim {
 	claim, err := e.SourceClaim(e.soon(), name, e.storageClass)
 	require.NoError(e, err)
 	return claim
-}
-
-// handleOf is the driver's name of a claim's volume.
-func (e *env) handleOf(claim *corev1.PersistentVolumeClaim) string {
-	handle, err := e.VolumeHandle(e.soon(), claim)
-	require.NoError(e, err)
-	return handle
 }
 
 // snapshot takes one of a claim, and returns it when it has a handle.

@@ -25,6 +25,8 @@ import (
 // queue is the queue of a controller. The scheduler chooses which key is next. A queue that is first in, first out
 // depends on the order of goroutines: when several add a key at once, and when a worker is faster than one of them.
 type queue struct {
+	workqueue.TypedInterface[string] // nil: nothing calls its other methods
+
 	name    string
 	gate    *gate
 	lock    sync.Mutex
@@ -82,13 +84,6 @@ func (q *queue) Add(key string) {
 	}
 }
 
-// Len returns how many keys wait.
-func (q *queue) Len() int {
-	q.lock.Lock()
-	defer q.lock.Unlock()
-	return len(q.waiting)
-}
-
 // Get waits for a key.
 func (q *queue) Get() (key string, shutdown bool) {
 	q.lock.Lock()
@@ -122,9 +117,6 @@ func (q *queue) ShutDown() {
 	q.closed = true
 	q.changed.Broadcast()
 }
-
-// ShutDownWithDrain is ShutDown: nothing here uses it.
-func (q *queue) ShutDownWithDrain() { q.ShutDown() }
 
 // ShuttingDown reports whether the queue was shut down.
 func (q *queue) ShuttingDown() bool {

@@ -70,7 +70,7 @@ func newSimulation(plan Plan) *Simulation {
 	names := rand.New(rand.NewPCG(plan.Seed, nameStream))
 	const digits = 5
 	s := &Simulation{
-		plan: plan, random: rand.New(rand.NewPCG(plan.Seed, choiceStream)), gate: newGate(), trace: newTrace(), begin: time.Now(),
+		plan: plan, random: rand.New(rand.NewPCG(plan.Seed, choiceStream)), gate: newGate(), trace: &trace{}, begin: time.Now(),
 		movers: map[types.UID]*mover{}, storage: newStorage(), maintenance: map[string]*jobRuns{}, lag: lag{watches: map[*apiserver.Watch]stalled{}},
 	}
 	s.Cluster = &controllers.Cluster{Provision: s.provisioning, Reclaim: s.reclaiming}

@@ -1,14 +1,12 @@
 package sim
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -105,16 +103,9 @@ func (s *Simulation) reclaiming(object *apiserver.Object) (string, func()) {
 func (s *Simulation) reclaim(object *apiserver.Object, handle string) {
 	s.promises.deleteVolume(s, object, handle)
 	delete(s.storage.volumes, handle)
-	s.remove1("persistentvolumes", object)
-}
-
-// remove1 deletes an object with all its finalizers.
-func (s *Simulation) remove1(plural string, object *apiserver.Object) {
-	if _, err := s.API.Delete(plural, object.GetNamespace(), object.GetName(), metav1.DeleteOptions{}); err != nil {
-		panic(fmt.Sprintf("delete %s %s: %v", plural, object.Key(), err))
-	}
-	if left := s.API.Get(plural, object.GetNamespace(), object.GetName()); left != nil {
-		s.Patch(plural, left, map[string]any{"metadata": map[string]any{"finalizers": nil}})
+	s.Delete("persistentvolumes", object)
+	if left := s.API.Get("persistentvolumes", "", object.GetName()); left != nil {
+		s.Patch("persistentvolumes", left, map[string]any{"metadata": map[string]any{"finalizers": nil}})
 	}
 }
 
@@ -264,11 +255,8 @@ func (s *Simulation) editClass() bool {
 	if object == nil {
 		return false
 	}
-	mode := storagev1.VolumeBindingImmediate
-	if s.plan.WhenUsed = !s.plan.WhenUsed; s.plan.WhenUsed {
-		mode = storagev1.VolumeBindingWaitForFirstConsumer
-	}
-	s.Patch("storageclasses", object, map[string]any{"volumeBindingMode": string(mode)})
+	s.plan.WhenUsed = !s.plan.WhenUsed
+	s.Patch("storageclasses", object, map[string]any{"volumeBindingMode": string(s.plan.binding())})
 	return true
 }
 

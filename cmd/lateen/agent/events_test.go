@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -206,6 +207,14 @@ func TestMetricsOfVeleroFollowThePhases(t *testing.T) {
 	found := sums(t, registry)
 	maps.DeleteFunc(found, func(name string, _ float64) bool { return !strings.HasPrefix(name, "podVolume_") })
 	require.Equal(t, want, found)
+}
+
+func TestAJobWhoseClassAWebhookRemovesIsReported(t *testing.T) {
+	registry, events := prometheus.NewRegistry(), record.NewFakeRecorder(1)
+	p := jobPlanner{assembly: &assembly{Options: Options{Metrics: metrics.New(registry, "v1", "n1")}, recorder: events}}
+	p.reportClass(t.Context(), &velerov1.BackupRepository{}, &batchv1.Job{}, priority.Resolution{Configured: "low", Effective: "low"})
+	require.Contains(t, <-events.Events, `Warning PriorityClassNotInForce Maintenance job runs without priority class "low" (rejected)`)
+	require.InDelta(t, 1, sums(t, registry)["lateen_priority_class_fallbacks_total"], 0)
 }
 
 // sums returns the counters and gauges of a registry by name, each the sum of its series.

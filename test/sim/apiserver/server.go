@@ -353,28 +353,18 @@ func (r Request) Record() cluster.Record {
 
 // verb returns the API verb of a request.
 func verb(request Request, named bool) string {
-	watches := slices.Contains([]string{"1", "true"}, request.Query.Get("watch"))
-	switch request.Method {
-	case http.MethodGet:
-		switch {
-		case watches:
-			return "watch"
-		case named:
-			return "get"
-		}
-		return "list"
-	case http.MethodPost:
-		return "create"
-	case http.MethodPut:
-		return "update"
-	case http.MethodPatch:
-		return "patch"
-	case http.MethodDelete:
-		if !named {
-			return "deletecollection"
-		}
+	switch watches := slices.Contains([]string{"1", "true"}, request.Query.Get("watch")); {
+	case request.Method == http.MethodGet && watches:
+		return "watch"
+	case request.Method == http.MethodGet && named:
+		return "get"
+	case request.Method == http.MethodDelete && named:
+		return "delete"
 	}
-	return strings.ToLower(request.Method)
+	verbs := map[string]string{
+		http.MethodGet: "list", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "deletecollection",
+	}
+	return cmp.Or(verbs[request.Method], strings.ToLower(request.Method))
 }
 
 // Resource describes one resource that the server serves.

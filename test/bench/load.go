@@ -21,7 +21,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/exposer/api"
-	"github.com/lateen-project/lateen/test/bench/figures"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/fixture"
@@ -46,7 +45,7 @@ const profiledSeconds = 8
 // seen is what was seen of them.
 type seen struct {
 	transitions []testenv.Transition
-	calls       figures.Calls // of all agents together
+	calls       calls         // of all agents together
 	cpu         time.Duration // of all agents together
 	resident    float64       // MiB of the agent of the first node, at the end
 }
@@ -131,7 +130,7 @@ func (i *installation) observe(ctx context.Context, l load, programs []*fixture.
 		return nil, err
 	}
 	records, err := i.Plane.Audit(ctx, cluster.Query{User: i.user(), Since: begun})
-	result.calls = figures.CountCalls(records)
+	result.calls = countCalls(records)
 	return result, err
 }
 
@@ -207,7 +206,7 @@ func (s *seen) mostOnANode() (most int) {
 		nodes[t.Node] = append(nodes[t.Node], t)
 	}
 	for _, transitions := range nodes {
-		most = max(most, figures.Measure(transitions).MostAtOnce)
+		most = max(most, measure(transitions).mostAtOnce)
 	}
 	return most
 }

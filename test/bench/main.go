@@ -21,7 +21,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/deploy"
-	"github.com/lateen-project/lateen/test/bench/figures"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
@@ -221,18 +220,18 @@ func (e *env) carry(ctx context.Context, a nodeAgent, name string, l load) ([]fi
 	if err != nil {
 		return nil, err
 	}
-	took := figures.Measure(seen.transitions)
-	if took.Completed != l.transfers {
-		return nil, fmt.Errorf("compare work: %d of %d transfers were completed", took.Completed, l.transfers)
+	took := measure(seen.transitions)
+	if took.completed != l.transfers {
+		return nil, fmt.Errorf("compare work: %d of %d transfers were completed", took.completed, l.transfers)
 	}
 	each := func(total float64) float64 { return rounded(total/float64(l.transfers), 100) }
 	return []figure{
-		{name: "makespan", value: seconds(took.Makespan), unit: "s"},
+		{name: "makespan", value: seconds(took.makespan), unit: "s"},
 		{name: "most InProgress at once on one node", value: float64(seen.mostOnANode()), most: slots},
-		{name: "API writes per transfer", value: each(float64(seen.calls.Writes)), most: l.mostWrites},
-		{name: "API reads per transfer", value: each(float64(seen.calls.Reads)), most: l.mostReads},
-		{name: "Kubernetes Events per transfer", value: each(float64(seen.calls.Events)), most: 1},
-		{name: "conflicts (409)", value: float64(seen.calls.Conflict)},
+		{name: "API writes per transfer", value: each(float64(seen.calls.writes)), most: l.mostWrites},
+		{name: "API reads per transfer", value: each(float64(seen.calls.reads)), most: l.mostReads},
+		{name: "Kubernetes Events per transfer", value: each(float64(seen.calls.events)), most: 1},
+		{name: "conflicts (409)", value: float64(seen.calls.conflict)},
 		{name: "processor time of agents per transfer", value: each(milliseconds(seen.cpu)), unit: "ms"},
 		{name: "resident memory of an agent, after", value: seen.resident, unit: "MiB"},
 	}, nil

@@ -217,11 +217,6 @@ func (c *Cluster) ServiceAccount(ctx context.Context, namespace, name string) (*
 	return config, nil
 }
 
-// WriteKubeconfig is the function WriteKubeconfig.
-func (*Cluster) WriteKubeconfig(config *rest.Config, path, namespace string) error {
-	return WriteKubeconfig(config, path, namespace)
-}
-
 // WriteKubeconfig writes config as a kubeconfig file. Its only context has the given default namespace. The error
 // means that config has no credentials, or that the file cannot be written.
 func WriteKubeconfig(config *rest.Config, path, namespace string) error {

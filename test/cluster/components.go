@@ -70,7 +70,7 @@ func (c *Cluster) run(ctx context.Context, options Options) error {
 		if err != nil {
 			return err
 		}
-		if err := c.WriteKubeconfig(user, kubeconfig, "default"); err != nil {
+		if err := WriteKubeconfig(user, kubeconfig, "default"); err != nil {
 			return err
 		}
 		if err := c.launch(name, append([]string{"--kubeconfig=" + kubeconfig}, args...)); err != nil {

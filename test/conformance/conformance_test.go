@@ -138,7 +138,7 @@ func exchange(t *testing.T, on *Plane, kind testenv.Kind, from, to string, comma
 	finish := make(chan struct{})
 	s.Movers.Finish, s.Movers.Reports = finish, reports
 	admin := filepath.Join(t.TempDir(), "kubeconfig")
-	require.NoError(t, plane.WriteKubeconfig(plane.Admin(), admin, s.Namespace))
+	require.NoError(t, cluster.WriteKubeconfig(plane.Admin(), admin, s.Namespace))
 	if from == "lateen" {
 		s.lateen(ctx, t, admin, "adopt", "--force", "--lateen-image=example.test/lateen:v1")
 	}

@@ -198,7 +198,7 @@ func (c *caseRun) startOn(ctx context.Context, agent *Agent, on *host) error {
 		Dir: on.dir, Kubeconfig: filepath.Join(on.dir, "kubeconfig"), APIServer: fixture.HostPort(config),
 		Namespace: c.Namespace, Node: on.Name(), PodUID: on.podUID, PodsDir: on.PodsDir(), Args: agent.arguments(c.testCase),
 	}
-	if err := c.plane.Cluster.WriteKubeconfig(config, at.Kubeconfig, c.Namespace); err != nil {
+	if err := cluster.WriteKubeconfig(config, at.Kubeconfig, c.Namespace); err != nil {
 		return err
 	}
 	wanted, stop := context.WithCancel(ctx)

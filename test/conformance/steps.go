@@ -154,8 +154,8 @@ func NewPlane(ctx context.Context, on fixture.Plane, dir string) (p *Plane, end 
 	if p.History, err = Record(ctx, p.Client); err != nil {
 		return p, end, err
 	}
-	for _, options := range []csi.Options{{Driver: csi.DefaultDriver}, {Driver: slowDriver, ReadyDelay: time.Hour}} {
-		options.Dir = filepath.Join(dir, options.Driver)
+	for _, options := range []csi.Options{{Name: csi.DefaultDriver}, {Name: slowDriver, ReadyDelay: time.Hour}} {
+		options.Dir = filepath.Join(dir, options.Name)
 		if err := os.Mkdir(options.Dir, 0o755); err != nil {
 			return p, end, fmt.Errorf("make directory of volumes: %w", err)
 		}

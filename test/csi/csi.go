@@ -32,29 +32,8 @@ const DefaultDriver = "csi.example.com"
 // workers is the number of concurrent workers for volumes, and for snapshots.
 const workers = 16
 
-// Options configure a driver. Only Dir is required.
-type Options struct {
-	// Driver is its name, which classes refer to; "" selects DefaultDriver.
-	Driver string
-	// Dir is an empty directory for volumes and snapshots.
-	Dir string
-	// ReadyDelay is the time from the creation of a snapshot until it is ready to use.
-	ReadyDelay time.Duration
-	// DataLess creates empty snapshots, and empty volumes from them, for load tests.
-	DataLess bool
-	// Fault, if set, decides about each call of the driver.
-	Fault driver.Fault
-}
-
-// Call is one call of a CSI driver.
-type Call = driver.Call
-
-// The calls that tests fail.
-const (
-	CreateVolume   = driver.CreateVolume
-	CreateSnapshot = driver.CreateSnapshot
-	DeleteSnapshot = driver.DeleteSnapshot
-)
+// Options configure a driver. Name and Dir are required.
+type Options = driver.Options
 
 // Driver is a running driver with its provisioner and its snapshotter. Many goroutines may call its methods.
 type Driver struct {
@@ -70,15 +49,9 @@ type Driver struct {
 
 // Start starts a driver. It ends by Stop, not with the context. An error names the step that failed.
 func Start(ctx context.Context, config *rest.Config, options Options) (*Driver, error) {
-	if options.Driver == "" {
-		options.Driver = DefaultDriver
-	}
 	d := &Driver{options: options, deletions: map[string]int{}}
 	var err error
-	d.driver, err = driver.New(driver.Options{
-		Name: options.Driver, Dir: options.Dir, ReadyDelay: options.ReadyDelay, DataLess: options.DataLess, Fault: options.Fault,
-	})
-	if err != nil {
+	if d.driver, err = driver.New(options); err != nil {
 		return nil, err
 	}
 	if d.kube, err = kubernetes.NewForConfig(config); err != nil {
@@ -94,7 +67,7 @@ func Start(ctx context.Context, config *rest.Config, options Options) (*Driver, 
 	recorder.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: d.kube.CoreV1().Events("")})
 	p := &provisioner{
 		Driver: d, volumes: kube.PersistentVolumes().Informer().GetStore(),
-		events: recorder.NewRecorder(scheme.Scheme, corev1.EventSource{Component: options.Driver}),
+		events: recorder.NewRecorder(scheme.Scheme, corev1.EventSource{Component: options.Name}),
 	}
 	s := &snapshotter{Driver: d}
 	claims := newLoop(kube.PersistentVolumeClaims().Informer(), p.syncClaim)
@@ -170,7 +143,7 @@ func retries() workqueue.TypedRateLimiter[string] {
 func (d *Driver) Stop() { d.stop() }
 
 // Name returns the name of the driver, the provisioner in classes.
-func (d *Driver) Name() string { return d.options.Driver }
+func (d *Driver) Name() string { return d.options.Name }
 
 // Volumes returns the handles of all volumes, sorted.
 func (d *Driver) Volumes() []string { return must(d.driver.Volumes()) }

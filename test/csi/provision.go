@@ -52,7 +52,7 @@ func volumeName(claim *corev1.PersistentVolumeClaim) string { return "pvc-" + st
 // syncClaim creates the volume of a claim that the volume controller has assigned to the driver.
 func (p *provisioner) syncClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	_, exists, err := p.volumes.GetByKey(volumeName(claim))
-	if err != nil || exists || claim.Spec.VolumeName != "" || claim.Annotations[driverAnnotation] != p.options.Driver {
+	if err != nil || exists || claim.Spec.VolumeName != "" || claim.Annotations[driverAnnotation] != p.options.Name {
 		return err
 	}
 	class, err := p.kube.StorageV1().StorageClasses().Get(ctx, ptr.Deref(claim.Spec.StorageClassName, ""), metav1.GetOptions{})
@@ -80,7 +80,7 @@ func (p *provisioner) syncClaim(ctx context.Context, claim *corev1.PersistentVol
 // syncVolume deletes a volume whose claim is gone, if its policy says so. The finalizer goes after the bytes.
 func (p *provisioner) syncVolume(ctx context.Context, volume *corev1.PersistentVolume) error {
 	switch source := volume.Spec.CSI; {
-	case source == nil || source.Driver != p.options.Driver:
+	case source == nil || source.Driver != p.options.Name:
 		return nil
 	case volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete:
 		return p.setFinalizer(ctx, volume, false)
@@ -90,7 +90,7 @@ func (p *provisioner) syncVolume(ctx context.Context, volume *corev1.PersistentV
 		return nil
 	}
 	request := &csi.DeleteVolumeRequest{VolumeId: volume.Spec.CSI.VolumeHandle}
-	if _, err := driver.Serve(ctx, p.driver, Call{Verb: driver.DeleteVolume, Object: volume.Name}, p.driver.DeleteVolume, request); err != nil {
+	if _, err := driver.Serve(ctx, p.driver, driver.Call{Verb: driver.DeleteVolume, Object: volume.Name}, p.driver.DeleteVolume, request); err != nil {
 		p.events.Event(volume, corev1.EventTypeWarning, "VolumeFailedDelete", err.Error())
 		return err
 	}
@@ -146,7 +146,7 @@ func (p *provisioner) provision(
 			Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: snapshot},
 		}}
 	}
-	call := Call{Verb: CreateVolume, Object: claim.Namespace + "/" + claim.Name}
+	call := driver.Call{Verb: driver.CreateVolume, Object: claim.Namespace + "/" + claim.Name}
 	created, err := driver.Serve(ctx, p.driver, call, p.driver.CreateVolume, request)
 	if err != nil {
 		return nil, err
@@ -155,7 +155,7 @@ func (p *provisioner) provision(
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: request.Name, Finalizers: []string{volumeFinalizer},
-			Annotations: map[string]string{provisionedByAnnotation: p.options.Driver},
+			Annotations: map[string]string{provisionedByAnnotation: p.options.Name},
 		},
 		Spec: corev1.PersistentVolumeSpec{
 			StorageClassName: class.Name,
@@ -167,7 +167,7 @@ func (p *provisioner) provision(
 			AccessModes: claim.Spec.AccessModes, VolumeMode: claim.Spec.VolumeMode, MountOptions: class.MountOptions,
 			PersistentVolumeReclaimPolicy: ptr.Deref(class.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete),
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
-				Driver: p.options.Driver, VolumeHandle: handle, FSType: fstype,
+				Driver: p.options.Name, VolumeHandle: handle, FSType: fstype,
 				VolumeAttributes: map[string]string{dirAttribute: p.VolumeDir(handle)},
 			}},
 		},
@@ -202,7 +202,7 @@ func (d *Driver) origin(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	switch {
 	case content.Spec.VolumeSnapshotRef.UID != snapshot.UID:
 		return "", fmt.Errorf("content %s is of another snapshot", content.Name)
-	case content.Spec.Driver != d.options.Driver:
+	case content.Spec.Driver != d.options.Name:
 		return "", fmt.Errorf("content %s is of driver %s", content.Name, content.Spec.Driver)
 	case content.Status == nil || content.Status.SnapshotHandle == nil:
 		return "", fmt.Errorf("content %s has no handle", content.Name)

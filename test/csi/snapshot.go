@@ -38,7 +38,7 @@ type snapshotter struct {
 // sync reconciles one VolumeSnapshotContent.
 func (s *snapshotter) sync(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
 	switch {
-	case content.Spec.Driver != s.options.Driver:
+	case content.Spec.Driver != s.options.Name:
 		return nil
 	case disposable(content):
 		return s.dispose(ctx, content)
@@ -85,7 +85,7 @@ func (s *snapshotter) dispose(ctx context.Context, content *snapshotv1.VolumeSna
 
 // delete deletes the snapshot and removes its handle from the status, only once per content.
 func (s *snapshotter) delete(ctx context.Context, handle string, content *snapshotv1.VolumeSnapshotContent) error {
-	call, request := Call{Verb: DeleteSnapshot, Object: content.Name}, &csi.DeleteSnapshotRequest{SnapshotId: handle}
+	call, request := driver.Call{Verb: driver.DeleteSnapshot, Object: content.Name}, &csi.DeleteSnapshotRequest{SnapshotId: handle}
 	if _, err := driver.Serve(ctx, s.driver, call, s.driver.DeleteSnapshot, request); err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (s *snapshotter) find(ctx context.Context, content *snapshotv1.VolumeSnapsh
 	if source.SnapshotHandle == nil {
 		return s.create(ctx, content, ptr.Deref(source.VolumeHandle, ""))
 	}
-	call, request := Call{Verb: driver.GetSnapshot, Object: content.Name}, &csi.ListSnapshotsRequest{SnapshotId: *source.SnapshotHandle}
+	call, request := driver.Call{Verb: driver.GetSnapshot, Object: content.Name}, &csi.ListSnapshotsRequest{SnapshotId: *source.SnapshotHandle}
 	listed, err := driver.Serve(ctx, s.driver, call, s.driver.ListSnapshots, request)
 	switch {
 	case err != nil:
@@ -133,7 +133,7 @@ func (s *snapshotter) create(ctx context.Context, content *snapshotv1.VolumeSnap
 		}
 	}
 	request := &csi.CreateSnapshotRequest{Name: "snapshot-" + string(content.Spec.VolumeSnapshotRef.UID), SourceVolumeId: volume}
-	answer, err := driver.Serve(ctx, s.driver, Call{Verb: CreateSnapshot, Object: content.Name}, s.driver.CreateSnapshot, request)
+	answer, err := driver.Serve(ctx, s.driver, driver.Call{Verb: driver.CreateSnapshot, Object: content.Name}, s.driver.CreateSnapshot, request)
 	if err != nil {
 		return nil, fmt.Errorf("take snapshot of volume %s: %w", volume, err)
 	}

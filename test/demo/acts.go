@@ -341,7 +341,7 @@ func realStage(ctx context.Context, dir string) (*stage, error) {
 		return s, err
 	}
 	options := fixture.Options{Config: "{}"}
-	options.Node, options.RepositoryDir = nodeName, filepath.Join(dir, "repository")
+	options.NodeLabels, options.RepositoryDir = map[string]string{corev1.LabelHostname: nodeName}, filepath.Join(dir, "repository")
 	if err := os.Mkdir(options.RepositoryDir, 0o755); err != nil {
 		return s, err
 	}
@@ -356,7 +356,7 @@ func realStage(ctx context.Context, dir string) (*stage, error) {
 	if err := s.ConfigMap(ctx, jobConfig, map[string]string{"global": "{}"}); err != nil {
 		return s, err
 	}
-	if _, err := s.StartServer(ctx, node.ServerOptions{Args: []string{"--repo-maintenance-job-configmap", jobConfig}}); err != nil {
+	if _, err := s.StartServer(ctx, fixture.ServerOptions{Args: []string{"--repo-maintenance-job-configmap", jobConfig}}); err != nil {
 		return s, err
 	}
 	initialized, err := s.Repository(ctx, s.Apps)

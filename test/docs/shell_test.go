@@ -60,7 +60,7 @@ func newShell(t *testing.T) *shell {
 	plane, err := cluster.Start(t.Context(), cluster.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, plane.Stop()) })
-	require.NoError(t, plane.WriteKubeconfig(plane.Admin(), s.kubeconfig, "default"))
+	require.NoError(t, cluster.WriteKubeconfig(plane.Admin(), s.kubeconfig, "default"))
 	for _, name := range []string{"lateen", "velero", "kubectl", "helm"} {
 		binary, err := cluster.FindBinary(name)
 		require.NoError(t, err)

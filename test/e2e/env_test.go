@@ -34,10 +34,10 @@ const (
 // cluster-scoped objects are random.
 type env struct {
 	*fixture.Env
-	ctx      context.Context
-	suffix   string // of names
-	affinity []any  // keeps pods without a node from the nodes of the others
-	server   *node.VeleroServer
+	ctx       context.Context
+	suffix    string // of names
+	affinity  []any  // keeps pods without a node from the nodes of the others
+	serverLog string
 }
 
 func newEnv(t *testing.T) *env {
@@ -56,7 +56,7 @@ func (e *env) nodeName() string { return "node-" + e.suffix }
 func (e *env) build(t *testing.T, plane *cluster.Cluster, dir string, on node.Options, options fixture.Options) {
 	t.Helper()
 	on.Name = e.nodeName()
-	options.Node, options.Nodes = on.Name, []node.Options{on}
+	options.NodeLabels, options.Nodes = map[string]string{corev1.LabelHostname: on.Name}, []node.Options{on}
 	options.Config = asJSON(t, map[string]any{"loadConcurrency": map[string]any{"globalConfig": 3}, "loadAffinity": e.affinity})
 	var err error
 	e.Env, err = fixture.New(e.ctx, plane, dir, options)
@@ -66,11 +66,11 @@ func (e *env) build(t *testing.T, plane *cluster.Cluster, dir string, on node.Op
 	require.NoError(t, e.ConfigMap(e.ctx, jobConfig, map[string]string{"global": asJSON(t, jobs)}))
 }
 
-func (e *env) startServer(t *testing.T, options node.ServerOptions) {
+func (e *env) startServer(t *testing.T, options fixture.ServerOptions) {
 	t.Helper()
 	options.Args = append(options.Args, "--repo-maintenance-job-configmap", jobConfig)
 	var err error
-	e.server, err = e.StartServer(e.ctx, options)
+	e.serverLog, err = e.StartServer(e.ctx, options)
 	require.NoError(t, err)
 }
 

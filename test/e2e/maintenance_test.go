@@ -42,7 +42,7 @@ func newMaintained(t *testing.T) *maintained {
 	require.NoError(t, os.Mkdir(options.RepositoryDir, 0o755))
 	runner := node.Real{Config: plane.Admin(), Velero: binary(t, "velero"), Binds: []string{options.RepositoryDir}}
 	s.build(t, plane, dir, node.Options{Runner: node.Movers{Runner: runner, Jobs: gated{runner, &s.jobs}}}, options)
-	s.startServer(t, node.ServerOptions{})
+	s.startServer(t, fixture.ServerOptions{})
 	var err error
 	s.repository, err = s.Repository(s.ctx, s.Apps) // a server that starts cancels what it finds in progress, so it must be up
 	require.NoError(t, err)
@@ -57,12 +57,6 @@ func (m *maintained) startAgent(t *testing.T, change ...func(*agent.Options)) {
 	require.NoError(t, err)
 	m.agent.Run(m.ctx)
 	t.Cleanup(func() { require.NoError(t, m.agent.Stop()) })
-}
-
-// stopAgent ends the agent as SIGTERM does.
-func (m *maintained) stopAgent(t *testing.T) {
-	t.Helper()
-	require.NoError(t, m.agent.Stop())
 }
 
 // asUsual maintains repositories as the flags have it by default.
@@ -106,7 +100,7 @@ func TestLateenComesFirstAndAdoptsWhatTheServerHasBegun(t *testing.T) {
 	s.jobs.open()
 	s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return has(r, first) })
 
-	s.stopAgent(t)
+	require.NoError(t, s.agent.Stop())
 	s.jobs.shut()
 	s.asks(t, s.repository, "1ms")
 	second := jobs.until(t, func(job *batchv1.Job) bool { return !ofLateen(job) })
@@ -144,7 +138,7 @@ func TestAJobThatCannotHaveAPodDoesNotBlockTheServer(t *testing.T) {
 	terminal := jobs.until(t, func(*batchv1.Job) bool { return true })
 	require.True(t, ofLateen(terminal))
 	s.serverWaits(t, terminal)
-	s.stopAgent(t)
+	require.NoError(t, s.agent.Stop())
 	s.startAgent(t, hourly, podless(time.Millisecond))
 	s.looked(t, "another")
 	jobs.until(t, func(job *batchv1.Job) bool { // nobody deletes it before
@@ -214,7 +208,7 @@ func (m *maintained) serverWaits(t *testing.T, job *batchv1.Job) {
 			require.Failf(t, "Velero's server does not wait for a job", "%s", job.Name)
 		case <-tick.C:
 		}
-		log, err := os.ReadFile(m.server.Log())
+		log, err := os.ReadFile(m.serverLog)
 		require.NoError(t, err)
 		if strings.Contains(string(log), "Waiting for maintenance job "+job.Name) {
 			return

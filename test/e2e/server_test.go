@@ -2,11 +2,9 @@ package e2e
 
 import (
 	"context"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -142,7 +140,6 @@ func (s *served) isForgotten(t *testing.T, transfers map[testenv.Kind]int) {
 	}
 	s.deleteBackup(t)
 	s.transfersGone(t)
-	s.bucketHasNothingOf(t, s.Apps, "copy")
 	s.deleteRepositories(t) // a mover makes the next one
 	s.forgotten(t, saved...)
 	s.deleteNamespace(t, s.Apps)
@@ -247,7 +244,7 @@ func newServed(t *testing.T, version, image string) *served {
 	s.startServer(t, s.overBucket(t))
 	require.NoError(t, s.available())
 	s.kubeconfig = filepath.Join(dir, "admin.kubeconfig")
-	require.NoError(t, plane.WriteKubeconfig(plane.Admin(), s.kubeconfig, s.Namespace))
+	require.NoError(t, cluster.WriteKubeconfig(plane.Admin(), s.kubeconfig, s.Namespace))
 	return s
 }
 
@@ -262,11 +259,11 @@ func (s *served) startStore(t *testing.T, dir string) {
 }
 
 // overBucket has Velero's server run with all its controllers over the bucket.
-func (s *served) overBucket(t *testing.T) node.ServerOptions {
+func (s *served) overBucket(t *testing.T) fixture.ServerOptions {
 	t.Helper()
 	credentials := filepath.Join(s.Dir, "credentials")
 	require.NoError(t, os.WriteFile(credentials, s.store.Credentials(), 0o600))
-	return node.ServerOptions{
+	return fixture.ServerOptions{
 		Velero: s.program, AllControllers: true, Credentials: credentials, Addresses: []string{s.store.Address()},
 		Plugins: []string{binary(t, "velero-plugin-for-aws")},
 		Args:    []string{"--features=EnableCSI", "--item-operation-sync-frequency=1s", "--store-validation-frequency=1s"},
@@ -387,22 +384,6 @@ func (s *served) transfersGone(t *testing.T) {
 			require.NoError(t, s.Transfers(kind).WaitGone(s.ctx, transfer.Name))
 		}
 	}
-}
-
-// bucketHasNothingOf looks for objects of backups and restores of those names; repositories have others.
-func (s *served) bucketHasNothingOf(t *testing.T, names ...string) {
-	t.Helper()
-	require.NoError(t, filepath.WalkDir(s.store.BucketDir(), func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		key, err := filepath.Rel(s.store.BucketDir(), path)
-		require.NoError(t, err)
-		for _, name := range names {
-			require.False(t, strings.HasPrefix(key, "backups/"+name+"/") || strings.HasPrefix(key, "restores/"+name+"/"), key)
-		}
-		return nil
-	}))
 }
 
 // forgotten checks that the repository has none of the snapshots that backups made: a restore of each fails.

@@ -103,11 +103,6 @@ func (c *Cluster) ServiceAccount(_ context.Context, namespace, name string) (*re
 	return c.user("system:serviceaccount:" + namespace + ":" + name), nil
 }
 
-// WriteKubeconfig is cluster.WriteKubeconfig.
-func (*Cluster) WriteKubeconfig(config *rest.Config, path, namespace string) error {
-	return cluster.WriteKubeconfig(config, path, namespace)
-}
-
 // Audit returns the requests so far that a query selects, in the order of their answers.
 func (c *Cluster) Audit(_ context.Context, query cluster.Query) (cluster.Records, error) {
 	c.lock.Lock()

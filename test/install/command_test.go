@@ -48,7 +48,7 @@ func envOf(t *testing.T, plane *cluster.Cluster) *env {
 	require.NoError(t, err)
 	s := &env{T: t, namespace: "velero-" + rand.String(10), kube: kube, dynamic: generic}
 	s.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	require.NoError(t, plane.WriteKubeconfig(plane.Admin(), s.kubeconfig, s.namespace))
+	require.NoError(t, cluster.WriteKubeconfig(plane.Admin(), s.kubeconfig, s.namespace))
 	return s
 }
 

@@ -45,7 +45,7 @@ func TestDifferencesFromVelerosOwnInstallation(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience) // two processes
 	defer cancel()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	require.NoError(t, plane.WriteKubeconfig(plane.Admin(), kubeconfig, "velero"))
+	require.NoError(t, cluster.WriteKubeconfig(plane.Admin(), kubeconfig, "velero"))
 	same := append(velero(t),
 		"--image=velero/velero:v1.18.3", "--prefix=west", "--backup-location-config=region=eu-central-1",
 		"--snapshot-location-config=region=eu-central-1", "--pod-labels=team=storage", "--pod-annotations=team=storage",

@@ -16,6 +16,7 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/csi/driver"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -70,8 +71,8 @@ func (e *env) encrypted() *env {
 	meta.Name = "kms"
 	_, err = e.Kube.CoreV1().ConfigMaps(e.Apps).Create(e.soon(), &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"url": "vault"}}, metav1.CreateOptions{})
 	require.NoError(e, err)
-	v := e.volumes(csi.Options{Fault: func(ctx context.Context, call csi.Call) error {
-		if call.Verb != csi.CreateVolume {
+	v := e.volumes(csi.Options{Fault: func(ctx context.Context, call driver.Call) error {
+		if call.Verb != driver.CreateVolume {
 			return nil
 		}
 		namespace, _, _ := strings.Cut(call.Object, "/")

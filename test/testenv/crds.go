@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/test/cluster"
@@ -96,7 +98,7 @@ func install(
 		missing[wanted.Name] = true
 	}
 	_, err = Wait(ctx, crds, metav1.ListOptions{}, func(crd *apiextensionsv1.CustomResourceDefinition) bool {
-		if served(crd) {
+		if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
 			delete(missing, crd.Name)
 		}
 		return len(missing) == 0
@@ -114,30 +116,13 @@ func warm(ctx context.Context, config *rest.Config, definitions []*apiextensions
 	if err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
-	listed := make(chan error, len(definitions))
-	for _, crd := range definitions {
-		resource := schema.GroupVersionResource{
-			Group: crd.Spec.Group, Version: crd.Spec.Versions[0].Name, Resource: crd.Spec.Names.Plural,
-		}
-		go func() {
-			_, err := client.Resource(resource).List(ctx, metav1.ListOptions{Limit: 1})
-			if err != nil {
-				err = fmt.Errorf("list %s: %w", resource.Resource, err)
-			}
-			listed <- err
-		}()
-	}
-	var all []error
-	for range definitions {
-		all = append(all, <-listed)
-	}
-	return errors.Join(all...)
-}
-
-func served(crd *apiextensionsv1.CustomResourceDefinition) bool {
-	return slices.ContainsFunc(crd.Status.Conditions, func(c apiextensionsv1.CustomResourceDefinitionCondition) bool {
-		return c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue
+	errs := make([]error, len(definitions))
+	workqueue.ParallelizeUntil(context.WithoutCancel(ctx), len(definitions), len(definitions), func(i int) {
+		crd := definitions[i]
+		resource := schema.GroupVersionResource{Group: crd.Spec.Group, Version: crd.Spec.Versions[0].Name, Resource: crd.Spec.Names.Plural}
+		_, errs[i] = client.Resource(resource).List(ctx, metav1.ListOptions{Limit: 1})
 	})
+	return errors.Join(errs...)
 }
 
 // ServeSnapshots adds snapshots to a control plane: their resource definitions and the real snapshot-controller of
@@ -151,7 +136,7 @@ func ServeSnapshots(ctx context.Context, plane *cluster.Cluster) (*process.Proce
 		return nil, err
 	}
 	kubeconfig := filepath.Join(plane.Dir(), "snapshot-controller.kubeconfig")
-	if err := plane.WriteKubeconfig(plane.Admin(), kubeconfig, metav1.NamespaceDefault); err != nil {
+	if err := cluster.WriteKubeconfig(plane.Admin(), kubeconfig, metav1.NamespaceDefault); err != nil {
 		return nil, err
 	}
 	log, err := os.Create(filepath.Join(plane.Dir(), "snapshot-controller.log"))
@@ -202,10 +187,8 @@ func (e *Env) StorageClass(ctx context.Context, name, provisioner string, change
 	for _, alter := range change {
 		alter(class)
 	}
-	if _, err := e.Kube.StorageV1().StorageClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("create storage class: %w", err)
-	}
-	return nil
+	_, err := e.Kube.StorageV1().StorageClasses().Create(ctx, class, metav1.CreateOptions{})
+	return err
 }
 
 // WhenUsed delays the binding of a claim until its first pod is scheduled.
@@ -220,10 +203,8 @@ func (e *Env) SnapshotClass(ctx context.Context, name, driver string) error {
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"velero.io/csi-volumesnapshot-class": "true"}},
 		Driver:     driver, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
 	}
-	if _, err := e.Snapshots.SnapshotV1().VolumeSnapshotClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("create snapshot class: %w", err)
-	}
-	return nil
+	_, err := e.Snapshots.SnapshotV1().VolumeSnapshotClasses().Create(ctx, class, metav1.CreateOptions{})
+	return err
 }
 
 // CSIClaim creates a claim of 1Gi in Apps for provisioning by the class's driver. Each function of change may modify
@@ -241,11 +222,7 @@ func (e *Env) CSIClaim(
 	for _, alter := range change {
 		alter(claim)
 	}
-	created, err := e.Kube.CoreV1().PersistentVolumeClaims(e.Apps).Create(ctx, claim, metav1.CreateOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("create claim: %w", err)
-	}
-	return created, nil
+	return e.Kube.CoreV1().PersistentVolumeClaims(e.Apps).Create(ctx, claim, metav1.CreateOptions{})
 }
 
 // Snapshot creates a VolumeSnapshot of a claim as Velero's CSI plugin does, with the labels of the claim and of the
@@ -262,11 +239,7 @@ func (e *Env) Snapshot(
 			VolumeSnapshotClassName: &class,
 		},
 	}
-	created, err := e.Snapshots.SnapshotV1().VolumeSnapshots(claim.Namespace).Create(ctx, wanted, metav1.CreateOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("create snapshot: %w", err)
-	}
-	return created, nil
+	return e.Snapshots.SnapshotV1().VolumeSnapshots(claim.Namespace).Create(ctx, wanted, metav1.CreateOptions{})
 }
 
 // SourcePod creates a pod in Apps that mounts the volumes of a backup. It runs on node. If node is "", the scheduler
@@ -277,11 +250,7 @@ func (e *Env) SourcePod(ctx context.Context, name, node string, volumes ...corev
 	if err != nil {
 		return nil, err
 	}
-	created, err := e.Kube.CoreV1().Pods(e.Apps).Create(ctx, pod, metav1.CreateOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("create source pod: %w", err)
-	}
-	return created, nil
+	return e.Kube.CoreV1().Pods(e.Apps).Create(ctx, pod, metav1.CreateOptions{})
 }
 
 func (e *Env) appPod(ctx context.Context, name, node string, volumes []corev1.Volume) (*corev1.Pod, error) {
@@ -345,8 +314,8 @@ func (e *Env) Claim(
 			StorageClassName: new(""), Resources: corev1.VolumeResourceRequirements{Requests: size},
 		},
 	}
-	if err := e.offer(ctx, volume); err != nil {
-		return nil, fmt.Errorf("offer volume: %w", err)
+	if _, err := e.Kube.CoreV1().PersistentVolumes().Create(ctx, volume, metav1.CreateOptions{}); err != nil {
+		return nil, fmt.Errorf("create volume: %w", err)
 	}
 	claims := e.Kube.CoreV1().PersistentVolumeClaims(e.Apps)
 	if _, err := claims.Create(ctx, claim, metav1.CreateOptions{}); err != nil {
@@ -355,27 +324,12 @@ func (e *Env) Claim(
 	return e.WaitClaim(ctx, e.Apps, name, Bound)
 }
 
-// offer creates a volume and waits until the volume controller has observed it. If the controller observes the claim
-// before its volume, the claim waits for the next resync.
-func (e *Env) offer(ctx context.Context, volume *corev1.PersistentVolume) error {
-	if _, err := e.Kube.CoreV1().PersistentVolumes().Create(ctx, volume, metav1.CreateOptions{}); err != nil {
-		return err
-	}
-	_, err := e.WaitVolume(ctx, volume.Name, func(v *corev1.PersistentVolume) bool { return v.Status.Phase == corev1.VolumeAvailable })
-	return err
-}
-
 // claimOf reads the claim of a pod's volume; nil if the volume has none.
 func (e *Env) claimOf(ctx context.Context, namespace string, volume corev1.Volume) (*corev1.PersistentVolumeClaim, error) {
 	if volume.PersistentVolumeClaim == nil {
 		return nil, nil //nolint:nilnil // A missing claim is a valid result.
 	}
-	name := volume.PersistentVolumeClaim.ClaimName
-	claim, err := e.Kube.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("get claim: %w", err)
-	}
-	return claim, nil
+	return e.Kube.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, volume.PersistentVolumeClaim.ClaimName, metav1.GetOptions{})
 }
 
 // claimOfVolume reads the claim of the pod's volume with that name.
@@ -390,10 +344,8 @@ func (e *Env) claimOfVolume(ctx context.Context, pod *corev1.Pod, name string) (
 // PriorityClass creates a class of movers, which preempts no pod. It is cluster-scoped, so its name must be unique to the test.
 func (e *Env) PriorityClass(ctx context.Context, name string, value int32) error {
 	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value, PreemptionPolicy: new(corev1.PreemptNever)}
-	if _, err := e.Kube.SchedulingV1().PriorityClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("create priority class: %w", err)
-	}
-	return nil
+	_, err := e.Kube.SchedulingV1().PriorityClasses().Create(ctx, class, metav1.CreateOptions{})
+	return err
 }
 
 // ConfigMap creates or updates the ConfigMap in Velero's namespace so that it has exactly data.
@@ -404,8 +356,5 @@ func (e *Env) ConfigMap(ctx context.Context, name string, data map[string]string
 	if apierrors.IsNotFound(err) {
 		_, err = client.Create(ctx, wanted, metav1.CreateOptions{})
 	}
-	if err != nil {
-		return fmt.Errorf("write ConfigMap: %w", err)
-	}
-	return nil
+	return err
 }

@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 
 	snapshots "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
@@ -23,13 +22,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/restmapper"
 )
 
 // Options configure the installation of Velero. The zero value equals `velero install --use-node-agent`.
@@ -45,12 +41,10 @@ type Options struct {
 	RepositoryDir string
 	// Location, if set, replaces RepositoryDir as the default backup storage location.
 	Location *velerov1.BackupStorageLocationSpec
-	// Node, if set, is the only node for the pods of the installation. Installations that share a control plane need Node or
-	// NodeLabels. Otherwise, each runs its node-agent on the nodes of the others.
-	Node string
 	// AgentLabels are labels of the pods of node-agents besides Velero's.
 	AgentLabels map[string]string
-	// NodeLabels select the nodes for the pods of the installation, if it has several.
+	// NodeLabels select the nodes for the pods of the installation. Installations that share a control plane need them. Otherwise,
+	// each runs its node-agent on the nodes of the others.
 	NodeLabels map[string]string
 	// WithoutRights leaves out the binding of Velero's permissions, for a cluster that has no RBAC.
 	WithoutRights bool
@@ -81,7 +75,7 @@ func New(ctx context.Context, config *rest.Config, options Options) (*Env, error
 	if err != nil {
 		return nil, fmt.Errorf("make clients: %w", err)
 	}
-	e.nodes = options.nodeSelector()
+	e.nodes = options.NodeLabels
 	if err := e.install(ctx, options); err != nil {
 		return nil, fmt.Errorf("install Velero in %s: %w", e.Namespace, err)
 	}
@@ -285,21 +279,9 @@ func (o Options) change(object *unstructured.Unstructured) error {
 				}
 			}
 		}
-		return unstructured.SetNestedStringMap(object.Object, o.nodeSelector(), "spec", "template", "spec", "nodeSelector")
+		return unstructured.SetNestedStringMap(object.Object, o.NodeLabels, "spec", "template", "spec", "nodeSelector")
 	}
 	return nil
-}
-
-// nodeSelector returns the selector of this installation's nodes; nil for any node.
-func (o Options) nodeSelector() map[string]string {
-	selector := maps.Clone(o.NodeLabels)
-	if o.Node != "" {
-		if selector == nil {
-			selector = map[string]string{}
-		}
-		selector[corev1.LabelHostname] = o.Node
-	}
-	return selector
 }
 
 // install creates Velero's namespace and the objects in it.
@@ -325,12 +307,7 @@ func (e *Env) install(ctx context.Context, options Options) error {
 		if object.GetKind() == "ClusterRoleBinding" && options.WithoutRights {
 			continue
 		}
-		resource, _ := apimeta.UnsafeGuessKindToResource(object.GroupVersionKind())
-		client := dynamic.ResourceInterface(e.dynamic.Resource(resource))
-		if object.GetNamespace() != "" {
-			client = e.dynamic.Resource(resource).Namespace(object.GetNamespace())
-		}
-		if _, err := client.Create(ctx, object, metav1.CreateOptions{}); err != nil {
+		if _, err := resourceOf(e.dynamic, object).Create(ctx, object, metav1.CreateOptions{}); err != nil {
 			return fmt.Errorf("create %s: %w", object.GetKind(), err)
 		}
 	}
@@ -344,36 +321,21 @@ func Apply(ctx context.Context, config *rest.Config, objects ...runtime.Object) 
 	if err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
-	discovered, err := discovery.NewDiscoveryClientForConfig(config)
-	if err != nil {
-		return fmt.Errorf("make discovery client: %w", err)
-	}
-	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discovered))
 	for _, object := range objects {
-		if err := apply(ctx, client, mapper, object); err != nil {
-			return err
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+		if err != nil {
+			return fmt.Errorf("convert object: %w", err)
+		}
+		wanted := &unstructured.Unstructured{Object: fields}
+		if _, err := resourceOf(client, wanted).Apply(ctx, wanted.GetName(), wanted, metav1.ApplyOptions{FieldManager: "testenv", Force: true}); err != nil {
+			return fmt.Errorf("apply %s %s: %w", wanted.GetKind(), wanted.GetName(), err)
 		}
 	}
 	return nil
 }
 
-func apply(ctx context.Context, client dynamic.Interface, mapper apimeta.RESTMapper, object runtime.Object) error {
-	kind := object.GetObjectKind().GroupVersionKind()
-	mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
-	if err != nil {
-		return fmt.Errorf("find resource of %s: %w", kind, err)
-	}
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
-	if err != nil {
-		return fmt.Errorf("convert %s: %w", kind, err)
-	}
-	wanted := &unstructured.Unstructured{Object: fields}
-	resource := dynamic.ResourceInterface(client.Resource(mapping.Resource))
-	if mapping.Scope.Name() == apimeta.RESTScopeNameNamespace {
-		resource = client.Resource(mapping.Resource).Namespace(wanted.GetNamespace())
-	}
-	if _, err := resource.Apply(ctx, wanted.GetName(), wanted, metav1.ApplyOptions{FieldManager: "testenv", Force: true}); err != nil {
-		return fmt.Errorf("apply %s %s: %w", kind.Kind, wanted.GetName(), err)
-	}
-	return nil
+// resourceOf returns the client of an object's resource, in its namespace if it has one.
+func resourceOf(client dynamic.Interface, object *unstructured.Unstructured) dynamic.ResourceInterface {
+	resource, _ := apimeta.UnsafeGuessKindToResource(object.GroupVersionKind())
+	return client.Resource(resource).Namespace(object.GetNamespace())
 }

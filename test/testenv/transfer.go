@@ -396,11 +396,7 @@ func (e *Env) RestorePod(
 	pod.Labels[velerov1.BackupNameLabel] = labelValue(restore.Spec.BackupName)
 	pod.Labels[velerov1.RestoreNameLabel] = labelValue(restore.Name)
 	pod.Spec.InitContainers = slices.Insert(pod.Spec.InitContainers, 0, wait)
-	created, err := e.Kube.CoreV1().Pods(e.Apps).Create(ctx, pod, metav1.CreateOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("create restored pod: %w", err)
-	}
-	return created, nil
+	return e.Kube.CoreV1().Pods(e.Apps).Create(ctx, pod, metav1.CreateOptions{})
 }
 
 // PodVolumeRestore creates the resource for one volume of a restored pod, as Velero's server does. Each function of

@@ -244,9 +244,6 @@ func (e *Env) Handle(ctx context.Context, snapshot *snapshotv1.VolumeSnapshot) (
 	return bound, *content.Status.SnapshotHandle, nil
 }
 
-// Gone is the phase of a Transition for a deletion. No resource has this phase.
-const Gone Phase = "(gone)"
-
 // Transition is one change of a transfer's phase, or its first observation.
 type Transition struct {
 	Name string
@@ -259,29 +256,18 @@ type Transition struct {
 type Recorder struct {
 	mu          sync.Mutex
 	transitions []Transition
-	changed     chan struct{} // closed and replaced at each transition
+	phases      map[string]Phase // of each transfer, the last one
+	changed     chan struct{}    // closed and replaced at each transition
 }
 
 // Record starts a recorder that ends with ctx. Existing transfers count as first observations.
 func (e *Env) Record(ctx context.Context) (*Recorder, error) {
-	r := &Recorder{changed: make(chan struct{})}
+	r := &Recorder{phases: map[string]Phase{}, changed: make(chan struct{})}
 	var synced []cache.InformerSynced
 	for _, kind := range Kinds() {
 		informer := dynamicinformer.NewFilteredDynamicInformer(e.dynamic, kind.Resource(), e.Namespace, 0, nil, nil).Informer()
 		registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: func(object any) { r.add(transferOf(object)) },
-			UpdateFunc: func(old, object any) {
-				before, now := transferOf(old), transferOf(object)
-				if before == nil || now != nil && before.Status.Phase != now.Status.Phase {
-					r.add(now)
-				}
-			},
-			DeleteFunc: func(object any) {
-				if last := transferOf(object); last != nil {
-					last.Status.Phase = Gone
-					r.add(last)
-				}
-			},
+			AddFunc: r.see, UpdateFunc: func(_, now any) { r.see(now) },
 		})
 		if err != nil {
 			return nil, fmt.Errorf("watch %ss: %w", kind, err)
@@ -295,28 +281,22 @@ func (e *Env) Record(ctx context.Context) (*Recorder, error) {
 	return r, nil
 }
 
-// transferOf returns the transfer of an informer's event, or nil. The API server validates all fields of a Transfer.
-func transferOf(object any) *Transfer {
-	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = tombstone.Obj
-	}
+// see records a change of the phase. The API server validates all fields of a Transfer.
+func (r *Recorder) see(object any) {
 	resource, ok := object.(*unstructured.Unstructured)
 	if !ok {
-		return nil
+		return
 	}
 	transfer, err := View(resource)
 	if err != nil {
-		return nil
-	}
-	return transfer
-}
-
-func (r *Recorder) add(transfer *Transfer) {
-	if transfer == nil {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if last, known := r.phases[transfer.Name]; known && last == transfer.Status.Phase {
+		return
+	}
+	r.phases[transfer.Name] = transfer.Status.Phase
 	r.transitions = append(r.transitions, Transition{
 		Name: transfer.Name, Node: transfer.Node(), To: transfer.Status.Phase, At: time.Now(),
 	})

@@ -124,12 +124,12 @@ func (m *machine) startPlane(ctx context.Context) (err error) {
 		return err
 	}
 	m.done("control plane")
-	if err := m.plane.WriteKubeconfig(m.plane.Admin(), m.path("inside.kubeconfig"), "default"); err != nil {
+	if err := cluster.WriteKubeconfig(m.plane.Admin(), m.path("inside.kubeconfig"), "default"); err != nil {
 		return err
 	}
 	outside := m.plane.Admin()
 	outside.Host = "https://" + m.outside
-	return m.plane.WriteKubeconfig(outside, m.path("kubeconfig"), "default")
+	return cluster.WriteKubeconfig(outside, m.path("kubeconfig"), "default")
 }
 
 // complete adds what is a pod or needs the API server, and returns when all of it works.

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lateen-project/lateen/test/cluster"
 )
 
 // Accounts of the cluster's S3 server, and its address for pods: http://10.10.0.1:9000. Its bucket is "backups".
@@ -134,7 +136,7 @@ func (m *machine) identify(server string, o options, node string) error {
 			return err
 		}
 		config.Host = server
-		if err := m.plane.WriteKubeconfig(config, o.path(name+".kubeconfig"), "default"); err != nil {
+		if err := cluster.WriteKubeconfig(config, o.path(name+".kubeconfig"), "default"); err != nil {
 			return err
 		}
 	}

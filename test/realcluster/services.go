@@ -256,6 +256,7 @@ const (
 	toolsImage  = "localhost/tools:v1"
 	csiImage    = "localhost/csi:v1"
 	veleroImage = "docker.io/velero/velero:v1.18.3"
+	formerImage = "docker.io/velero/velero:v1.17.2"
 	pluginImage = "docker.io/velero/velero-plugin-for-aws:v1.14.3"
 )
 
@@ -358,23 +359,32 @@ func (m *machine) specs(ctx context.Context) (map[string]image, error) {
 	with := func(more ...file) []file { return append(append([]file{}, shell...), more...) }
 	path := []string{"PATH=/bin"}
 	forever := []string{"/bin/sleep", "1000000000"}
-	return map[string]image{
+	all := map[string]image{
 		"pause": {Name: pauseImage, Files: shell, Entrypoint: forever, User: "65535:65535"},
 		"tools": {Name: toolsImage, Files: shell, Entrypoint: []string{"/bin/sh"}, Env: path},
 		"csi": {Name: csiImage, Env: path, Files: with(
 			m.copy("/csi-driver", m.program("csi-driver")), m.copy("/csi-provisioner", m.program("csi-provisioner")),
 			m.copy("/csi-snapshotter", m.program("csi-snapshotter")), m.copy("/csi-attacher", m.program("csi-attacher")),
 		)},
-		"velero": {Name: veleroImage, Entrypoint: nil, User: "1002:1000", Env: []string{"HOME=/home/cnb"}, Files: []file{
-			m.copy("/velero", m.program("velero")), m.copy("/velero-restore-helper", m.program("velero-restore-helper")),
-			{Path: "/tmp", Directory: true, Mode: 0o1777}, {Path: "/home/cnb", Directory: true, Mode: 0o1777},
-		}},
+		"velero": m.velero(veleroImage, "velero"),
 		"plugin": {
 			Name: pluginImage, User: "65532:65532", Env: path,
 			Files:      with(m.copy("/plugins/velero-plugin-for-aws", m.program("velero-plugin-for-aws"))),
 			Entrypoint: []string{"/bin/cp", "/plugins/velero-plugin-for-aws", "/target/"},
 		},
-	}, nil
+	}
+	if _, err := os.Stat(m.program("velero-1.17")); err == nil { // only make cluster-test builds it
+		all["velero-1.17"] = m.velero(formerImage, "velero-1.17")
+	}
+	return all, nil
+}
+
+// velero is the image of a version of Velero.
+func (m *machine) velero(name, program string) image {
+	return image{Name: name, User: "1002:1000", Env: []string{"HOME=/home/cnb"}, Files: []file{
+		m.copy("/velero", m.program(program)), m.copy("/velero-restore-helper", m.program("velero-restore-helper")),
+		{Path: "/tmp", Directory: true, Mode: 0o1777}, {Path: "/home/cnb", Directory: true, Mode: 0o1777},
+	}}
 }
 
 // copy is a program of the machine in an image. The source may be a link.

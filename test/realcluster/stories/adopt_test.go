@@ -21,33 +21,80 @@ func uninstalled(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, install()) })
 }
 
-// The commands of docs/adopt.md lead from Velero's agents to a backup with Lateen's, and back.
-func TestThreeCommandsLeadToABackup(t *testing.T) {
+// The commands of docs/first-ten-minutes.md lead from Velero's agents to a backup with Lateen's, and back.
+func TestTheFirstTenMinutes(t *testing.T) {
 	uninstalled(t)
 	require.NoError(t, installWith("velero", "--image=velero/velero:v1.18.3", "--use-node-agent"))
 	t.Cleanup(func() { velero(t, "uninstall", "--force", "--wait") })
 	agentsRun(t, "velero/velero")
 	newUploadApp(t, "my-app")
-	page, err := os.ReadFile("../../../docs/adopt.md")
-	require.NoError(t, err)
-	blocks := regexp.MustCompile("(?s)make cluster-test runs and times them -->\n```console\n(.*?)\n```").FindAllStringSubmatch(string(page), -1)
-	require.Len(t, blocks, 2, "there and back")
-	for i, agent := range []string{"lateen:cluster", "velero/velero"} {
-		t.Log(run(t, "lateen", "check", "--pre")) // fails if anything is missing
-		begun := time.Now()
-		commands := strings.Split(strings.ReplaceAll(blocks[i][1], "registry.example/lateen:v1", "lateen:cluster"), "\n")
-		require.Len(t, commands, 3-i)
-		for _, command := range commands {
-			words := strings.Fields(command)
-			feed(t, "y\n", words[0], words[1:]...)
-		}
-		took := time.Since(begun)
-		t.Logf("to %s: %s", agent, took.Round(time.Second))
-		require.Less(t, took, 2*time.Minute)
-		agentsRun(t, agent)
-	}
-	completed(t, "backup", "first")
+	blocks, begun := blocks(t, "first-ten-minutes"), time.Now()
+	require.Len(t, blocks, 5)
+	runAll(t, blocks[0])
+	agentsRun(t, "lateen:cluster")
+	runAll(t, blocks[1])
+	ended(t, "backup", "first", "Completed")
 	require.Equal(t, []string{"Completed"}, phases(t, "datauploads", "velero.io/backup-name=first"))
+	wrong(t, `{"CreateSnapshot":{"lost":true}}`)
+	runAll(t, blocks[2])
+	first(t, "datauploads", "velero.io/backup-name=second")
+	runAll(t, blocks[3])
+	require.Equal(t, []string{"Canceled"}, phases(t, "datauploads", "velero.io/backup-name=second"))
+	wrong(t, "{}")
+	runAll(t, blocks[4])
+	agentsRun(t, "velero/velero")
+	require.Less(t, time.Since(begun), 10*time.Minute)
+}
+
+// blocks are the commands of a page that are for this cluster.
+func blocks(t *testing.T, page string) (all [][]string) {
+	t.Helper()
+	text, err := os.ReadFile("../../../docs/" + page + ".md")
+	require.NoError(t, err)
+	for _, found := range regexp.MustCompile("(?s)make cluster-test runs .*?-->\n```console\n(.*?)\n```").FindAllStringSubmatch(string(text), -1) {
+		all = append(all, strings.Split(strings.ReplaceAll(found[1], "registry.example/lateen:v1", "lateen:cluster"), "\n"))
+	}
+	return all
+}
+
+// runAll runs and logs commands, and says yes to each that asks.
+func runAll(t *testing.T, commands []string) {
+	t.Helper()
+	for _, command := range commands {
+		output := "y\n"
+		for part := range strings.SplitSeq(command, " | ") {
+			words := strings.Fields(part)
+			output = feed(t, output, words[0], words[1:]...)
+		}
+		t.Logf("$ %s\n%s", command, output)
+	}
+}
+
+// Velero is upgraded by the commands of docs/upgrade.md. What the old version has backed up comes back, the next mover is of the new
+// version, and so are Velero's agents after the way back.
+func TestVeleroIsUpgradedUnderAdoptedAgents(t *testing.T) {
+	uninstalled(t)
+	require.NoError(t, installWith("velero-1.17", "--image=velero/velero:v1.17.2", "--use-node-agent"))
+	t.Cleanup(func() { velero(t, "uninstall", "--force", "--wait") })
+	run(t, "lateen", "adopt", "--force", "--lateen-image=lateen:cluster")
+	agentsRun(t, "lateen:cluster")
+	a := newUploadApp(t, "upgraded")
+	before := a.prints()
+	a.backup("upgraded-first", "--snapshot-move-data")
+	a.lose()
+
+	for _, each := range blocks(t, "upgrade") {
+		runAll(t, each)
+	}
+	a.restore("upgraded-first")
+	a.ready()
+	require.Equal(t, before, a.prints())
+	velero(t, "backup", "create", "upgraded", "--include-namespaces=upgraded", "--snapshot-move-data")
+	h := held{app: a, backup: "upgraded", kind: "datauploads"}.caught(t, "velero.io/backup-name=upgraded")
+	require.Equal(t, "velero/velero:v1.18.3", get(t, "{.spec.containers[0].image}", "pod", h.mover, "--namespace=velero"))
+	h.ends(t)
+	run(t, "lateen", "adopt", "--undo", "--force")
+	agentsRun(t, "velero/velero:v1.18.3")
 }
 
 // The agents of two nodes are exchanged one after the other. One upload has its mover on the second node meanwhile. The other is

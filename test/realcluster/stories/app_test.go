@@ -3,12 +3,9 @@ package stories
 import (
 	"bufio"
 	"bytes"
-	"compress/gzip"
 	"context"
 	"fmt"
-	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -143,14 +140,14 @@ func (a *app) lose() {
 func (a *app) backup(name string, args ...string) {
 	a.t.Helper()
 	velero(a.t, append([]string{"backup", "create", name, "--include-namespaces=" + a.namespace, "--wait"}, args...)...)
-	completed(a.t, "backup", name)
+	ended(a.t, "backup", name, "Completed")
 }
 
 // restore makes a restore of a backup, and returns once it has completed.
 func (a *app) restore(backup string) {
 	a.t.Helper()
 	velero(a.t, "restore", "create", backup, "--from-backup="+backup, "--wait")
-	completed(a.t, "restore", backup)
+	ended(a.t, "restore", backup, "Completed")
 }
 
 // comesBack makes a backup of the namespace, deletes and restores it, and requires that all volumes have what they had, by one
@@ -186,32 +183,6 @@ func velero(t *testing.T, args ...string) string {
 func phases(t *testing.T, kind, label string) []string {
 	t.Helper()
 	return strings.Fields(get(t, "{.items[*].status.phase}", kind, "--namespace=velero", "--selector="+label))
-}
-
-// completed fails with Velero's own description unless the backup or restore has completed.
-func completed(t *testing.T, kind, name string) {
-	t.Helper()
-	if phase := get(t, "{.status.phase}", kind+".velero.io", name, "--namespace=velero"); phase != "Completed" {
-		require.Equal(t, "Completed", phase, "%s\n%s", velero(t, kind, "describe", name, "--details"), log(t, kind, name))
-	}
-}
-
-// log is that of a backup or restore. The server has it in the bucket, which is a directory of the machine: the address that
-// `velero logs` would fetch it from is one that pods alone can reach.
-func log(t *testing.T, kind, name string) string {
-	t.Helper()
-	file := name + "-logs.gz"
-	if kind == "restore" {
-		file = "restore-" + file
-	}
-	packed, err := os.Open(filepath.Join(os.Getenv("LATEEN_CLUSTER"), "s3", "buckets", "backups", kind+"s", name, file))
-	require.NoError(t, err)
-	defer packed.Close()
-	unpacked, err := gzip.NewReader(packed)
-	require.NoError(t, err)
-	content, err := io.ReadAll(unpacked)
-	require.NoError(t, err)
-	return string(content)
 }
 
 // Movers are held up by their backup storage: the S3 server stands still from when the server has made the transfer.
@@ -303,7 +274,8 @@ func ended(t *testing.T, kind, name, phase string) {
 	if seen != phase {
 		transfers := get(t, `{range .items[*]}{.kind} {.metadata.name} {.status.phase}: {.status.message}{"\n"}{end}`,
 			"podvolumebackups,podvolumerestores,datauploads,datadownloads", "--namespace=velero", "--selector=velero.io/"+kind+"-name="+name)
-		require.Equal(t, phase, seen, "%s\n%s\n%s", transfers, velero(t, kind, "describe", name, "--details"), log(t, kind, name))
+		require.Equal(t, phase, seen, "%s\n%s\n%s", transfers, velero(t, kind, "describe", name, "--details"),
+			kubectl(t, "logs", "--namespace=velero", "deployment/velero", "--tail=100"))
 	}
 }
 

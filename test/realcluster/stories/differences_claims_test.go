@@ -144,7 +144,7 @@ func simulate(t *testing.T) *cluster.Cluster {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, plane.Stop()) })
 	require.NoError(t, testenv.InstallSnapshotCRDs(t.Context(), plane.Admin()))
-	storage, err := csi.Start(t.Context(), plane.Admin(), csi.Options{Driver: driver.DefaultName, Dir: t.TempDir()})
+	storage, err := csi.Start(t.Context(), plane.Admin(), csi.Options{Name: driver.DefaultName, Dir: t.TempDir()})
 	require.NoError(t, err)
 	t.Cleanup(storage.Stop)
 	client, err := kubernetes.NewForConfig(plane.Admin())

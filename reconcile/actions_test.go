@@ -258,17 +258,6 @@ func TestTheLabelNamesTheNodeWhoseAgentActs(t *testing.T) {
 	require.Equal(t, transfer.Accepted, s.state().Phase)
 }
 
-func TestATransferThatIsNotEligibleAnyMoreLeavesTheQueueForAPlace(t *testing.T) {
-	s := newPaced()
-	s.step(t)
-	younger := capacity.Transfer{UID: "younger", Home: testNode, Created: s.state().CreatedAt.Add(1)}
-	s.Preparing.Release("another")
-	require.False(t, s.Preparing.TryAcquire(younger, func() {}), "the older one is next")
-	s.object.Spec.Cancel = true
-	s.reserve(s.observed(t))
-	require.True(t, s.Preparing.TryAcquire(younger, func() {}))
-}
-
 func TestARejectedAcceptanceGivesThePlaceBack(t *testing.T) {
 	refused := apierrors.NewForbidden(corev1.Resource("podvolumebackups"), "b1", errors.New("no rights"))
 	f := newFixture(t, fault{call: "patch podvolumebackups", ordinal: 1, err: refused})

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
@@ -43,18 +42,6 @@ func TestAPlanSharesNothing(t *testing.T) {
 	require.Equal(t, settings(), config)
 	require.Equal(t, podVolumeBackup(), spec)
 	require.Equal(t, []corev1.Toleration{{Key: "a"}}, info.Tolerations)
-}
-
-// TestSchedulingRulesDoNotAccumulate covers W29: the constraints of one mover must not apply to later ones.
-func TestSchedulingRulesDoNotAccumulate(t *testing.T) {
-	template, config := scheduled(), choosy()
-	windows := ofSnapshot()
-	windows.OS, windows.Excluded = corev1.Windows, []string{"n7"}
-	want := PlanOf(upload(), ofSnapshot(), scheduled(), choosy())
-	for range 3 {
-		PlanOf(upload(), windows, template, config)
-	}
-	require.Equal(t, want, PlanOf(upload(), ofSnapshot(), template, config))
 }
 
 func TestPodLabelsOfTheConfigMapNeverHideAMover(t *testing.T) {
@@ -262,22 +249,11 @@ func TestLabelValue(t *testing.T) {
 	require.NotEqual(t, LabelValue(long+"1"), LabelValue(long+"2"), "names that differ late")
 }
 
-func TestOwnedBy(t *testing.T) {
-	owner := func(uid types.UID, controller *bool) []metav1.OwnerReference {
-		return []metav1.OwnerReference{{UID: uid, Controller: controller}}
-	}
-	for name, test := range map[string]struct {
-		object metav1.ObjectMeta
-		owned  bool
-	}{
-		"the controller owns":                     {object: metav1.ObjectMeta{OwnerReferences: owner("a", new(true))}, owned: true},
-		"another UID does not":                    {object: metav1.ObjectMeta{OwnerReferences: owner("b", new(true))}},
-		"an owner that is no controller does not": {object: metav1.ObjectMeta{OwnerReferences: owner("a", nil)}},
-		"our labels alone do not make it ours":    {object: metav1.ObjectMeta{Labels: OwnerLabels("a", "n1")}},
-		"an object without owners":                {},
-	} {
-		t.Run(name, func(t *testing.T) {
-			require.Equal(t, test.owned, OwnedBy(&test.object, "a"))
-		})
-	}
+func TestOnlyTheControllerOwns(t *testing.T) {
+	object := metav1.ObjectMeta{Labels: OwnerLabels("a", "n1")}
+	require.False(t, OwnedBy(&object, "a"), "our labels alone do not make it ours")
+	object.OwnerReferences = []metav1.OwnerReference{{UID: "a"}}
+	require.False(t, OwnedBy(&object, "a"), "an owner that is no controller")
+	object.OwnerReferences[0].Controller = new(true)
+	require.Equal(t, []bool{true, false}, []bool{OwnedBy(&object, "a"), OwnedBy(&object, "b")})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,61 +17,6 @@ import (
 )
 
 func classes() schema.GroupResource { return schedulingv1.Resource("priorityclasses") }
-
-// answering is a Getter that always returns the same error and counts its calls.
-func answering(err error) (priority.Getter, *int) {
-	requests := 0
-	return func(_ context.Context, name string) (*schedulingv1.PriorityClass, error) {
-		requests++
-		if err != nil {
-			return nil, err
-		}
-		return &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil
-	}, &requests
-}
-
-func TestResolve(t *testing.T) {
-	for name, test := range map[string]struct {
-		class     string
-		err       error
-		effective string
-		reason    priority.Reason
-		message   string
-	}{
-		"a class that exists is in force": {
-			class: "velero-low", effective: "velero-low",
-		},
-		"a class that does not exist falls back": {
-			class: "velero-low", err: apierrors.NewNotFound(classes(), "velero-low"),
-			reason: priority.NotFound, message: "create it",
-		},
-		"a class that may not be read is left to admission": {
-			class: "velero-low", err: apierrors.NewForbidden(classes(), "velero-low", errors.New("RBAC")),
-			effective: "velero-low", message: "allow get on priorityclasses",
-		},
-		"without an answer, the class is left to admission": {
-			class: "velero-low", err: apierrors.NewInternalError(errors.New("etcd is full")),
-			effective: "velero-low", message: "etcd is full",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			get, requests := answering(test.err)
-			got := priority.Resolve(t.Context(), test.class, get)
-			require.Equal(t, 1, *requests, "the caller decides about retries")
-			require.Equal(t, test.class, got.Configured)
-			require.Equal(t, test.effective, got.Effective)
-			require.Equal(t, test.reason, got.Reason)
-			require.Equal(t, test.reason != "", got.FallsBack())
-			if test.message == "" {
-				require.Empty(t, got.Message)
-				return
-			}
-			require.Contains(t, got.Message, test.message)
-			require.Contains(t, got.Message, test.class)
-			require.True(t, test.reason == "" || slices.Contains(priority.Reasons(), got.Reason))
-		})
-	}
-}
 
 func TestPreempts(t *testing.T) {
 	never, lower := corev1.PreemptNever, corev1.PreemptLowerPriority
@@ -93,14 +37,6 @@ func TestPreempts(t *testing.T) {
 			require.Equal(t, priority.Resolution{Configured: "a", Effective: "a", Preempts: test.want}, got)
 		})
 	}
-}
-
-func TestResolveOfNoNameMakesNoRequestAndIsNoFallback(t *testing.T) {
-	get, requests := answering(errors.New("unexpected"))
-	got := priority.Resolve(t.Context(), "", get)
-	require.Equal(t, priority.Resolution{}, got)
-	require.False(t, got.FallsBack())
-	require.Zero(t, *requests)
 }
 
 func TestAnyRefusalMayBeForTheClass(t *testing.T) {

@@ -119,8 +119,10 @@ func TestAnAgentThatIsNotReadyForTheGracePeriodIsUnavailable(t *testing.T) {
 		require.Empty(t, f.takeChanges())
 		letPass(1)
 		require.True(t, f.Unavailable("n1"))
+		require.False(t, f.isWatched(), "it was not requested")
 		require.Equal(t, []string{"n1 true"}, f.takeChanges())
 		letPass(time.Hour)
+		require.Equal(t, 1, f.Nodes())
 		f.Update(agentPod("a", "n1", isReady, 2))
 		require.Equal(t, []string{"n1 false"}, f.takeChanges())
 		require.False(t, f.Unavailable("n1"))
@@ -417,17 +419,6 @@ func TestANodeIsNotLostWhileItIsReadyOrUnknown(t *testing.T) {
 		f.Stop()
 		require.False(f, f.Lost("n1"))
 		require.False(f, f.isWatched())
-	})
-}
-
-func TestANodeIsWatchedOnRequestOnly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newTrackerFixture(t)
-		f.Update(agentPod("a", "n1", notReady, 0))
-		f.Start()
-		letPass(time.Hour)
-		require.True(t, f.Unavailable("n1"))
-		require.False(t, f.isWatched())
 	})
 }
 

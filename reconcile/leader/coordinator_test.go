@@ -190,14 +190,6 @@ func TestACandidateWaitsUntilItHasObservedTheLease(t *testing.T) {
 	})
 }
 
-func TestInvalidDurationsAreRefused(t *testing.T) {
-	_, err := NewCoordinator(Options{
-		Client: &fake.Clientset{}, Namespace: "velero", Name: testLease, Identity: "a", Clock: clock.RealClock{},
-		Lease: 10 * time.Second,
-	})
-	require.ErrorContains(t, err, "leaseDuration must be greater than renewDeadline")
-}
-
 func TestTheSpreadGrowsWithTheAgents(t *testing.T) {
 	for agents, spread := range map[int]time.Duration{0: time.Second, 100: 2 * time.Second, 100_000: 30 * time.Second} {
 		c, err := NewCoordinator(Options{Client: &fake.Clientset{}, Name: testLease, Identity: "a", Clock: clock.RealClock{}, Agents: agents})

@@ -293,7 +293,9 @@ func TestAnElectionThatCannotRunEndsTheAgentAtItsStart(t *testing.T) {
 		Options: Options{Clock: clock.RealClock{}, Election: leader.Options{Lease: 10 * time.Second, Renew: 20 * time.Second}},
 		clients: &clients{lease: fake.NewClientset()}, startup: &startup.Startup{},
 	}
-	require.ErrorContains(t, p.run(t.Context()), "coordinator election")
+	err := p.run(t.Context())
+	require.ErrorContains(t, err, "coordinator election")
+	require.ErrorContains(t, err, "leaseDuration must be greater than renewDeadline")
 }
 
 func TestAnAgentLabelsOnlyItsOwnPod(t *testing.T) {

@@ -165,12 +165,13 @@ func TestLoadFallsBackToNoPriorityClass(t *testing.T) {
 		configured string
 		effective  string
 		reason     priority.Reason
+		says       string
 	}{
 		"unset is not a fallback":             {text: `{}`},
 		"in force":                            {text: `{"priorityClassName": "velero-low"}`, requests: 1, configured: "velero-low", effective: "velero-low"},
-		"missing":                             {text: `{"priorityClassName": "nobody"}`, requests: 1, configured: "nobody", reason: priority.NotFound},
-		"forbidden, which is not tried again": {text: `{"priorityClassName": "velero-low"}`, fail: notAllowed("priorityclasses"), requests: 1, configured: "velero-low", effective: "velero-low"},
-		"an error that stays":                 {text: `{"priorityClassName": "velero-low"}`, fail: apierrors.NewInternalError(errors.New("etcd")), requests: -1, configured: "velero-low", effective: "velero-low"},
+		"missing":                             {text: `{"priorityClassName": "nobody"}`, requests: 1, configured: "nobody", reason: priority.NotFound, says: "create it"},
+		"forbidden, which is not tried again": {text: `{"priorityClassName": "velero-low"}`, fail: notAllowed("priorityclasses"), requests: 1, configured: "velero-low", effective: "velero-low", says: "allow get on priorityclasses"},
+		"an error that stays":                 {text: `{"priorityClassName": "velero-low"}`, fail: apierrors.NewInternalError(errors.New("etcd")), requests: -1, configured: "velero-low", effective: "velero-low", says: `cannot read PriorityClass "velero-low": Internal error occurred: etcd`},
 		"no ConfigMap":                        {reason: priority.ConfigMissing},
 		"an empty ConfigMap":                  {text: " ", reason: priority.ConfigEmpty},
 		"no JSON":                             {text: `{"priorityClassName": "velero-low"`, reason: priority.ConfigInvalid},
@@ -186,6 +187,9 @@ func TestLoadFallsBackToNoPriorityClass(t *testing.T) {
 			require.Equal(t, test.effective, got.Priority.Effective)
 			require.Equal(t, test.reason, got.Priority.Reason)
 			require.Equal(t, test.reason != "" || test.fail != nil, got.Priority.Message != "")
+			require.Contains(t, got.Priority.Message, test.says)
+			require.Equal(t, test.reason != "", got.Priority.FallsBack())
+			require.True(t, test.reason == "" || slices.Contains(priority.Reasons(), test.reason))
 			if test.requests < 0 {
 				require.Greater(t, *requests, 10, "the whole budget is used")
 				require.Less(t, *requests, 100, "with growing delays")

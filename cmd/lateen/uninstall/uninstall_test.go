@@ -93,13 +93,3 @@ func TestMoversThatRunAreCountedBeforeTheConfirmation(t *testing.T) {
 		require.Equal(t, count > 0, out.Len() > 0)
 	}
 }
-
-func TestUninstallReleasesTheFinalizersOfEveryKind(t *testing.T) {
-	agents := map[string]bool{}
-	for _, each := range allFinalized() {
-		agents[each.String()] = each.name == api.DaemonSetName
-	}
-	for _, kind := range api.Kinds() {
-		require.True(t, agents[kind.GVR().String()], kind.Name)
-	}
-}

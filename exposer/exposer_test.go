@@ -72,6 +72,9 @@ func TestARefusedPod(t *testing.T) {
 		"as invalid without details waits": {refusal: &apierrors.StatusError{ErrStatus: metav1.Status{
 			Status: metav1.StatusFailure, Code: 422, Reason: metav1.StatusReasonInvalid,
 		}}},
+		"by a webhook that names a field waits": {refusal: &apierrors.StatusError{ErrStatus: metav1.Status{
+			Code: 403, Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Field: "spec"}}},
+		}}},
 		"as invalid by a policy waits":  {refusal: apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "b1", nil)},
 		"by an overloaded server waits": {class: "low", refusal: apierrors.NewInternalError(errors.New("etcd"))},
 	} {
@@ -80,9 +83,10 @@ func TestARefusedPod(t *testing.T) {
 			client.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, test.refusal })
 			e := exposed(client, objects.Settings{PriorityClass: test.class})
 			_, err := e.Ensure(t.Context(), podVolumeBackup())
-			require.Error(t, err)
+			require.ErrorIs(t, err, test.refusal)
 			require.Equal(t, test.terminal, errors.As(err, new(*TerminalError)))
 			require.Equal(t, []string{"create pods"}, requests(client), "it is not created without its class")
+			require.Empty(t, e.TryClass(t.Context(), "velero", "low"), "the class is not why")
 		})
 	}
 }
@@ -100,29 +104,30 @@ func TestAnExistingPod(t *testing.T) {
 	working.Status.Phase = corev1.PodRunning
 	tests := map[string]struct {
 		pod     *corev1.Pod
-		taken   bool
 		deleted bool
 		writes  []string
+		err     string
 	}{
-		"of Velero's agent with the image of its successor is deleted": {pod: exchanged, deleted: true, writes: []string{"delete pods"}},
-		"of Velero's agent with that image is labelled if it runs":     {pod: working, taken: true, writes: []string{"patch pods"}},
-		"with this owner is used unchanged":                            {pod: ours, taken: true},
-		"of Velero's agent for the same transfer is labelled":          {pod: veleros, taken: true, writes: []string{"patch pods"}},
-		"of another owner is not changed":                              {pod: foreign},
+		"of Velero's agent with the image of its successor is deleted": {pod: exchanged, deleted: true, writes: []string{"delete pods"}, err: "pod b1 of Velero's agent had image lateen:v1"},
+		"of Velero's agent with that image is labelled if it runs":     {pod: working, writes: []string{"patch pods"}, err: "<nil>"},
+		"with this owner is used unchanged":                            {pod: ours, err: "<nil>"},
+		"of Velero's agent for the same transfer is labelled":          {pod: veleros, writes: []string{"patch pods"}, err: "<nil>"},
+		"of another owner is not changed":                              {pod: foreign, err: "pod velero/b1 exists but has another owner"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(test.pod)
-			_, err := exposed(client, objects.Settings{}).Ensure(t.Context(), podVolumeBackup())
-			require.Equal(t, test.taken, err == nil, "%v", err)
+			_, refused := exposed(client, objects.Settings{}).Ensure(t.Context(), podVolumeBackup())
+			require.Contains(t, fmt.Sprint(refused), test.err)
 			require.Equal(t, append([]string{"create pods", "get pods"}, test.writes...), requests(client))
 			pod, err := client.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
 			require.Equal(t, test.deleted, apierrors.IsNotFound(err), "%v", err)
-			if test.taken {
+			if refused == nil {
 				require.Equal(t, "n1", pod.Labels[api.LabelExposer])
 			}
 		})
 	}
+	require.True(t, hasRun(&corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}))
 }
 
 func TestAPodOfAnEarlierAttemptIsDeleted(t *testing.T) {
@@ -141,9 +146,10 @@ func TestDeleteHasAUIDPreconditionAndIgnoresNotFound(t *testing.T) {
 	client := fake.NewClientset()
 	pod := mover()
 	pod.UID = "mover-uid"
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1-cache", UID: "claim-uid"}}
-	require.NoError(t, exposed(client, objects.Settings{}).Delete(t.Context(), Existing{Pod: pod, Claims: []*corev1.PersistentVolumeClaim{claim}}))
-	require.Equal(t, map[string]string{"b1": "mover-uid", "b1-cache": "claim-uid"}, deletedUIDs(t, client.Actions()))
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1-cache", UID: "claim-uid"}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "gone"}}
+	other := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b2", UID: "other-uid"}}
+	require.NoError(t, exposed(client, objects.Settings{}).Delete(t.Context(), Existing{Pod: pod, Claims: []*corev1.PersistentVolumeClaim{claim, other}}))
+	require.Equal(t, map[string]string{"b1": "mover-uid", "b1-cache": "claim-uid", "b2": "other-uid"}, deletedUIDs(t, client.Actions()))
 }
 
 // A second request would be one too many when two agents clean up the same transfer.
@@ -241,6 +247,7 @@ func TestEnsureSendsOneRequestForEachObject(t *testing.T) {
 	backup := restore()
 	backup.Restores = false
 	require.Empty(t, exposed(fake.NewClientset(), cached()).Claims(backup), "it has no cache")
+	require.Empty(t, exposed(fake.NewClientset(), objects.Settings{}).Claims(restore()), "no cache is configured")
 }
 
 func TestCleanUpDeletesTheVolumeOfARestoreClaim(t *testing.T) {
@@ -292,7 +299,7 @@ func TestEnsureAnExistingClaim(t *testing.T) {
 		},
 		"that is deleting blocks the creation": {
 			change: func(claim *corev1.PersistentVolumeClaim) {
-				claim.DeletionTimestamp, claim.Finalizers = new(metav1.Now()), []string{"kubernetes.io/pvc-protection"}
+				claim.DeletionTimestamp, claim.Finalizers, claim.Annotations[api.AnnotationAttempt] = new(metav1.Now()), []string{"kubernetes.io/pvc-protection"}, "0"
 			},
 			want: []string{"create persistentvolumeclaims", "get persistentvolumeclaims"}, waits: "claim velero/b1 is being deleted",
 		},

@@ -77,7 +77,7 @@ func TestStartAdoptsAnEqualJobOfTheRepository(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, ended, same)
 	_, err = jobs.Start(t.Context(), job("uid-2"))
-	require.ErrorContains(t, err, "has another owner")
+	require.ErrorContains(t, err, "job velero/j1 exists but has another owner")
 }
 
 func TestReleaseDeletesTheJobIfPatchIsForbidden(t *testing.T) {
@@ -90,6 +90,7 @@ func TestReleaseDeletesTheJobIfPatchIsForbidden(t *testing.T) {
 	require.NoError(t, err)
 	_, err = client.BatchV1().Jobs("velero").Get(t.Context(), "j1", metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err), "or its repository would not be maintained any more")
+	require.NoError(t, Jobs{Client: client}.Remove(t.Context(), "velero", objects.ReadJob(job)), "it is gone")
 }
 
 func TestAClassIsGoneOnlyIfTheAPIServerSaysSo(t *testing.T) {

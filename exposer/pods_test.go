@@ -106,9 +106,9 @@ func TestAForbiddenCopyFailsTheTransfer(t *testing.T) {
 		allowed, passes bool
 		message         string
 	}{
-		"the original may not be read":       {verb: "get", namespace: "app", message: "get secrets app/key: the agent is not allowed to"},
+		"the original may not be read":       {verb: "get", namespace: "app", message: `get secrets app/key: the agent is not allowed to; see "Secrets and ConfigMaps of CSI drivers" in docs`},
 		"the copy is forbidden":              {verb: "create", namespace: "velero", message: "create secrets velero/key: the agent is not allowed to"},
-		"a quota refuses it":                 {verb: "create", namespace: "velero", allowed: true, passes: true, message: "refused"},
+		"a quota refuses it":                 {verb: "create", namespace: "velero", allowed: true, passes: true, message: `create secrets velero/key: secrets "key" is forbidden: refused`},
 		"the copy that exists may not be":    {verb: "get", namespace: "velero", there: []runtime.Object{secret("velero", "s3cret")}, message: "get secrets velero/key: the agent is not allowed to"},
 		"the copy that exists may not share": {verb: "patch", namespace: "velero", there: []runtime.Object{secret("velero", "s3cret", func(s *corev1.Secret) { s.Labels = map[string]string{api.LabelCopy: "true"} })}, message: "patch secrets velero/key: the agent is not allowed to"},
 	} {
@@ -192,7 +192,7 @@ func TestLocateNamesWhatIsMissing(t *testing.T) {
 		terminal bool
 		want     string
 	}{
-		"no such volume":           {pod: podWith(emptyDir), volume: "other", terminal: true, want: `has no volume "other"`},
+		"no such volume":           {pod: podWith(emptyDir), volume: "other", terminal: true, want: `pod app/db has no volume "other"`},
 		"no such claim":            {pod: podWith(claimed()), volume: "data", terminal: true, want: "get claim app/claim"},
 		"a host path":              {pod: podWith(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}), volume: "data", terminal: true, want: "not in the kubelet's pods directory"},
 		"nothing where it must be": {paths: HostPaths{Mounted: "/nonexistent"}, pod: podWith(emptyDir), volume: "data", want: "got 0 matches [], want 1"},

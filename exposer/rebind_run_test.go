@@ -150,13 +150,12 @@ func TestAClaimRecreatedDuringARebindIsNotRebound(t *testing.T) {
 				stray.Spec.VolumeName = "empty"
 				empty.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "velero", Name: "b1", UID: "stray-uid"}
 			}
-			client := fake.NewClientset(freeClaim(), stray, empty, test.restored)
+			client := fake.NewClientset(freeTarget(), stray, empty, test.restored)
 			found := Existing{Claims: []*corev1.PersistentVolumeClaim{stray}}
 			rebound, err := exposed(client, objects.Settings{}).Rebind(t.Context(), spec, found)
 			require.NoError(t, err)
-			require.False(t, rebound.Done)
-			require.Equal(t, "target claim app/claim is not yet bound to PersistentVolume restored", rebound.Waits)
-			require.NotContains(t, left(t, client), "claim b1")
+			require.Equal(t, Rebound{Waits: "target claim app/claim is not yet bound to PersistentVolume restored", Reserved: "target-uid"}, rebound)
+			require.Equal(t, []string{"volume empty ", "volume restored Retain"}, left(t, client))
 		})
 	}
 }
@@ -168,6 +167,7 @@ func TestABoundVolumeGetsItsReclaimPolicyBack(t *testing.T) {
 	rebound, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), Existing{})
 	require.NoError(t, err)
 	require.True(t, rebound.Done)
+	require.Equal(t, []string{"list persistentvolumes", "get persistentvolumeclaims", "patch persistentvolumes"}, requests(client))
 	require.Equal(t, corev1.PersistentVolumeReclaimDelete, volumeNow(t, client).Spec.PersistentVolumeReclaimPolicy)
 }
 

@@ -179,8 +179,16 @@ func TestACleanUpReadsTheSourceFromABackupThatNoCacheHas(t *testing.T) {
 	}}
 	s := newStorage(snapshot, content, backup)
 	require.NoError(t, (&Exposer{Snapshots: s}).RemoveOrphan(t.Context(), "velero", backup))
-	require.Contains(t, s.requests(), "get volumesnapshots snap")
+	require.Equal(t, []string{"get volumesnapshots du-1", "get volumesnapshots snap", "get volumesnapshotcontents du-1", "get volumesnapshotcontents snapcontent-snap-uid", "delete volumesnapshots snap"}, s.requests())
 	require.Equal(t, map[string]string{"snap": "snap-uid"}, deletedUIDs(t, s.client.Actions()))
+	s = newStorage(snapshot, content, backup)
+	s.refresh(t)
+	require.NoError(t, (&Exposer{Snapshots: s}).RemoveOrphan(t.Context(), "velero", backup))
+	require.Equal(t, []string{"get volumesnapshotcontents du-1", "delete volumesnapshots snap"}, s.requests())
+	backup.Annotations = nil
+	s = newStorage(snapshot, content, backup)
+	require.NoError(t, (&Exposer{Snapshots: s}).RemoveOrphan(t.Context(), "velero", backup))
+	require.Equal(t, []string{"get volumesnapshots du-1", "get volumesnapshotcontents du-1", "delete volumesnapshots du-1"}, s.requests())
 }
 
 // deletedUIDs are the UID preconditions of all deletes, by name.

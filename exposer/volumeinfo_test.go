@@ -194,10 +194,10 @@ func TestASourcePodThatNoCacheHasIsFetched(t *testing.T) {
 	source.Spec.NodeName = "n1"
 	client := fake.NewClientset(source)
 	e := exposed(client, objects.Settings{})
-	e.Source = func(string) *corev1.Pod { return nil }
+	e.Source, e.Paths.OS = func(string) *corev1.Pod { return nil }, corev1.Windows
 	info, err := e.volumeInfo(t.Context(), podVolumeBackup())
 	require.NoError(t, err)
-	require.Equal(t, "n1", info.Node)
+	require.Equal(t, []any{"n1", corev1.Windows}, []any{info.Node, info.OS})
 	require.Equal(t, []string{"get pods"}, requests(client))
 	spec := podVolumeBackup()
 	spec.Source.PodVolume.Pod.UID = "of-an-earlier-pod"

@@ -207,6 +207,7 @@ func TestARebindThatTheAPIServerRefusesFailsAtItsDeadline(t *testing.T) {
 	}{
 		"invalid":      {apierrors.NewInvalid(schema.GroupKind{Kind: "PersistentVolume"}, "pv", nil), "Failed"},
 		"refused":      {apierrors.NewForbidden(corev1.Resource("persistentvolumes"), "pv", errors.New("by policy")), "Failed"},
+		"bad":          {apierrors.NewBadRequest("denied"), "Failed"},
 		"not answered": {errors.New("connection refused"), "InProgress"},
 		"unauthorized": {apierrors.NewUnauthorized("expired token"), "InProgress"},
 		"changed":      {apierrors.NewConflict(corev1.Resource("persistentvolumes"), "pv", nil), "InProgress"},
@@ -218,7 +219,7 @@ func TestARebindThatTheAPIServerRefusesFailsAtItsDeadline(t *testing.T) {
 				return true, nil, test.answer
 			})
 			_, err := s.Reconcile(t.Context(), testKey)
-			require.Error(t, err)
+			require.ErrorContains(t, err, "rebind velero/b1: ")
 			s.clock.Step(s.Limits.RebindGrace)
 			_, err = s.Reconcile(t.Context(), testKey)
 			require.Equal(t, test.phase == "Failed", err == nil)

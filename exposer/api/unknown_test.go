@@ -18,9 +18,9 @@ import (
 
 func TestUnknownFields(t *testing.T) {
 	download := &velerov2alpha1.DataDownload{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{
+		{Manager: "another", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:zeal":{}}}`)},
 		{Manager: "velero-server", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:some":{}}},"f:spec":{".":{},"f:zeal":{},
 			"f:dataMoverConfig":{".":{},"f:any":{}},"f:operationTimeout":{},"f:targetVolume":{".":{},"f:pvc":{},"f:fsType":{}}}}`)},
-		{Manager: "another", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:zeal":{}}}`)},
 		{Manager: "node-agent", FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:news":{}}}`), Subresource: "status"},
 		{Manager: "none"},
 	}}}

@@ -1,6 +1,7 @@
 package handover
 
 import (
+	"cmp"
 	"testing"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -150,6 +151,24 @@ func TestStepsOfAHandOver(t *testing.T) {
 		"a half of Velero's agent": {
 			pairs: func(p *simulatedPairs) { p.backup.creator, p.backupContent.exists = velero, false }, want: "AdoptSnapshot",
 		},
+		"an original whose content was deleted": {pairs: func(p *simulatedPairs) { p.content.exists = false }, cached: "Reobserve", want: "DeleteOriginal"},
+		"an original that is not bound": {
+			pairs: alone(unchanged), change: func(h *State) { h.Original.Snapshot.Status.BoundVolumeSnapshotContentName = nil }, want: "AwaitSnapshot: VolumeSnapshot apps/snap is not ready",
+		},
+		"an original of unknown readiness": {
+			pairs: alone(unchanged), change: func(h *State) { h.Original.Snapshot.Status.ReadyToUse = nil }, want: "AwaitSnapshot: VolumeSnapshot apps/snap is not ready",
+		},
+		"an original content that is deleted without its handle": {
+			pairs: func(p *simulatedPairs) { p.content.deleting, p.backupContent.exists = true, false }, want: "CreateContent",
+		},
+		"a VolumeSnapshot of another content": {
+			change: func(h *State) {
+				h.Backup.Snapshot.Labels, h.Backup.Snapshot.Spec.Source.VolumeSnapshotContentName, h.Backup.Content = nil, new("other"), nil
+			}, want: snapshotConflict,
+		},
+		"a content of Velero's agent of another VolumeSnapshot": {
+			change: func(h *State) { h.Backup.Content.Labels, h.Backup.Content.Spec.VolumeSnapshotRef.Name = nil, "other" }, want: contentConflict,
+		},
 		"a half that is being deleted": {
 			pairs:  func(p *simulatedPairs) { p.backup.deleting, p.backupContent.exists = true, false },
 			cached: "Reobserve", want: "Fail: VolumeSnapshot velero/du is being deleted",
@@ -160,14 +179,12 @@ func TestStepsOfAHandOver(t *testing.T) {
 			if test.pairs != nil {
 				test.pairs(&pairs)
 			}
-			for verified, want := range map[bool]string{true: test.want, false: test.cached} {
+			for verified, want := range map[bool]string{true: test.want, false: cmp.Or(test.cached, test.want)} {
 				h := pairs.state(verified)
 				if test.change != nil {
 					test.change(&h)
 				}
-				if want != "" {
-					require.Equal(t, want, described(h.Next()))
-				}
+				require.Equal(t, want, described(h.Next()))
 			}
 		})
 	}
@@ -248,6 +265,26 @@ func TestStepsOfACleanUp(t *testing.T) {
 			pairs:  alone(func(p *simulatedPairs) { p.original.deleting, p.content.deleting = true, true }),
 			cached: "Reobserve", want: "SetDeletePolicyOfOriginal",
 		},
+		"the original pair alone, which its controller protects": {
+			pairs: alone(func(p *simulatedPairs) { p.content.retained, p.content.protected = false, true }), cached: "Reobserve", want: "DeleteOriginalContent",
+		},
+		"the original is being deleted before its content": {
+			pairs: func(p *simulatedPairs) { p.original.deleting = true }, want: "DeleteOriginalContent",
+		},
+		"the original pair is being deleted, its content not yet": {
+			pairs:  alone(func(p *simulatedPairs) { p.content.retained, p.original.deleting = false, true }),
+			cached: "Reobserve", want: "AwaitSnapshot: VolumeSnapshot apps/snap is being deleted",
+		},
+		"a content that is being deleted with another finalizer": {
+			pairs: func(p *simulatedPairs) {
+				p.original, p.content, p.backupContent.deleting, p.backupContent.protected = simulatedObject{}, simulatedObject{}, true, false
+			}, want: "DeleteBackup",
+		},
+		"a content that its controller has marked": {
+			pairs: func(p *simulatedPairs) {
+				p.original, p.content, p.backup, p.backupContent.markedBeingDeleted = simulatedObject{}, simulatedObject{}, simulatedObject{}, true
+			}, want: "DeleteBackupContent",
+		},
 		"objects of another transfer": {
 			pairs: func(p *simulatedPairs) {
 				*p = simulatedPairs{backup: simulatedObject{exists: true, creator: anotherTransfer}, backupContent: simulatedObject{exists: true, creator: anotherTransfer}}
@@ -259,9 +296,7 @@ func TestStepsOfACleanUp(t *testing.T) {
 			pairs := handedOver()
 			test.pairs(&pairs)
 			require.Equal(t, test.want, described(pairs.state(true).NextCleanup()))
-			if test.cached != "" {
-				require.Equal(t, test.cached, described(pairs.state(false).NextCleanup()))
-			}
+			require.Equal(t, cmp.Or(test.cached, test.want), described(pairs.state(false).NextCleanup()))
 		})
 	}
 }
@@ -305,7 +340,11 @@ func TestTheContentOfASource(t *testing.T) {
 	require.NotContains(t, h.Annotations(), api.AnnotationRestoreSize)
 	step, _ := h.Next()
 	require.Equal(t, DeleteOriginalContent, step, "a VolumeSnapshot with another content was recreated")
+	step, _ = h.NextCleanup()
+	require.Equal(t, MarkOriginalContentBeingDeleted, step, "nor is it deleted")
+	require.Equal(t, resource.Quantity{}, h.RestoreSize())
 	delete(h.Backup.Snapshot.Annotations, api.AnnotationSourceContent)
+	require.False(t, h.isRecreatedSource(), "an agent of Velero has created it")
 	require.Equal(t, "bound", h.SourceContent())
 	h.Original.Snapshot.Status.BoundVolumeSnapshotContentName, h.Original.Snapshot.Spec.Source.VolumeSnapshotContentName = nil, new("static")
 	require.Equal(t, "static", h.SourceContent())
@@ -314,20 +353,10 @@ func TestTheContentOfASource(t *testing.T) {
 	require.NotContains(t, h.Annotations(), api.AnnotationRestoreSize)
 	h.Original.Snapshot, h.Backup.Snapshot = nil, nil
 	require.Empty(t, h.SourceContent())
-	require.Equal(t, resource.Quantity{}, h.RestoreSize())
+	require.NotContains(t, h.Annotations(), api.AnnotationSourceContent)
 }
 
 func TestASnapshotThatIsNotReadyNeedNotHaveAnError(t *testing.T) {
 	snapshot := &snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "snap"}, Status: &snapshotv1.VolumeSnapshotStatus{}}
 	require.Equal(t, "VolumeSnapshot apps/snap is not ready", notReady(snapshot))
-}
-
-func TestTheOriginalOfABackupPairWithoutAnnotationsIsNotRecreated(t *testing.T) {
-	h := handedOver().state(true)
-	require.NotEmpty(t, h.Backup.Snapshot.Annotations[api.AnnotationSourceContent])
-	require.False(t, h.isRecreatedSource())
-	delete(h.Backup.Snapshot.Annotations, api.AnnotationSourceContent) // an agent of Velero has created it
-	require.False(t, h.isRecreatedSource())
-	h.Backup.Snapshot.Annotations[api.AnnotationSourceContent] = "another"
-	require.True(t, h.isRecreatedSource())
 }

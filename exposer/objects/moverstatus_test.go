@@ -15,7 +15,7 @@ import (
 // Parts of pods, as the kubelet, the scheduler and the controllers write them.
 
 func pod(phase corev1.PodPhase, more ...func(*corev1.Pod)) *corev1.Pod {
-	created := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1"}, Status: corev1.PodStatus{Phase: phase}}
+	created := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1", OS: &corev1.PodOS{Name: corev1.Linux}}, Status: corev1.PodStatus{Phase: phase}}
 	created.OwnerReferences = []metav1.OwnerReference{{UID: "uid", Controller: new(true)}}
 	for _, change := range more {
 		change(created)
@@ -81,7 +81,7 @@ func requireExposures(t *testing.T, tests map[string]exposureTest) {
 		t.Run(name, func(t *testing.T) {
 			read := ReadPod(test.pod)
 			if test.pod != nil {
-				require.Equal(t, test.pod.Spec.NodeName, read.Node)
+				require.Equal(t, []string{test.pod.Spec.NodeName, "linux"}, []string{read.Node, string(read.OS)})
 			}
 			have := read.Condition.String()
 			if read.Condition == Lost {
@@ -110,7 +110,7 @@ func TestReadPodOfALostMover(t *testing.T) {
 	)
 	requireExposures(t, map[string]exposureTest{
 		"evicted by the kubelet, container killed": {
-			pod(corev1.PodFailed, withReason("Evicted", lowMemory), disrupted("TerminationByKubelet", lowMemory), ended(137, "Error", "")),
+			pod(corev1.PodFailed, withReason("Evicted", lowMemory), disrupted("TerminationByKubelet", "another text"), ended(137, "Error", "")),
 			"Lost evicted: mover was evicted: " + lowMemory,
 		},
 		"evicted by the kubelet before it was started": {
@@ -279,6 +279,7 @@ func TestAPodIsStartingUntilItsImageIsPulled(t *testing.T) {
 		"on a node that has not reported a status": {node: "n1", status: corev1.PodStatus{Phase: corev1.PodPending}, want: true},
 		"while its volumes are mounted":            {node: "n1", status: waiting("ContainerCreating"), want: true},
 		"not when its image is the trouble":        {node: "n1", status: waiting("ImagePullBackOff")},
+		"not when another container runs":          {node: "n1", status: corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{}}}},
 		"not when it runs":                         {node: "n1", status: corev1.PodStatus{Phase: corev1.PodRunning}},
 	} {
 		t.Run(name, func(t *testing.T) {

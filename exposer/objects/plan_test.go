@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
+
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -101,7 +103,7 @@ func download() MoverSpec {
 
 func toTarget() VolumeInfo {
 	target := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "app", Name: "data", Labels: map[string]string{"app": "db"}, Annotations: map[string]string{"note": "mine"},
+		Namespace: "app", Name: "data", Labels: map[string]string{"app": "db", api.LabelExclude: "false"}, Annotations: map[string]string{"note": "mine"},
 	}}
 	target.Spec = corev1.PersistentVolumeClaimSpec{
 		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: new("fast"),
@@ -143,6 +145,7 @@ func settings() Settings {
 		},
 		Labels:      map[string]string{"team": "storage"},
 		Annotations: map[string]string{"sidecar.istio.io/inject": "false"},
+		Cache:       &Cache{StorageClass: "cache", Limit: 1 << 30}, // not for backups
 	}
 }
 
@@ -206,7 +209,7 @@ func TestPlans(t *testing.T) {
 		"windows": {given: given{podVolumeBackup(), onHost(), plain(), Settings{Privileged: true}}, change: func(g *given) {
 			g.info.OS, g.info.HostPath = corev1.Windows, `C:\var\lib\kubelet\pods\aa\volumes\kubernetes.io~csi\pvc-1\mount`
 		}},
-		"restore with cache": {given: given{podVolumeBackup(), onHost(), plain(), Settings{Cache: &Cache{StorageClass: "cache", Threshold: 1 << 30, Limit: 5 << 30}}}, change: func(g *given) {
+		"restore with cache": {given: given{podVolumeBackup(), onHost(), plain(), Settings{Cache: &Cache{StorageClass: "cache", Threshold: 1 << 30, Limit: 5<<30 + 1}}}, change: func(g *given) {
 			g.spec.Restores = true
 		}},
 		"upload":       {given: given{upload(), ofSnapshot(), plain(), Settings{}}},
@@ -223,10 +226,12 @@ func TestPlans(t *testing.T) {
 			g.settings.BackupClaims = map[string]BackupClaim{"fast": {StorageClass: "slow", ReadWriteOncePod: true}}
 		}},
 		"upload windows": {given: given{upload(), ofSnapshot(), plain(), Settings{}}, change: func(g *given) { g.info.OS = corev1.Windows }},
-		"download":       {given: given{download(), toTarget(), plain(), choosy()}},
+		"download": {given: given{download(), toTarget(), plain(), choosy()}, change: func(g *given) {
+			g.settings.BackupClaims = map[string]BackupClaim{"fast": {StorageClass: "slow"}}
+		}},
 		"download with cache to a node": {given: given{download(), toTarget(), scheduled(), choosy()}, change: func(g *given) {
 			g.info.SelectedNode = "n3"
-			g.settings.Cache = &Cache{StorageClass: "cache", Threshold: 1 << 30, Limit: 1000 << 20}
+			g.settings.Cache = &Cache{StorageClass: "cache", Threshold: 3 << 30, Limit: 1000 << 20}
 		}},
 		"download too small for a cache": {given: given{download(), toTarget(), plain(), Settings{Cache: &Cache{StorageClass: "cache", Threshold: 4 << 30, Limit: 1000 << 20}}}},
 	} {

@@ -48,7 +48,7 @@ func TestPodLabelsOfTheConfigMapNeverHideAMover(t *testing.T) {
 	spec := upload()
 	hostile := Settings{
 		Labels:      map[string]string{spec.PodLabel: "x", api.LabelPodGroup: "x", api.LabelMover: "false", api.LabelOwnerUID: "x", api.LabelExposer: "x", "azure.workload.identity/use": "false"},
-		Annotations: map[string]string{api.AnnotationAttempt: "9", "cluster-autoscaler.kubernetes.io/safe-to-evict": "true"},
+		Annotations: map[string]string{api.AnnotationAttempt: "9", "cluster-autoscaler.kubernetes.io/safe-to-evict": "true", "iam.amazonaws.com/role": "own"},
 	}
 	pod := PlanOf(spec, ofSnapshot(), full(), hostile).Pod
 	require.Equal(t, map[string]string{
@@ -56,6 +56,7 @@ func TestPodLabelsOfTheConfigMapNeverHideAMover(t *testing.T) {
 		api.LabelExclude: "true", "azure.workload.identity/use": "false",
 	}, pod.Labels, "podLabels override those of the DaemonSet")
 	require.Equal(t, 0, ReadPod(pod).Attempt)
+	require.Equal(t, "own", pod.Annotations["iam.amazonaws.com/role"])
 	require.Equal(t, "true", pod.Annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"], "podAnnotations may allow the eviction of movers")
 }
 
@@ -75,6 +76,7 @@ func TestMoversAreEvictedFromFailedNodesDespiteInheritedTolerations(t *testing.T
 		"by an empty value":                                 {[]corev1.Toleration{{Key: corev1.TaintNodeNotReady}}, []corev1.Toleration{notReady, {Key: corev1.TaintNodeNotReady}}},
 		"another bound stays":                               {[]corev1.Toleration{noExecute(corev1.TaintNodeNotReady, ptr.To[int64](30))}, []corev1.Toleration{noExecute(corev1.TaintNodeNotReady, ptr.To[int64](30))}},
 		"nodes that are tainted on purpose are where it is": {[]corev1.Toleration{dedicated}, []corev1.Toleration{dedicated}},
+		"a value that the taint does not have":              {[]corev1.Toleration{{Key: corev1.TaintNodeNotReady, Value: "x"}}, []corev1.Toleration{{Key: corev1.TaintNodeNotReady, Value: "x"}}},
 		"being scheduled there is something else":           {[]corev1.Toleration{noSchedule}, []corev1.Toleration{noSchedule}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -147,7 +147,7 @@ func TestAnInvalidHashAnnotationIsAnError(t *testing.T) {
 			volume := volumeCase{inline: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}.volume()
 			volume.Pod.Annotations = map[string]string{annotationMirrored: want}
 			_, err := volume.HostDir()
-			require.ErrorContains(t, err, "not a hash of the kubelet")
+			require.ErrorContains(t, err, "pod app/db has annotation kubernetes.io/config.mirror with \""+want+"\", which is not a hash of the kubelet")
 			_, err = volume.Glob()
 			require.ErrorContains(t, err, "not a hash of the kubelet")
 		})

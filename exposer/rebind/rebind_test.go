@@ -21,7 +21,7 @@ func retained() State {
 		Volume: &corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{
 				Name: "pv", UID: "pv-uid", ResourceVersion: "7",
-				Labels: map[string]string{api.LabelRebind: "dd-uid"}, Annotations: map[string]string{api.AnnotationReclaimPolicy: "Delete"},
+				Labels: map[string]string{api.LabelRebind: "dd-uid"}, Annotations: map[string]string{api.AnnotationReclaimPolicy: "Delete", objects.AnnotationProvisionedBy: "csi"},
 			},
 			Spec: corev1.PersistentVolumeSpec{
 				PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain, ClaimRef: &corev1.ObjectReference{Namespace: "velero", Name: "dd", UID: "claim-uid"},
@@ -75,6 +75,11 @@ func TestStepsOfARebind(t *testing.T) {
 		"and is being deleted":                    {is: bound, change: func(d *State) { d.Target.DeletionTimestamp = deleting }, want: "ReleaseVolume"},
 		"the policy is restored":                  {is: bound, change: func(d *State) { d.Volume.Annotations = nil }, want: "Done"},
 		"and the target was deleted":              {is: bound, change: func(d *State) { d.Volume.Annotations, d.Target = nil, nil }, want: "Done"},
+		"it names another claim":                  {is: reserved, change: func(d *State) { d.Volume.Spec.ClaimRef.Name = "other" }, want: "SetClaimRef"},
+		"it names a claim elsewhere":              {is: reserved, change: func(d *State) { d.Volume.Spec.ClaimRef.Namespace = "other" }, want: "SetClaimRef"},
+		"it is bound to an earlier target":        {is: bound, change: func(d *State) { d.Volume.Spec.ClaimRef.UID = "earlier-uid" }, want: "SetClaimRef"},
+		"a bound target with another volume":      {is: bound, change: func(d *State) { d.Target.Spec.VolumeName = "other" }, want: "Fail: target claim app/data is already bound to PersistentVolume other"},
+		"an unlabelled volume of the target":      {is: beside, change: func(d *State) { reserved(d); d.Volume.Labels = nil }, want: "Fail: PersistentVolume pv does not belong to claim velero/dd"},
 		"no volume":                               {change: func(d *State) { d.Volume = nil }, want: "Fail: the restored volume does not exist any more"},
 		"a volume that was given up":              {change: func(d *State) { d.Volume.Labels[api.LabelKept] = "dd" }, want: "Fail: the rebind was abandoned before"},
 		"and is marked no more":                   {change: func(d *State) { d.Volume.Labels[api.LabelKept], d.Volume.Annotations = "dd", nil }, want: "Fail: the rebind was abandoned before"},

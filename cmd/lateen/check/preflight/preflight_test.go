@@ -84,6 +84,7 @@ func (w *world) createPod(t *testing.T, action clienttesting.Action) (bool, runt
 	create, _ := action.(clienttesting.CreateAction)
 	pod, _ := create.GetObject().(*corev1.Pod)
 	require.Equal(t, "velero", pod.Spec.Containers[0].Image)
+	require.Equal(t, map[string]string{"PodVolumeBackup": "pod-volume", "DataUpload": "data-mover"}[pod.OwnerReferences[0].Kind], pod.Spec.Containers[0].Args[0])
 	return true, pod, w.refused[pod.OwnerReferences[0].Kind]
 }
 

@@ -78,7 +78,7 @@ func TestInstallation(t *testing.T) {
 				Namespace: "backups", Image: deploy.VeleroImage, Provider: "aws", Bucket: "bucket", Prefix: "prefix", CACert: []byte("pem"),
 				LocationConfig: map[string]string{"region": "minio"}, SnapshotConfig: map[string]string{"region": "a"},
 				Credentials: []byte("key"), ServiceAccountAnnotations: map[string]string{"a": "b"}, PriorityClass: "low",
-				Labels: map[string]string{"team": "storage"}, Annotations: map[string]string{"note": "mine"},
+				Labels: map[string]string{"team": "storage"}, Annotations: map[string]string{"note": "mine", "prometheus.io/scrape": "false"},
 				Resources: deploy.DefaultResources(), Plugins: []string{"velero/velero-plugin-for-aws:v1.14.0"}, Args: []string{"--features="},
 			}),
 			golden: "server.yaml",
@@ -134,6 +134,9 @@ func TestNoDefaultRoleHasAWildcardOrReadsSecrets(t *testing.T) {
 func TestTheManifestsHaveEveryKind(t *testing.T) {
 	movers, ok := deploy.MoverAccess("velero", deploy.Movers{Account: true})[1].(*rbacv1.Role)
 	require.True(t, ok)
+	require.False(t, slices.ContainsFunc(movers.Rules, func(rule rbacv1.PolicyRule) bool {
+		return slices.Contains(rule.Resources, "secrets") && len(rule.ResourceNames) == 0
+	}), "all Secrets")
 	owners := ""
 	for _, object := range deploy.PodPolicies(deploy.PodPolicy{Namespace: "velero"}) {
 		if policy, ok := object.(*admissionv1.ValidatingAdmissionPolicy); ok {
@@ -263,6 +266,7 @@ func TestTheServerIsOfTheVersionOfTheDefinitions(t *testing.T) {
 	require.True(t, found)
 	require.Contains(t, string(module), "\tgithub.com/vmware-tanzu/velero "+version+"\n")
 	require.Len(t, deploy.Definitions(), len(v1crds.CRDs)+len(v2alpha1crds.CRDs), "definitions of both versions of the API")
+	require.Equal(t, "velero", deploy.Definitions()[0].(metav1.Object).GetLabels()["component"])
 }
 
 func TestThePoliciesAllowWhatVeleroHas(t *testing.T) {

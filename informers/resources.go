@@ -24,9 +24,7 @@ type Resources[T Object] struct {
 // newResources returns the resources that have the labels of mine; add adds an informer of others to a group.
 func newResources[T Object](g *group, mine string, add func(g *group, labels string) *Informer[T]) *Resources[T] {
 	selector, err := labels.Parse(mine)
-	if err != nil {
-		g.err = errors.Join(g.err, err)
-	}
+	g.err = errors.Join(g.err, err)
 	return &Resources[T]{
 		own: add(g, mine), mine: selector, indexes: map[string]func(T) []string{},
 		open: func(g *group) *Informer[T] { return add(g, "") },

@@ -29,14 +29,16 @@ func TestASlowDiscoveryDelaysNoRead(t *testing.T) {
 	snapshots := NewSnapshots(nil, slow, nil)
 	ended, end := context.WithCancel(t.Context())
 	end()
-	snapshots.set(&snapshotTerm{ctx: ended})
-	_, err := snapshots.Available(t.Context())
-	require.ErrorIs(t, err, errNotCoordinating, "nothing is asked after a term")
+	for _, term := range []*snapshotTerm{nil, {ctx: ended}} {
+		snapshots.set(term)
+		_, err := snapshots.Available(t.Context())
+		require.ErrorIs(t, err, errNotCoordinating, "nothing is asked outside of a term")
+	}
 	snapshots.set(&snapshotTerm{ctx: t.Context()})
 	available := make(chan bool)
 	go func() {
-		served, _ := snapshots.Available(t.Context())
-		available <- served
+		served, err := snapshots.Available(t.Context())
+		available <- served || err != nil
 	}()
 	<-slow.requests
 	require.Nil(t, snapshots.Snapshot("app", "a"))

@@ -77,9 +77,10 @@ func TestEverySeriesStartsAtZero(t *testing.T) {
 		lateen_mover_restarts_total{kind="podvolumebackup",reason="evicted"} 0
 		podVolume_pod_volume_backup_enqueue_count{node="node-1"} 0
 		podVolume_pod_volume_backup_dequeue_count{node="node-1"} 0
+		podVolume_data_upload_success_total{node="node-1"} 0
 	`, "lateen_priority_class_fallbacks_total", "lateen_config_fallbacks_total", "lateen_config_problems", "lateen_transfers_finished_total",
 		"lateen_bytes_moved_total", "lateen_config_rejected", "lateen_mover_restarts_total",
-		"podVolume_pod_volume_backup_enqueue_count", "podVolume_pod_volume_backup_dequeue_count")
+		"podVolume_pod_volume_backup_enqueue_count", "podVolume_pod_volume_backup_dequeue_count", "podVolume_data_upload_success_total")
 }
 
 func TestConfigurationProblemsAreThoseOfTheLastRead(t *testing.T) {
@@ -98,8 +99,8 @@ func TestCounters(t *testing.T) {
 	m.ConfigFallback("podLabels", "invalid_value")
 	m.Finished("podvolumebackup", "Completed", "completed")
 	m.Finished("podvolumebackup", "Completed", "completed")
-	m.BytesMoved("podvolumebackup", 1000)
-	m.BytesMoved("podvolumebackup", 24)
+	m.BytesMoved("podvolumebackup", 1023)
+	m.BytesMoved("podvolumebackup", 1)
 	m.BytesMoved("podvolumebackup", -1) // a mover's report may be wrong, and must not crash the agent
 	m.MoverRestarted("podvolumebackup", "evicted")
 	counted := slices.DeleteFunc(series(registry,
@@ -293,14 +294,21 @@ func TestSeriesOfTheCoordinatorStartAtZero(t *testing.T) {
 
 func TestSeriesOfARepositoryStartAtZero(t *testing.T) {
 	m, registry := newMetrics()
-	m.Maintenance().Observe("app-default-kopia", time.Time{}, time.Hour)
+	maintenance := m.Maintenance()
+	maintenance.Observe("app-default-kopia", time.Time{}, time.Hour)
+	names := []string{
+		"velero_repo_maintenance_success_total", "velero_repo_maintenance_failure_total", "lateen_maintenance_frequency_seconds",
+		"lateen_maintenance_last_success_timestamp_seconds", "velero_repo_maintenance_duration_seconds_count",
+	}
 	requireSeries(t, registry, `
 		velero_repo_maintenance_success_total{repository_name="app-default-kopia"} 0
 		velero_repo_maintenance_failure_total{repository_name="app-default-kopia"} 0
 		lateen_maintenance_frequency_seconds{repository="app-default-kopia"} 3600
 		lateen_maintenance_last_success_timestamp_seconds{repository="app-default-kopia"} 0
-	`, "velero_repo_maintenance_success_total", "velero_repo_maintenance_failure_total",
-		"lateen_maintenance_frequency_seconds", "lateen_maintenance_last_success_timestamp_seconds")
+	`, names...)
+	maintenance.Ended("app-default-kopia", true, time.Second)
+	maintenance.DeleteRepository("app-default-kopia")
+	require.Empty(t, series(registry, names...))
 }
 
 func TestGaugesFollowTheCaches(t *testing.T) {

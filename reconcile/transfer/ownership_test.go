@@ -22,7 +22,7 @@ func (n nodes) Ready(node string) bool {
 func (n nodes) Unavailable(node string) bool {
 	return strings.HasPrefix(node, "gone") || strings.HasPrefix(node, "lost")
 }
-func (n nodes) RunsVelero(node string) bool { return strings.HasPrefix(node, "velero") }
+func (n nodes) RunsVelero(node string) bool { return strings.HasPrefix(node, "velero") || node == "n0" }
 
 func (n nodes) Lost(node string) bool {
 	if n.asked != nil {

@@ -39,14 +39,14 @@ import (
 
 func TestOnlyAPrepareQueueReplacesThePaceOfPreparation(t *testing.T) {
 	const slots, many = 2, 100
-	for _, test := range []struct{ prepared, queue, cluster, want int }{{0, 0, 0, slots + 2*slots + 2}, {0, 3, 0, 3}, {7, 0, 0, 7}, {7, 3, 0, 3}, {7, 3, 2, 2}} {
+	for _, test := range []struct{ prepared, queue, cluster, want int }{{0, 0, 0, slots + 2*slots + 2 + 2*slots + 4*slots + 2}, {0, 1, 0, 1}, {1, 0, 0, 2}, {7, 3, 0, 3}, {7, 3, 2, 2}} {
 		p := &assembly{Options: Options{Prepared: test.prepared}, startup: &startup.Startup{Config: config.Config{
 			Limits: config.Limits{Concurrency: slots, MaxConcurrency: 2 * slots, PrepareQueueLength: test.queue, Cluster: test.cluster},
 		}}}
 		p.Flags.NodeName = "n1"
 		preparation, prepared := p.preparation(), 0
 		for i := range many {
-			if preparation.TryAcquire(capacity.Transfer{UID: types.UID(strconv.Itoa(i)), Home: "n1"}, func() {}) {
+			if preparation.TryAcquire(capacity.Transfer{UID: types.UID(strconv.Itoa(i)), Home: []string{"n1", "n2"}[i%2]}, func() {}) {
 				prepared++
 			}
 		}
@@ -421,8 +421,8 @@ func TestAnAssemblyHasWhatItsFlagsAndConfigurationSay(t *testing.T) {
 	sweeper := a.sweeper(t.Context(), nil)
 	require.Equal(t, "velero", sweeper.Namespace)
 	require.Equal(t, 11*time.Minute, sweeper.Interval)
-	exists, _ := sweeper.Owner("any")
-	require.False(t, exists)
+	exists, done := sweeper.Owner("any")
+	require.False(t, exists || done)
 
 	candidate, err := a.candidate()
 	require.NoError(t, err)

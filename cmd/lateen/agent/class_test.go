@@ -91,9 +91,10 @@ func agentOf(t *testing.T, cluster *classes, registry *prometheus.Registry) (p *
 	created := ""
 	client.PrependReactor("create", "pods", func(action ktesting.Action) (bool, runtime.Object, error) {
 		create := action.(ktesting.CreateActionImpl)
+		require.Equal(t, "velero", create.GetNamespace())
 		pod, err := cluster.admit(create.GetObject().(*corev1.Pod))
 		if err == nil && len(create.CreateOptions.DryRun) == 0 {
-			created = pod.Spec.PriorityClassName
+			created = pod.Spec.PriorityClassName + pod.Labels["team"]
 		}
 		return true, pod, err
 	})
@@ -141,6 +142,57 @@ func TestAnEditIsReportedWhenItsClassIsInForce(t *testing.T) {
 	}}
 	p.follower().changed(t.Context(), &corev1.ConfigMap{Data: map[string]string{"config": `{"priorityClassName":"low"}`}})
 	require.Equal(t, []string{"low"}, classes)
+}
+
+// TestEditsAreInForceAndReported plays edits of one ConfigMap, one after the other.
+func TestEditsAreInForceAndReported(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	p, _, events, mover := agentOf(t, &classes{exist: true}, registry)
+	p.Flags.NodeName, p.Flags.NodeAgentConfigMap, p.startup = "n1", "agents", &startup.Startup{Config: config.Defaults()}
+	p.preparing, p.nodeSlots = capacity.NewPreparation(1, p.Clock), capacity.NewNodeSlots(capacity.Same(1))
+	const (
+		applied  = "Normal ConfigApplied Applied ConfigMap agents without a restart"
+		rejected = "Warning ConfigNotApplied Rejected the edit of ConfigMap agents; the previous configuration stays in force. " +
+			"Correct configmaps velero/agents (line 1, column 1): invalid JSON: unexpected end of JSON input"
+		low    = `{"priorityClassName":"low"`
+		limits = low + `,"podLabels":{"team":"storage"},"loadConcurrency":{"globalConfig":3}`
+	)
+	c := p.follower()
+	edit := func(text string) { c.changed(t.Context(), &corev1.ConfigMap{Data: map[string]string{"config": text}}) }
+	c.changed(t.Context(), nil) // there was none
+	for _, test := range []struct {
+		text   string
+		events []string
+		mover  string
+		slots  int
+		counts [3]float64 // rejected, problems, reported problems
+	}{
+		{low + `}`, []string{applied + ": priorityClassName, loadConcurrency"}, "low", 1, [3]float64{}},
+		{low + `}`, nil, "low", 1, [3]float64{}},
+		{limits + `}`, []string{applied + ": loadConcurrency, podLabels"}, "lowstorage", 3, [3]float64{}},
+		{`{`, []string{rejected}, "lowstorage", 3, [3]float64{1, 1, 1}},
+		{limits + `,"restorePVC":{"ignoreDelayBinding":true}}`, []string{applied, "Warning ConfigNotApplied Restart the agents to apply restorePVC"}, "lowstorage", 3, [3]float64{0, 0, 1}},
+		{limits + `}`, []string{applied}, "lowstorage", 3, [3]float64{0, 0, 1}},
+	} {
+		before := sums(t, registry)["lateen_config_hash"]
+		edit(test.text)
+		var sent []string
+		for len(events.Events) > 0 {
+			sent = append(sent, <-events.Events)
+		}
+		require.Equal(t, test.events, sent)
+		_, notApplied, _ := strings.Cut(strings.Join(sent, ""), "Warning ConfigNotApplied ")
+		require.Equal(t, notApplied, p.own.wanted[api.AnnotationConfigNotApplied])
+		found := sums(t, registry)
+		require.Equal(t, test.counts, [3]float64{found["lateen_config_rejected"], found["lateen_config_problems"], found["lateen_config_fallbacks_total"]})
+		require.Equal(t, strings.Contains(strings.Join(sent, ""), "restart: "), before != found["lateen_config_hash"]) //nolint:testifylint // a hash
+		require.Equal(t, test.mover, mover())
+		require.Equal(t, []int{test.slots, test.slots, test.slots}, []int{p.nodeSlots.On("n1").Limit(), p.nodeSlots.On("n2").Limit(), p.config.Load().GlobalConcurrency})
+		require.True(t, p.preparing.KnowsSlotsOf("n1"))
+	}
+	p.class.rejected(t.Context(), &corev1.Pod{}, "low", priority.Rejected)
+	edit(limits + `,"podAnnotations":{"a":"b"}}`)
+	require.Equal(t, "storage", mover(), "an edit does not bring back a class that was rejected")
 }
 
 func TestAnEditOfTheLimitsIsInForceAtOnce(t *testing.T) {
@@ -216,6 +268,7 @@ func TestPriorityClass(t *testing.T) {
 			reads := cluster.reads
 			mover()
 			require.Equal(t, reads, cluster.reads, "read twice in resolveInterval")
+			require.Equal(t, test.reason != "", reads > 1, "only a class that is not in force is read again")
 			for i, class := range movers {
 				movers[i] = cmp.Or(class, "-")
 			}

@@ -31,8 +31,7 @@ func NewCommand(version, userAgent string) *cobra.Command {
 		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: []string{"server"},
 		RunE: func(command *cobra.Command, args []string) error {
-			options.AsVelero = len(args) > 0
-			if err := options.Complete(os.Getenv); err != nil {
+			if err := options.Complete(os.Getenv, args...); err != nil {
 				return err
 			}
 			return run(command.Context(), options, version, userAgent)
@@ -90,9 +89,9 @@ func newLogger(out io.Writer, level, format string) logr.Logger {
 }
 
 // namedAsVelero replaces the level name with the one of Velero's logs, in lower case.
-func namedAsVelero(groups []string, attribute slog.Attr) slog.Attr {
+func namedAsVelero(_ []string, attribute slog.Attr) slog.Attr {
 	level, is := attribute.Value.Any().(slog.Level)
-	if !is || attribute.Key != slog.LevelKey || len(groups) > 0 {
+	if !is {
 		return attribute
 	}
 	switch {

@@ -59,7 +59,8 @@ func TestAWatchOfTheConfigMapThatIsDeniedIsReportedAndTriedAgain(t *testing.T) {
 		}
 		clock.RealClock{}.Sleep(3*watchInterval + time.Minute)
 		require.InDelta(t, 1, problems(), 0)
-		require.Contains(t, a.own.wanted[api.AnnotationConfigNotApplied], "After an edit, restart the agent")
+		require.Regexp(t, `^Agent cannot watch ConfigMap velero/agents \(.*\)\. After an edit, restart the agent`, a.own.wanted[api.AnnotationConfigNotApplied])
+		require.InDelta(t, 1, sums(t, registry)["lateen_config_fallbacks_total"], 0)
 		require.Len(t, events.Events, 1, "it is reported once")
 		denied.Store(false)
 		clock.RealClock{}.Sleep(watchInterval)

@@ -201,7 +201,7 @@ func terminalReasons() []metrics.End {
 
 // format converts named strings to label values.
 func format[T ~string](named []T) []string {
-	plain := make([]string, 0, len(named))
+	var plain []string
 	for _, word := range named {
 		plain = append(plain, string(word))
 	}

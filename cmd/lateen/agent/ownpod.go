@@ -38,7 +38,7 @@ func ownPods(local []*corev1.Pod, flags startup.Options) []*corev1.Pod {
 		}
 		switch {
 		case flags.PodUID != "" && string(pod.UID) != flags.PodUID:
-		case flags.PodUID == "" && pod.Name == flags.PodName:
+		case pod.Name == flags.PodName:
 			return []*corev1.Pod{pod}
 		default:
 			agents = append(agents, pod)

@@ -49,8 +49,9 @@ func TestReadyzSucceedsOnceEveryTransferWasReconciled(t *testing.T) {
 		require.Equal(t, http.StatusServiceUnavailable, code)
 		require.Contains(t, text, "not every transfer")
 		close(ready)
-		code, _ = fetch(t, server, path)
+		code, text = fetch(t, server, path)
 		require.Equal(t, http.StatusOK, code)
+		require.Equal(t, "ok\n", text)
 	}
 }
 
@@ -74,5 +75,5 @@ func TestOneAddressServesMetricsHealthAndProfilesOnRequest(t *testing.T) {
 
 func TestAnAddressInUseIsNamedInTheError(t *testing.T) {
 	_, err := Listen(serve(t, false).Address(), prometheus.NewRegistry(), false)
-	require.ErrorContains(t, err, "--metrics-address")
+	require.ErrorContains(t, err, "--metrics-address 127.0.0.1:")
 }

@@ -99,9 +99,9 @@ func TestParseKeepsTheReasonOfAnUnusedValue(t *testing.T) {
 }
 
 func TestParseReadsFieldsInOtherCapitalsAsVeleroDoes(t *testing.T) {
-	want, problems := parse(`{"loadConcurrency": {"globalConfig": 3}, "podResources": {"cpuRequest": "1"}, "podLabels": {"a": "b"}}`, nil)
+	want, problems := parse(`{"loadConcurrency": {"globalConfig": 3}, "podResources": {"cpuLimit": "1"}, "podLabels": {"a": "b"}}`, nil)
 	require.Empty(t, problems)
-	got, problems := parse(`{"LoadConcurrency": {"globalconfig": 3}, "podresources": {"CPURequest": "1"}, "PODLABELS": {"a": "b"}}`, nil)
+	got, problems := parse(`{"LoadConcurrency": {"globalconfig": 3}, "podresources": {"CPULimit": "1"}, "PODLABELS": {"a": "b"}}`, nil)
 	require.Empty(t, problems)
 	require.Equal(t, want, got)
 }
@@ -256,8 +256,8 @@ func TestFieldsWithoutEffectAreOmittedAndTheRestIsInForce(t *testing.T) {
 
 func TestParseConcurrencyOfANode(t *testing.T) {
 	const rules = `{"loadConcurrency": {"globalConfig": 3, "perNodeConfig": [
-	  {"nodeSelector": {"matchLabels": {"size": "big"}}, "number": 9},
 	  {"nodeSelector": {"matchLabels": {"zone": "a"}}, "number": 6},
+	  {"nodeSelector": {"matchLabels": {"size": "big"}}, "number": 9},
 	  {"nodeSelector": {"matchLabels": {"size": "small"}}, "number": 2}]}}`
 	for name, test := range map[string]struct {
 		labels map[string]string
@@ -354,6 +354,7 @@ func TestParseInvalidMaintenance(t *testing.T) {
 		"a class that is no name, for one repository": {map[string]string{repositoryKey: `{"priorityClassName":"Not A Name"}`}, config.InvalidValue, priority.ConfigInvalid},
 		"labels that are none, for one repository":    {map[string]string{repositoryKey: `{"podLabels":{"a":1}}`}, config.WrongType, ""},
 		"a number below zero":                         {map[string]string{"global": `{"keepLatestMaintenanceJobs":-1}`}, config.InvalidValue, ""},
+		"a file without keys":                         {map[string]string{"config.json": `{}`}, config.InvalidValue, priority.ConfigInvalid},
 		"an unknown field":                            {map[string]string{"global": `{"keepLatest":1}`}, config.UnknownField, ""},
 		"resources that are none":                     {map[string]string{"global": `{"podResources":{"cpuLimit":"lots"}}`}, config.InvalidValue, ""},
 	} {
@@ -362,8 +363,7 @@ func TestParseInvalidMaintenance(t *testing.T) {
 			require.Len(t, problems, 1)
 			require.Equal(t, test.reason, problems[0].Reason)
 			require.Equal(t, config.SectionMaintenance, problems[0].Section)
-			want := config.DefaultMaintenance()
-			want.Unreadable = test.unreadable
+			want := config.Maintenance{Jobs: objects.JobSettings{Keep: 3}, Unreadable: test.unreadable}
 			require.Equal(t, want, got)
 		})
 	}
@@ -377,8 +377,9 @@ func TestALoneFileIsReadByTheKeysInIt(t *testing.T) {
 	require.Equal(t, 1, got.Jobs.Keep)
 	require.Len(t, problems, 2)
 	require.Equal(t, config.UnknownField, problems[0].Reason)
-	require.Zero(t, problems[0].Line, "the line of the file is not known")
+	require.Zero(t, problems[0].Line+problems[0].Column, "the line of the file is not known")
 	require.Equal(t, config.Risky, problems[1].Reason)
+	require.False(t, config.Risky.Invalidates())
 	require.Contains(t, problems[1].String(), "config.json: Velero's server does not read it")
 	require.Contains(t, problems[1].Message, "--from-file=global=FILE")
 }

@@ -191,7 +191,7 @@ func ParseRepository(data map[string]string) (cacheLimit int64, problems []Probl
 		"cacheLimitMB":            func(v value) { limit = r.megabytes(v) },
 		"fullMaintenanceInterval": func(value) {},
 	})
-	if r.invalid > 0 || limit == 0 {
+	if limit == 0 {
 		return DefaultCacheLimit, r.problems
 	}
 	return int64(limit) << mebi, r.problems

@@ -233,8 +233,8 @@ func TestLoadFailsWithAOneLineError(t *testing.T) {
 		waits    bool // until the budget is used up
 		message  []string
 	}{
-		"nothing answers":              {"*", refused(), true, []string{"nodes node-1", "no response from the API server within 30s", "connection refused"}},
-		"everything is a server error": {"*", apierrors.NewInternalError(errors.New("etcd")), true, []string{"no response from the API server within 30s", "etcd"}},
+		"nothing answers":              {"*", refused(), true, []string{"get nodes node-1: no response from the API server within 30s", "connection refused"}},
+		"everything is a server error": {"*", apierrors.NewInternalError(errors.New("etcd")), true, []string{"get nodes node-1: no response from the API server within 30s", "etcd"}},
 		"the ConfigMap's read alone":   {"configmaps", apierrors.NewServiceUnavailable("later"), true, []string{"configmaps velero/agent-config", "30s"}},
 		"a storage class's read alone": {"storageclasses", apierrors.NewInternalError(errors.New("etcd")), true, []string{"get storageclasses local: no response from the API server within 30s"}},
 		"wrong credentials":            {"*", apierrors.NewUnauthorized("who?"), false, []string{"credentials", "--kubeconfig"}},

@@ -167,9 +167,10 @@ func logLevels() []string {
 
 func logFormats() []string { return []string{"text", "json"} }
 
-// Complete reads the environment and validates every value. Its error is one line that names each invalid flag or
+// Complete reads arguments and environment, and validates every value. Its error is one line that names each invalid flag or
 // variable and its fix.
-func (o *Options) Complete(getenv func(string) string) error {
+func (o *Options) Complete(getenv func(string) string, args ...string) error {
+	o.AsVelero = len(args) > 0
 	o.NodeName, o.PodUID, o.PodName = getenv("NODE_NAME"), getenv("POD_UID"), getenv("HOSTNAME")
 	o.Namespace = cmp.Or(o.Namespace, getenv("VELERO_NAMESPACE"), api.DefaultNamespace)
 	o.MoverTemplate = cmp.Or(o.MoverTemplate, templateDaemonSet)

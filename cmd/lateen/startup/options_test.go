@@ -44,8 +44,10 @@ func TestOptionsHaveVelerosDefaults(t *testing.T) {
 }
 
 func TestOptionsAcceptTheArgumentsOfVelerosManifests(t *testing.T) {
-	options := parsed(t, "--features=", "--node-agent-configmap=node-agent-config", "--backup-repository-configmap=repo", "--log-level=warning")
-	require.NoError(t, options.Complete(environment("NODE_NAME=node-1", "VELERO_NAMESPACE=backup")))
+	options := parsed(t, "--features=", "--node-agent-configmap=node-agent-config", "--backup-repository-configmap=repo", "--log-level=warning", "--kubeconfig=file", "--kubecontext=lab")
+	require.NoError(t, options.Complete(environment("NODE_NAME=node-1", "VELERO_NAMESPACE=backup"), "server"))
+	require.True(t, options.AsVelero)
+	require.Equal(t, []string{"file", "lab"}, []string{options.Kubeconfig, options.Kubecontext})
 	require.Equal(t, "node-agent-config", options.NodeAgentConfigMap)
 	require.Equal(t, "repo", options.BackupRepositoryConfigMap)
 	require.Equal(t, "warning", options.LogLevel)
@@ -54,7 +56,7 @@ func TestOptionsAcceptTheArgumentsOfVelerosManifests(t *testing.T) {
 
 func TestTheLeastValuesAreAccepted(t *testing.T) {
 	options := parsed(t, "--namespace=flag", "--mover-retries=0", "--workers=1", "--kube-api-burst=1", "--repo-maintenance-timeout=1s", "--repo-maintenance-frequency=0",
-		"--repo-maintenance-concurrency=0", "--finished-ttl=0", "--cancel-grace=0", "--resource-timeout=1ns")
+		"--repo-maintenance-concurrency=0", "--finished-ttl=0", "--cancel-grace=0", "--resource-timeout=1ns", "--kube-api-qps=0.5")
 	require.NoError(t, options.Complete(environment("NODE_NAME=node-1", "VELERO_NAMESPACE=environment")))
 	require.Equal(t, "flag", options.Namespace)
 }
@@ -63,7 +65,7 @@ func TestEachDocumentedValueIsAccepted(t *testing.T) {
 	for flag, values := range map[string][]string{
 		"log-level":               {"trace", "debug", "info", "warning", "error", "fatal", "panic"},
 		"log-format":              {"text", "json"},
-		"mover-template":          {"daemonset", "deployment/velero"},
+		"mover-template":          {"", "daemonset", "deployment/velero"},
 		"metrics-address":         {":8085", "127.0.0.1:0", "[::1]:8085", "localhost:8085"},
 		"repo-maintenance-window": {"", "22:00-02:00"},
 		"finished-ttl":            {"0", "168h"},
@@ -102,13 +104,13 @@ func TestCompleteErrorsNameFlagAndRemedy(t *testing.T) {
 		message     []string
 	}{
 		"without a node name":                            {environment: "NODE_NAME=", message: []string{"NODE_NAME", "spec.nodeName"}},
-		"with a node name that cannot be one":            {environment: "NODE_NAME=$(NODE)", message: []string{"NODE_NAME", "not a valid node name"}},
+		"with a node name that cannot be one":            {environment: "NODE_NAME=$(NODE)", message: []string{`NODE_NAME "$(NODE)" is not a valid node name`}},
 		"with a namespace that cannot be one":            {arguments: []string{"--namespace=a.b"}, message: []string{"--namespace", "a.b"}},
 		"with a ConfigMap that cannot be one":            {arguments: []string{"--node-agent-configmap=Config"}, message: []string{"--node-agent-configmap", "lower case"}},
 		"with a repository ConfigMap that cannot be one": {arguments: []string{"--backup-repository-configmap=a b"}, message: []string{"--backup-repository-configmap"}},
 		"with a ServiceAccount that cannot be one":       {arguments: []string{"--mover-service-account=system:x"}, message: []string{"--mover-service-account"}},
 		"with an image that has a blank":                 {arguments: []string{"--mover-image=velero/velero v1"}, message: []string{"--mover-image", "repository:tag"}},
-		"with a template of a kind that is none":         {arguments: []string{"--mover-template=statefulset/x"}, message: []string{"--mover-template", "deployment/<name>"}},
+		"with a template of a kind that is none":         {arguments: []string{"--mover-template=velero"}, message: []string{`--mover-template "velero" is unknown`, "deployment/<name>"}},
 		"with a template without a name":                 {arguments: []string{"--mover-template=deployment/"}, message: []string{"--mover-template", "deployment/<name>"}},
 		"with negative retries":                          {arguments: []string{"--mover-retries=-1"}, message: []string{"--mover-retries is -1", "0 or more"}},
 		"without workers":                                {arguments: []string{"--workers=0"}, message: []string{"--workers is 0", "1 or more"}},
@@ -116,7 +118,7 @@ func TestCompleteErrorsNameFlagAndRemedy(t *testing.T) {
 		"with requests that are not a number":            {arguments: []string{"--kube-api-qps=NaN"}, message: []string{"--kube-api-qps", "greater than 0"}},
 		"without burst":                                  {arguments: []string{"--kube-api-burst=0"}, message: []string{"--kube-api-burst"}},
 		"without resource timeout":                       {arguments: []string{"--resource-timeout=0s"}, message: []string{"--resource-timeout", "10m"}},
-		"with a negative prepare timeout":                {arguments: []string{"--data-mover-prepare-timeout=-1s"}, message: []string{"--data-mover-prepare-timeout is -1s"}},
+		"with a negative prepare timeout":                {arguments: []string{"--data-mover-prepare-timeout=0s"}, message: []string{"--data-mover-prepare-timeout is 0s"}},
 		"without startup timeout":                        {arguments: []string{"--startup-timeout=0s"}, message: []string{"--startup-timeout"}},
 		"with a window of one time":                      {arguments: []string{"--repo-maintenance-window=01:00"}, message: []string{`--repo-maintenance-window "01:00" is invalid: `, "22:00-02:00"}},
 		"with an empty window":                           {arguments: []string{"--repo-maintenance-window=01:00-01:00"}, message: []string{"two different times"}},
@@ -130,11 +132,11 @@ func TestCompleteErrorsNameFlagAndRemedy(t *testing.T) {
 		"with a ConfigMap of jobs that cannot be one":    {arguments: []string{"--repo-maintenance-job-configmap=A"}, message: []string{"--repo-maintenance-job-configmap"}},
 		"with a negative time to live":                   {arguments: []string{"--finished-ttl=-1h"}, message: []string{"--finished-ttl is -1h0m0s", "168h"}},
 		"with a negative grace":                          {arguments: []string{"--cancel-grace=-1s"}, message: []string{"--cancel-grace"}},
-		"with a level that Velero has not":               {arguments: []string{"--log-level=loud"}, message: []string{"--log-level", "trace, debug, info"}},
+		"with a level that Velero has not":               {arguments: []string{"--log-level=loud"}, message: []string{`--log-level "loud"`, "trace, debug, info"}},
 		"with a format that Velero has not":              {arguments: []string{"--log-format=xml"}, message: []string{"--log-format", "text or json"}},
 		"with an address without a port":                 {arguments: []string{"--metrics-address=localhost"}, message: []string{"--metrics-address", "host:port"}},
-		"with a port that is none":                       {arguments: []string{"--metrics-address=:metrics"}, message: []string{`--metrics-address ":metrics" is invalid (`, "65535"}},
-		"with a host path that is not absolute":          {arguments: []string{"--host-path=host_pods"}, message: []string{"--host-path", "/host_pods"}},
+		"with a port that is none":                       {arguments: []string{"--metrics-address=:65536"}, message: []string{`--metrics-address ":65536" is invalid (`, "65535"}},
+		"with a host path that is not absolute":          {arguments: []string{"--host-path=host_pods"}, message: []string{`--host-path "host_pods"`, "/host_pods"}},
 		"with two mistakes, both are named":              {arguments: []string{"--workers=0", "--log-format=xml"}, message: []string{"--workers", "--log-format"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -154,8 +156,8 @@ func TestCompleteErrorsNameFlagAndRemedy(t *testing.T) {
 
 func TestArgumentsOfVelerosAgents(t *testing.T) {
 	velero, lateen := startup.VeleroArgs([]string{
-		"node-agent", "server", "--log-level=debug", "--repo-maintenance-frequency=1h", "--cancel-grace", "1m", "--features", "EnableCSI", "-n", "velero",
+		"node-agent", "server", "--log-level=debug", "--repo-maintenance-frequency=1h", "--cancel-grace", "1m", "--features", "EnableCSI", "-n", "velero", "-x", "1", "-",
 	})
 	require.Equal(t, []string{"node-agent", "server", "--log-level=debug", "--features", "EnableCSI", "-n", "velero"}, velero)
-	require.Equal(t, []string{"--repo-maintenance-frequency=1h", "--cancel-grace", "1m"}, lateen)
+	require.Equal(t, []string{"--repo-maintenance-frequency=1h", "--cancel-grace", "1m", "-x", "1", "-"}, lateen)
 }

@@ -44,7 +44,7 @@ func TestServerOf(t *testing.T) {
 		all  []appsv1.Deployment
 		want string
 	}{
-		"the usual name":                        {"", []appsv1.Deployment{ui, backup, velero}, "velero"},
+		"the usual name":                        {"", []appsv1.Deployment{ui, velero, backup}, "velero"},
 		"the name that is given":                {"second", []appsv1.Deployment{velero, backup, second}, "second"},
 		"not the given one that runs no server": {"ui", []appsv1.Deployment{ui, backup}, "backup"},
 		"the only one that runs the server":     {"", []appsv1.Deployment{ui, backup}, "backup"},
@@ -230,6 +230,9 @@ func TestLoadOfTheBackupRepositoryConfigMap(t *testing.T) {
 			got, err := startup.Load(t.Context(), client, options(t, arguments...), newHasty())
 			require.NoError(t, err)
 			require.Equal(t, test.limit, got.Settings().Cache.Limit)
+			reload := got.Reload(t.Context(), client, options(t, arguments...), newHasty(), &corev1.ConfigMap{Data: map[string]string{"a": withCache}})
+			require.Equal(t, test.limit, reload.InForce.Settings().Cache.Limit)
+			require.Empty(t, reload.Pending)
 			require.Equal(t, config.UnknownField, got.Problems[0].Reason, "of the node-agent ConfigMap, which is read first")
 			if test.reason == "" {
 				require.Len(t, got.Problems, 1)

@@ -78,6 +78,8 @@ func TestHappyPathTakesSevenWritesAndNoReadButTheLog(t *testing.T) {
 	s.MoverLog = func(_ context.Context, mover string, text []byte) { logs = append(logs, mover+": "+string(text)) }
 	s.run(t)
 	require.Equal(t, map[string]int{"patch podvolumebackups": 5, "create pods": 1, "delete pods": 1, "get pods/log": 1}, s.calls)
+	require.Zero(t, s.lists)
+	require.Empty(t, transfer.FailureOf(s.object))
 	require.Equal(t, []string{"b1: New to Accepted", "b1: Accepted to Prepared", "b1: Prepared to InProgress", "b1: InProgress to Completed"}, phases)
 	require.Equal(t, []string{"velero/b1: fake logs"}, logs)
 	require.Equal(t, []string{"Normal Completed Moved 10 bytes in 1s"}, s.sent())
@@ -252,7 +254,7 @@ func TestTheLabelNamesTheNodeWhoseAgentActs(t *testing.T) {
 	for fleet, label := range map[coordinatorFleet]string{{veleros: "n2"}: "", {}: "n2"} {
 		s.Agent.Fleet = fleet
 		delete(s.object.Labels, api.LabelNode)
-		s.step(t)
+		require.Zero(t, s.step(t))
 		require.Equal(t, label, s.object.Labels[api.LabelNode], "%+v: only an agent of Lateen needs it", fleet)
 	}
 	require.Equal(t, transfer.Accepted, s.state().Phase)

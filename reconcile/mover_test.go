@@ -321,3 +321,11 @@ func TestARefusedDeletionIsReportedOnce(t *testing.T) {
 		})
 	}
 }
+
+func TestAMoverThatVanishesBeforeItRunsIsCounted(t *testing.T) {
+	s := newFixture(t, fault{})
+	s.steps(t, 2) // accept it, create the mover
+	require.NoError(t, s.kube.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "velero", "b1"))
+	s.steps(t, 1)
+	require.Equal(t, []any{1, "mover pod vanished"}, []any{s.state().Restarts, s.state().Message})
+}

@@ -332,7 +332,7 @@ func TestAForeignTransferWithItsDataMoverIsNeitherReportedNorRead(t *testing.T) 
 func TestOnlyTheCoordinatorReportsAndCountsForeignTransfers(t *testing.T) {
 	s := newForeign("")
 	taken := s.object.DeepCopy()
-	taken.Status.Phase = velerov2alpha1.DataDownloadPhaseInProgress
+	taken.Status.Phase, taken.Status.Node = velerov2alpha1.DataDownloadPhaseInProgress, "n2"
 	finished := s.object.DeepCopy()
 	finished.Status.Phase = velerov2alpha1.DataDownloadPhaseCompleted
 	s.clock.Step(90 * time.Second)
@@ -420,9 +420,9 @@ func TestADeletedResourceHoldsNothing(t *testing.T) {
 			s.step(t)
 			require.Equal(t, 1, s.NodeSlots.On(testNode).InUse())
 			end(s)
-			s.step(t)
+			require.Zero(t, s.step(t))
 			require.Zero(t, s.NodeSlots.On(testNode).InUse())
-			require.Zero(t, s.inactivity())
+			require.Zero(t, s.local.read(testKey).activeAt)
 		})
 	}
 }

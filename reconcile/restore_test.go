@@ -95,6 +95,7 @@ func TestARestoreFailsAtOnceWhenItsPodIsDeleted(t *testing.T) {
 			s.clock.Step(s.Limits.FetchTarget)
 			delete(s.pods, "app/db")
 			if node != "" {
+				s.object.Spec.Pod.UID = "" // its node is known
 				s.step(t)
 				require.Equal(t, transfer.New, s.state().Phase, "only the cache has lost it")
 			}
@@ -173,6 +174,8 @@ func TestARebindPastItsDeadlineIsObservedOnceMore(t *testing.T) {
 			require.Equal(t, s.Limits.RebindGrace, s.step(t))
 			require.Equal(t, velerov2alpha1.DataDownloadPhaseInProgress, s.object.Status.Phase)
 			require.Zero(t, s.restored.watched, "the coordinator has a cache of all claims")
+			require.Equal(t, test.volume == done, s.local.read(testKey).rebound)
+			require.Equal(t, []string{testKey}, logs, "saved before the pod is deleted")
 			if test.bind {
 				require.NoError(t, s.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), bound, "app"))
 				require.NoError(t, s.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), held, ""))

@@ -88,6 +88,7 @@ func TestTransfersOfVelerosAgentsCount(t *testing.T) {
 	p := limitedTo(Limits{Cluster: 1}, FixedPreparation(9))
 	p.Track(Transfer{UID: "accepted-by-velero", Veleros: true}, Working, "", nil)
 	require.False(t, p.tryOf("", "second", 2))
+	require.Zero(t, p.fleet.InUse(), "they are not paced")
 }
 
 // TestNoTransferWaitsForeverAndNoLimitIsExceeded plays transfers of three classes on two nodes and in the fleet. Each is tried when it

@@ -102,7 +102,7 @@ func TestThePaceFollowsTheLastTransfers(t *testing.T) {
 	p := newPreparation(1)
 	p.run("short", home, time.Second, time.Second)
 	require.Equal(t, 1+2, p.homes.On(home).Limit())
-	for i := range 20 {
+	for i := range 10 {
 		p.run(types.UID(fmt.Sprint("long", i)), home, time.Second, time.Minute)
 	}
 	require.Equal(t, 1+0, p.homes.On(home).Limit())
@@ -120,10 +120,11 @@ func TestOnlyWhatWasSeenWholeIsMeasured(t *testing.T) {
 		stages []Stage
 		want   pace
 	}{
-		"working at the start of the agent": {[]Stage{Working, Ended}, pace{}},
-		"ready at the start of the agent":   {[]Stage{Ready}, pace{}},
+		"working at the start of the agent": {[]Stage{Working, Working, Ended}, pace{}},
+		"ready at the start of the agent":   {[]Stage{Ready, Working, Ended}, pace{work: time.Hour}},
 		"late at the start of the agent":    {[]Stage{Late, Ready}, pace{}},
 		"failed before it worked":           {[]Stage{Starting, Ready, Ended}, pace{start: time.Hour}},
+		"its mover was lost":                {[]Stage{Starting, Working, Ready}, pace{}},
 		"deleted":                           {[]Stage{Starting, Ended}, pace{}},
 	} {
 		t.Run(name, func(t *testing.T) {

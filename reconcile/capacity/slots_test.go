@@ -117,7 +117,7 @@ func TestBackupsLeaveAQuarterOfThePlacesToRestores(t *testing.T) {
 		"backups use the last place if no restore waits": {4, 3, []types.UID{"b1", "b2"}, []types.UID{"b1"}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			q := newRecordedSlots(0, 100)
+			q := newRecordedSlots(0, 1)
 			for i := range is.held {
 				q.ForceAcquire(Transfer{UID: types.UID(fmt.Sprint("held ", i))})
 			}

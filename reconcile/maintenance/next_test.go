@@ -225,7 +225,7 @@ func TestBackoffIsBounded(t *testing.T) {
 }
 
 func TestTheOldestDueIsFirst(t *testing.T) {
-	others := []Waiting{{"a", ago(3 * time.Hour)}, {"c", ago(time.Hour)}, {"d", now()}}
+	others := []Waiting{{"a", ago(3 * time.Hour)}, {"c", ago(time.Hour)}, {"0", now()}}
 	require.True(t, MayStart(Waiting{"b", ago(2 * time.Hour)}, others, 1, 3))
 	require.False(t, MayStart(Waiting{"b", ago(2 * time.Hour)}, others, 2, 3))
 	require.True(t, MayStart(Waiting{"b", ago(time.Hour)}, others, 1, 3), "a name decides")
@@ -347,16 +347,17 @@ func TestJobsStartInTheWindowOnly(t *testing.T) {
 		window Window
 		want   Step
 	}{
-		"without a window":                 {Window{}, start},
-		"it opens now":                     {hours(16, 18), start},
-		"it is open":                       {hours(1, 16.5), start},
-		"it has just closed":               {hours(1, 16), Step{After: 9 * time.Hour}},
-		"it opens later today":             {hours(17, 18), Step{After: time.Hour}},
-		"it opens tomorrow":                {hours(15, 15.5), Step{After: 23 * time.Hour}},
-		"it crosses midnight and is open":  {hours(15, 2), start},
-		"it crosses midnight and opens":    {hours(22, 2), Step{After: 6 * time.Hour}},
-		"it crosses midnight, at its end":  {hours(22, 16), Step{After: 6 * time.Hour}},
-		"it crosses midnight, before that": {hours(22, 16.5), start},
+		"without a window":                  {Window{}, start},
+		"it opens now":                      {hours(16, 18), start},
+		"it is open":                        {hours(1, 16.5), start},
+		"it has just closed":                {hours(1, 16), Step{After: 9 * time.Hour}},
+		"it opens later today":              {hours(17, 18), Step{After: time.Hour}},
+		"it opens tomorrow":                 {hours(15, 15.5), Step{After: 23 * time.Hour}},
+		"it crosses midnight and is open":   {hours(15, 2), start},
+		"it crosses midnight and opens":     {hours(22, 2), Step{After: 6 * time.Hour}},
+		"it crosses midnight and opens now": {hours(16, 2), start},
+		"it crosses midnight, at its end":   {hours(22, 16), Step{After: 6 * time.Hour}},
+		"it crosses midnight, before that":  {hours(22, 16.5), start},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := policy()

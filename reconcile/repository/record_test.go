@@ -233,6 +233,7 @@ func TestAJobWhosePodHasTerminatedLeavesItsPlace(t *testing.T) {
 	f.Job(job)
 	require.Equal(t, map[string]bool{first: true, second: true}, f.enqueued, "its end may free the place too")
 	f.settle(second)
+	require.True(t, f.enqueued[younger], "it is next")
 	require.Len(t, f.names(), 2)
 	f.settle(first)
 	require.Len(t, f.names(), 2, "a repository has one unfinished job at most")

@@ -235,4 +235,5 @@ func TestEventsSayWhatHappensToARepository(t *testing.T) {
 	denied = nil
 	f.run(key, f.end(batchv1.JobComplete))
 	require.Equal(t, []string{"Normal MaintenanceSucceeded Maintenance succeeded in 1m0s"}, sent())
+	require.Zero(t, f.state(key).failures)
 }

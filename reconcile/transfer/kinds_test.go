@@ -390,6 +390,7 @@ func TestAPodResumesOnceItsInitContainerHasSucceeded(t *testing.T) {
 		"it succeeded":                         {wait(succeeded, corev1.ContainerState{}), true},
 		"it runs again after it had succeeded": {wait(running, succeeded), true},
 		"its node was just assigned":           {corev1.PodStatus{Phase: corev1.PodPending}, false},
+		"its pod has failed":                   {corev1.PodStatus{Phase: corev1.PodFailed, InitContainerStatuses: wait(failed, failed).InitContainerStatuses}, true},
 		"its containers run":                   {corev1.PodStatus{Phase: corev1.PodRunning}, true},
 		"its containers have ended":            {corev1.PodStatus{Phase: corev1.PodSucceeded}, true},
 	} {

@@ -48,8 +48,8 @@ func TestOwnership(t *testing.T) {
 		node        Ownership // the agent of node here
 		coordinator Ownership // on its own node
 	}{
-		"a pod volume of this node belongs to its agent":               {view{in(local, Accepted), here, ""}, all, Ownership{}},
-		"a pod volume without an agent":                                {view{in(local, Accepted), "gone", ""}, Ownership{}, follows},
+		"a pod volume of this node belongs to its agent":               {view{in(local, Accepted), here, here}, Ownership{Exposes: true, OwnsMover: true, MayMarkPrepared: true}, Ownership{}},
+		"a pod volume without an agent":                                {view{in(local, Accepted), "gone", "gone"}, Ownership{}, Ownership{OwnsMover: true, MayMarkPrepared: true}},
 		"a pod volume of an unknown node":                              {view{in(local, ""), "", ""}, Ownership{}, follows},
 		"a pod volume on a lost node":                                  {view{in(local, InProgress), "lost", "lost"}, Ownership{}, Ownership{OwnsMover: true, NodeLost: true}},
 		"a pod volume of a node with Velero's agent":                   {view{in(local, Accepted), "velero", ""}, Ownership{}, Ownership{}},
@@ -69,6 +69,10 @@ func TestOwnership(t *testing.T) {
 		"... belongs to the coordinator without that agent":            {view{by("", "gone-velero"), "", ""}, Ownership{}, all},
 		"... belongs to the coordinator if that is Lateen's now":       {view{by("", "n3"), "", ""}, Ownership{}, all},
 		"data that Lateen accepted stays with the coordinator":         {view{by("n3", "velero"), "", ""}, Ownership{}, all},
+		"... is cleaned up by the coordinator too":                     {view{in(by("", "velero"), Completed), "", ""}, Ownership{}, all},
+		"prepared data whose late mover is on a lost node":             {view{in(wide, Prepared), here, "lost"}, follows, Ownership{}},
+		"prepared data whose agent is away, on a lost node":            {view{in(wide, Prepared), "gone", "lost"}, Ownership{}, Ownership{OwnsMover: true, NodeLost: true}},
+		"data whose mover runs on the coordinator's own node":          {view{in(wide, Accepted), "", "n0"}, Ownership{}, Ownership{Exposes: true, OwnsMover: true, MayMarkPrepared: true}},
 		"prepared data belongs to the agent of its node":               {view{in(wide, Prepared), here, here}, follows, Ownership{}},
 		"prepared data on a node of Velero's agent":                    {view{in(wide, Prepared), "velero", "velero"}, Ownership{}, Ownership{}},
 		"data in progress on a node without an agent":                  {view{in(wide, InProgress), "gone", "gone"}, Ownership{}, follows},

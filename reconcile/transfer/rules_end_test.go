@@ -366,7 +366,7 @@ func restartRules() []rule {
 		"after the last restart a lost mover fails the transfer, with the reason",
 		func(m *situation) bool {
 			return m.Step.State.Restarts <= max(m.Limits.Retries, m.State.Restarts) &&
-				implies(m.loses() && m.State.Restarts >= m.Limits.Retries, m.fails(ReasonMoverLost, m.lostBy()))
+				implies(m.loses() && m.State.Restarts >= m.Limits.Retries, m.fails(ReasonMoverLost, m.lostBy()+"; given up after "))
 		},
 	}, {
 		"a stalled mover is replaced the first time, and fails the transfer afterwards",

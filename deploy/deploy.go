@@ -7,7 +7,6 @@ import (
 	"embed"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -105,16 +105,6 @@ func Manifest(object runtime.Object) (*unstructured.Unstructured, error) {
 	return &unstructured.Unstructured{Object: fields}, nil
 }
 
-// with merges the user's labels with the required ones. The required value takes precedence.
-func with(wanted, must map[string]string) map[string]string {
-	all := maps.Clone(wanted)
-	if all == nil {
-		all = map[string]string{}
-	}
-	maps.Copy(all, must)
-	return all
-}
-
 const (
 	// MetricsPort serves /metrics, /healthz and /readyz. Velero's node-agent serves its metrics on the same port.
 	MetricsPort = 8085
@@ -168,7 +158,7 @@ func DefaultResources() corev1.ResourceRequirements { return baseContainer().Res
 func daemonSet(o Options) *appsv1.DaemonSet {
 	agents := baseDaemonSet(o.Namespace)
 	template := &agents.Spec.Template
-	template.Labels, template.Annotations = with(o.Labels, template.Labels), with(template.Annotations, o.Annotations)
+	template.Labels, template.Annotations = labels.Merge(o.Labels, template.Labels), labels.Merge(template.Annotations, o.Annotations)
 	pod := &template.Spec
 	pod.PriorityClassName, pod.Volumes = o.PriorityClass, volumes(o)
 	container := &pod.Containers[0]
@@ -236,7 +226,7 @@ func windowsDaemonSet(o Options) *appsv1.DaemonSet {
 	own := map[string]string{"name": api.WindowsDaemonSetName}
 	agents.Name, agents.Spec.Selector = api.WindowsDaemonSetName, &metav1.LabelSelector{MatchLabels: own}
 	template := &agents.Spec.Template
-	template.Labels = with(template.Labels, own)
+	template.Labels = labels.Merge(template.Labels, own)
 	pod := &template.Spec
 	pod.OS = &corev1.PodOS{Name: corev1.Windows}
 	pod.NodeSelector = map[string]string{corev1.LabelOSStable: string(corev1.Windows)}

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -154,7 +155,7 @@ func Server(v Velero) []runtime.Object {
 // deployment returns the Deployment of Velero's server. Movers inherit from it, because it has the credentials.
 func deployment(v Velero) *appsv1.Deployment {
 	selector := map[string]string{"deploy": api.VeleroDeployment}
-	labels := with(v.Labels, map[string]string{"component": "velero", "deploy": api.VeleroDeployment})
+	all := labels.Merge(v.Labels, map[string]string{"component": "velero", "deploy": api.VeleroDeployment})
 	scraped := map[string]string{"prometheus.io/scrape": "true", "prometheus.io/port": "8085", "prometheus.io/path": "/metrics"}
 	return &appsv1.Deployment{
 		TypeMeta:   metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "Deployment"},
@@ -162,7 +163,7 @@ func deployment(v Velero) *appsv1.Deployment {
 		Spec: appsv1.DeploymentSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: selector},
 			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: with(scraped, v.Annotations)},
+				ObjectMeta: metav1.ObjectMeta{Labels: all, Annotations: labels.Merge(scraped, v.Annotations)},
 				Spec:       serverPod(v),
 			},
 		},

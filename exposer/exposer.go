@@ -386,21 +386,9 @@ func newestWarning(ctx context.Context, client kubernetes.Interface, namespace s
 		return newest, fmt.Errorf("list Events: %w", err)
 	}
 	for _, event := range events.Items {
-		if event.Type == corev1.EventTypeWarning && event.Reason != skipped && !last(&event).Before(last(&newest)) {
+		if event.Type == corev1.EventTypeWarning && event.Reason != skipped && !objects.LastSeen(&event).Before(objects.LastSeen(&newest)) {
 			newest = event
 		}
 	}
 	return newest, nil
-}
-
-// last returns when an Event was last observed. Recorders of events.k8s.io write a series or only one time.
-func last(event *corev1.Event) time.Time {
-	observed := event.LastTimestamp.Time
-	if event.EventTime.After(observed) {
-		observed = event.EventTime.Time
-	}
-	if event.Series != nil && event.Series.LastObservedTime.After(observed) {
-		observed = event.Series.LastObservedTime.Time
-	}
-	return observed
 }

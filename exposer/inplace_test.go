@@ -41,7 +41,7 @@ func TestAnExistingVolumeIsReservedForTheRestoreClaim(t *testing.T) {
 		"an earlier restore claim is deleted": {Namespace: "velero", Name: "b1", UID: "earlier"},
 	} {
 		target := freeClaim()
-		target.Annotations = map[string]string{annotationSelectedNode: "n7"} // of its consumer before
+		target.Annotations = map[string]string{objects.AnnotationSelectedNode: "n7"} // of its consumer before
 		client := withUIDs(fake.NewClientset(target, existingVolume(func(volume *corev1.PersistentVolume) {
 			volume.Spec.ClaimRef, volume.Labels = ref, map[string]string{api.LabelKept: "an-earlier-one"}
 		})))
@@ -53,7 +53,7 @@ func TestAnExistingVolumeIsReservedForTheRestoreClaim(t *testing.T) {
 		claim, err := client.CoreV1().PersistentVolumeClaims("velero").Get(t.Context(), "b1", metav1.GetOptions{})
 		require.NoError(t, err)
 		require.Equal(t, "existing", claim.Spec.VolumeName)
-		require.Empty(t, claim.Annotations[annotationSelectedNode])
+		require.Empty(t, claim.Annotations[objects.AnnotationSelectedNode])
 		volume, err := client.CoreV1().PersistentVolumes().Get(t.Context(), "existing", metav1.GetOptions{})
 		require.NoError(t, err)
 		require.Equal(t, corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: "velero", Name: "b1", UID: "uid-of-b1"}, *volume.Spec.ClaimRef, name)

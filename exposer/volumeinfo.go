@@ -16,11 +16,8 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// Annotations about the node of a claim or the provisioning of its volumes.
-const (
-	annotationSelectedNode = "volume.kubernetes.io/selected-node"
-	annotationFastVSphere  = "csi.vsphere.volume/fast-provisioning"
-)
+// annotationFastVSphere has vSphere provision volumes fast.
+const annotationFastVSphere = "csi.vsphere.volume/fast-provisioning"
 
 // parameterFSType is the storage class parameter that names the file system of its volumes.
 const parameterFSType = "csi.storage.k8s.io/fstype"
@@ -132,7 +129,7 @@ func (e *Exposer) target(ctx context.Context, spec objects.MoverSpec) (objects.V
 		info.Existing, err = e.existing(ctx, spec, claim)
 		return info, err
 	}
-	selected := claim.Annotations[annotationSelectedNode]
+	selected := claim.Annotations[objects.AnnotationSelectedNode]
 	lost := selected != "" && e.Lost != nil && e.Lost(selected) // its consumer starts again on another node
 	if !lost && !e.current().IgnoreDelayBinding {
 		info.SelectedNode = selected
@@ -214,7 +211,7 @@ func (e *Exposer) consumer(ctx context.Context, claim *corev1.PersistentVolumeCl
 			return nodes[0], nil
 		}
 	}
-	return claim.Annotations[annotationSelectedNode], nil
+	return claim.Annotations[objects.AnnotationSelectedNode], nil
 }
 
 // attached returns the nodes to which a volume is attached; vSphere cannot fast-provision there.

@@ -80,7 +80,9 @@ func TestVolumeInfoOfASnapshot(t *testing.T) {
 		},
 		"of a claim that a Windows node uses is for Windows": {
 			objects: []runtime.Object{
-				storageClass(immediate, nil), sourceClaim(func(c *corev1.PersistentVolumeClaim) { c.Annotations = map[string]string{annotationSelectedNode: "w1"} }),
+				storageClass(immediate, nil), sourceClaim(func(c *corev1.PersistentVolumeClaim) {
+					c.Annotations = map[string]string{objects.AnnotationSelectedNode: "w1"}
+				}),
 				&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1", Labels: map[string]string{corev1.LabelOSStable: "windows"}}},
 			}, windows: true,
 			want:  objects.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size},
@@ -88,7 +90,9 @@ func TestVolumeInfoOfASnapshot(t *testing.T) {
 		},
 		"of a volume that is attached to a Windows node is for Windows, whatever node was selected once": {
 			objects: []runtime.Object{
-				storageClass(immediate, nil), sourceClaim(func(c *corev1.PersistentVolumeClaim) { c.Annotations = map[string]string{annotationSelectedNode: "l1"} }),
+				storageClass(immediate, nil), sourceClaim(func(c *corev1.PersistentVolumeClaim) {
+					c.Annotations = map[string]string{objects.AnnotationSelectedNode: "l1"}
+				}),
 				&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1", Labels: map[string]string{corev1.LabelOSStable: "windows"}}},
 				&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "l1", Labels: map[string]string{corev1.LabelOSStable: "linux"}}},
 				&storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: storagev1.VolumeAttachmentSpec{
@@ -133,7 +137,7 @@ func TestACachedStorageClassIsNotFetched(t *testing.T) {
 func TestVolumeInfoOfATarget(t *testing.T) {
 	free := sourceClaim(func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.VolumeName, c.Spec.StorageClassName = "", new("fast")
-		c.Annotations = map[string]string{annotationSelectedNode: "n3"}
+		c.Annotations = map[string]string{objects.AnnotationSelectedNode: "n3"}
 	})
 	e := exposed(fake.NewClientset(free), objects.Settings{})
 	info, err := e.volumeInfo(t.Context(), download())

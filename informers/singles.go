@@ -289,18 +289,10 @@ type (
 
 // BackupRepositories returns the client for one namespace.
 func (c *Clientset) BackupRepositories(namespace string) *BackupRepositories {
-	return gentype.NewClientWithList(
-		"backuprepositories", c.v1, c.codecs, namespace,
-		func() *velerov1.BackupRepository { return &velerov1.BackupRepository{} },
-		func() *velerov1.BackupRepositoryList { return &velerov1.BackupRepositoryList{} },
-	)
+	return clientOf[velerov1.BackupRepository, velerov1.BackupRepositoryList](c, c.v1, "backuprepositories", namespace)
 }
 
 // BackupStorageLocations returns the client for one namespace.
 func (c *Clientset) BackupStorageLocations(namespace string) *BackupStorageLocations {
-	return gentype.NewClientWithList(
-		"backupstoragelocations", c.v1, c.codecs, namespace,
-		func() *velerov1.BackupStorageLocation { return &velerov1.BackupStorageLocation{} },
-		func() *velerov1.BackupStorageLocationList { return &velerov1.BackupStorageLocationList{} },
-	)
+	return clientOf[velerov1.BackupStorageLocation, velerov1.BackupStorageLocationList](c, c.v1, "backupstoragelocations", namespace)
 }

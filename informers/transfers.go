@@ -9,9 +9,11 @@ import (
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
@@ -80,40 +82,35 @@ type (
 	DataDownloads = gentype.ClientWithList[*velerov2alpha1.DataDownload, *velerov2alpha1.DataDownloadList]
 )
 
+// clientOf returns a client for the resources of one kind in one namespace.
+func clientOf[S, L any, T interface {
+	*S
+	Object
+}, LT interface {
+	*L
+	runtime.Object
+}](c *Clientset, client rest.Interface, resource, namespace string) *gentype.ClientWithList[T, LT] {
+	return gentype.NewClientWithList(resource, client, c.codecs, namespace, func() T { return new(S) }, func() LT { return new(L) })
+}
+
 // PodVolumeBackups returns the client for one namespace.
 func (c *Clientset) PodVolumeBackups(namespace string) *PodVolumeBackups {
-	return gentype.NewClientWithList(
-		api.PodVolumeBackup().Resource, c.v1, c.codecs, namespace,
-		func() *velerov1.PodVolumeBackup { return &velerov1.PodVolumeBackup{} },
-		func() *velerov1.PodVolumeBackupList { return &velerov1.PodVolumeBackupList{} },
-	)
+	return clientOf[velerov1.PodVolumeBackup, velerov1.PodVolumeBackupList](c, c.v1, api.PodVolumeBackup().Resource, namespace)
 }
 
 // PodVolumeRestores returns the client for one namespace.
 func (c *Clientset) PodVolumeRestores(namespace string) *PodVolumeRestores {
-	return gentype.NewClientWithList(
-		api.PodVolumeRestore().Resource, c.v1, c.codecs, namespace,
-		func() *velerov1.PodVolumeRestore { return &velerov1.PodVolumeRestore{} },
-		func() *velerov1.PodVolumeRestoreList { return &velerov1.PodVolumeRestoreList{} },
-	)
+	return clientOf[velerov1.PodVolumeRestore, velerov1.PodVolumeRestoreList](c, c.v1, api.PodVolumeRestore().Resource, namespace)
 }
 
 // DataUploads returns the client for one namespace.
 func (c *Clientset) DataUploads(namespace string) *DataUploads {
-	return gentype.NewClientWithList(
-		api.DataUpload().Resource, c.v2, c.codecs, namespace,
-		func() *velerov2alpha1.DataUpload { return &velerov2alpha1.DataUpload{} },
-		func() *velerov2alpha1.DataUploadList { return &velerov2alpha1.DataUploadList{} },
-	)
+	return clientOf[velerov2alpha1.DataUpload, velerov2alpha1.DataUploadList](c, c.v2, api.DataUpload().Resource, namespace)
 }
 
 // DataDownloads returns the client for one namespace.
 func (c *Clientset) DataDownloads(namespace string) *DataDownloads {
-	return gentype.NewClientWithList(
-		api.DataDownload().Resource, c.v2, c.codecs, namespace,
-		func() *velerov2alpha1.DataDownload { return &velerov2alpha1.DataDownload{} },
-		func() *velerov2alpha1.DataDownloadList { return &velerov2alpha1.DataDownloadList{} },
-	)
+	return clientOf[velerov2alpha1.DataDownload, velerov2alpha1.DataDownloadList](c, c.v2, api.DataDownload().Resource, namespace)
 }
 
 // Backup returns a Backup. No cache holds any: Velero's server acts on them.

@@ -20,7 +20,7 @@ import (
 
 // Annotations of Kubernetes on claims and volumes (k8s.io/component-helpers/storage/volume).
 const (
-	annotationSelectedNode      = "volume.kubernetes.io/selected-node" // the node of the first consumer
+	AnnotationSelectedNode      = "volume.kubernetes.io/selected-node" // the node of the first consumer
 	AnnotationBindCompleted     = "pv.kubernetes.io/bind-completed"    // a claim with it and without a volume is lost
 	AnnotationBoundByController = "pv.kubernetes.io/bound-by-controller"
 	AnnotationProvisionedBy     = "pv.kubernetes.io/provisioned-by" // on dynamically provisioned volumes
@@ -28,7 +28,7 @@ const (
 
 // progressOf returns the annotations that record the progress of a claim, not its specification.
 func progressOf() []string {
-	return []string{annotationSelectedNode, AnnotationBindCompleted, AnnotationBoundByController}
+	return []string{AnnotationSelectedNode, AnnotationBindCompleted, AnnotationBoundByController}
 }
 
 const (
@@ -83,7 +83,7 @@ func restoreClaim(spec MoverSpec, info VolumeInfo) *corev1.PersistentVolumeClaim
 		delete(claim.Annotations, own)
 	}
 	if info.SelectedNode != "" {
-		claim.Annotations = map[string]string{annotationSelectedNode: info.SelectedNode}
+		claim.Annotations = map[string]string{AnnotationSelectedNode: info.SelectedNode}
 	}
 	claim.Annotations = ofAttempt(spec, claim.Annotations)
 	claim.Spec = corev1.PersistentVolumeClaimSpec{
@@ -105,7 +105,7 @@ func cacheClaim(spec MoverSpec, info VolumeInfo, settings Settings) *corev1.Pers
 	}
 	claim := newClaim(spec, spec.Name+cacheSuffix)
 	if node := cmp.Or(info.Node, info.SelectedNode); node != "" {
-		claim.Annotations = map[string]string{annotationSelectedNode: node}
+		claim.Annotations = map[string]string{AnnotationSelectedNode: node}
 	}
 	claim.Annotations = ofAttempt(spec, claim.Annotations)
 	claim.Spec = corev1.PersistentVolumeClaimSpec{

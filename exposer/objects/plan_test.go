@@ -270,7 +270,7 @@ func TestSPCNoRelabelingAppliesToReadOnlyVolumesOnly(t *testing.T) {
 func TestARestoreClaimCopiesTheSpecOfTheTargetOnly(t *testing.T) {
 	info := toTarget()
 	info.Target.Annotations = map[string]string{
-		"note": "mine", annotationSelectedNode: "n3", AnnotationBindCompleted: "yes", AnnotationBoundByController: "yes",
+		"note": "mine", AnnotationSelectedNode: "n3", AnnotationBindCompleted: "yes", AnnotationBoundByController: "yes",
 	}
 	claim := PlanOf(download(), info, plain(), Settings{IgnoreDelayBinding: true}).Claims[0]
 	require.Equal(t, ofAttempt(download(), map[string]string{"note": "mine"}), claim.Annotations)

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/exposer/objects"
@@ -85,12 +84,12 @@ func From(from *velerov1.BackupRepository) Repository {
 		Ready:     from.Status.Phase == velerov1.BackupRepositoryPhaseReady,
 		Deleting:  from.DeletionTimestamp != nil,
 		Created:   from.CreationTimestamp.Time,
-		Last:      timeOf(from.Status.LastMaintenanceTime),
+		Last:      objects.TimeOf(from.Status.LastMaintenanceTime),
 		Frequency: from.Spec.MaintenanceFrequency.Duration,
 	}
 	for _, entry := range from.Status.RecentMaintenance {
 		repository.History = append(repository.History, Run{
-			Started: timeOf(entry.StartTimestamp), Completed: timeOf(entry.CompleteTimestamp),
+			Started: objects.TimeOf(entry.StartTimestamp), Completed: objects.TimeOf(entry.CompleteTimestamp),
 			Failed: entry.Result == velerov1.BackupRepositoryMaintenanceFailed, Message: entry.Message,
 		})
 	}
@@ -100,7 +99,7 @@ func From(from *velerov1.BackupRepository) Repository {
 
 // ApplyTo writes the fields that maintenance changes into a BackupRepository.
 func (r Repository) ApplyTo(into *velerov1.BackupRepository) {
-	into.Status.LastMaintenanceTime = stamp(r.Last)
+	into.Status.LastMaintenanceTime = objects.Timestamp(r.Last)
 	into.Status.RecentMaintenance = nil
 	for _, run := range r.History {
 		result := velerov1.BackupRepositoryMaintenanceSucceeded
@@ -108,23 +107,9 @@ func (r Repository) ApplyTo(into *velerov1.BackupRepository) {
 			result = velerov1.BackupRepositoryMaintenanceFailed
 		}
 		into.Status.RecentMaintenance = append(into.Status.RecentMaintenance, velerov1.BackupRepositoryMaintenanceStatus{
-			Result: result, StartTimestamp: stamp(run.Started), CompleteTimestamp: stamp(run.Completed), Message: run.Message,
+			Result: result, StartTimestamp: objects.Timestamp(run.Started), CompleteTimestamp: objects.Timestamp(run.Completed), Message: run.Message,
 		})
 	}
-}
-
-func timeOf(at *metav1.Time) time.Time {
-	if at == nil {
-		return time.Time{}
-	}
-	return at.Time
-}
-
-func stamp(at time.Time) *metav1.Time {
-	if at.IsZero() {
-		return nil
-	}
-	return new(metav1.NewTime(at))
 }
 
 // Action is the one effect of a step.

@@ -6,13 +6,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // restoreWait is the init container in which a pod waits for its volumes (Velero's pod volume restore action).
 const restoreWait = "restore-wait"
-
-// annotationSelectedNode is the annotation that the scheduler sets on a claim waiting for its first consumer.
-const annotationSelectedNode = "volume.kubernetes.io/selected-node"
 
 // InitBlocker returns what blocks a restore to a volume of the pod; empty if the restore can begin.
 func InitBlocker(pod *corev1.Pod) string {
@@ -57,7 +56,7 @@ func succeededIn(state corev1.ContainerState) bool {
 // ConsumerBlocker returns what blocks a restore to the claim; empty if the restore can begin.
 func ConsumerBlocker(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
 	mode := ptr.Deref(class.VolumeBindingMode, storagev1.VolumeBindingImmediate)
-	if mode == storagev1.VolumeBindingImmediate || claim.Annotations[annotationSelectedNode] != "" {
+	if mode == storagev1.VolumeBindingImmediate || claim.Annotations[objects.AnnotationSelectedNode] != "" {
 		return ""
 	}
 	return fmt.Sprintf("claim %s/%s has no consumer, and storage class %s waits for the first", claim.Namespace, claim.Name, class.Name)

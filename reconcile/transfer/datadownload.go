@@ -34,7 +34,7 @@ func getDataDownload(dd *velerov2alpha1.DataDownload) State {
 	state.InPlace = dd.Spec.TargetVolume.PV
 	state.RebindTimeout = dd.Spec.OperationTimeout.Duration
 	state.Message = status.Message
-	state.AcceptedAt, state.StartedAt, state.CompletedAt = timeOf(status.AcceptedTimestamp), timeOf(status.StartTimestamp), timeOf(status.CompletionTimestamp)
+	state.AcceptedAt, state.StartedAt, state.CompletedAt = objects.TimeOf(status.AcceptedTimestamp), objects.TimeOf(status.StartTimestamp), objects.TimeOf(status.CompletionTimestamp)
 	state.Progress = Progress{Total: status.Progress.TotalBytes, Done: status.Progress.BytesDone}
 	return state
 }
@@ -45,7 +45,7 @@ func setDataDownload(dd *velerov2alpha1.DataDownload, state State) {
 	status := &dd.Status
 	status.Phase, status.Message = velerov2alpha1.DataDownloadPhase(state.Phase), state.Message
 	status.AcceptedByNode, status.Node = state.Acceptor, state.Node
-	status.AcceptedTimestamp, status.StartTimestamp, status.CompletionTimestamp = timestamp(state.AcceptedAt), timestamp(state.StartedAt), timestamp(state.CompletedAt)
+	status.AcceptedTimestamp, status.StartTimestamp, status.CompletionTimestamp = objects.Timestamp(state.AcceptedAt), objects.Timestamp(state.StartedAt), objects.Timestamp(state.CompletedAt)
 	status.Progress.TotalBytes, status.Progress.BytesDone = state.Progress.Total, state.Progress.Done
 }
 

@@ -31,7 +31,7 @@ func getDataUpload(du *velerov2alpha1.DataUpload) State {
 	state.OwnsSnapshot, state.Foreign, state.DataMover = true, foreign(du.Spec.DataMover), du.Spec.DataMover
 	state.Acceptor, state.Node, state.NodeOS = status.AcceptedByNode, status.Node, string(status.NodeOS)
 	state.Message = status.Message
-	state.AcceptedAt, state.StartedAt, state.CompletedAt = timeOf(status.AcceptedTimestamp), timeOf(status.StartTimestamp), timeOf(status.CompletionTimestamp)
+	state.AcceptedAt, state.StartedAt, state.CompletedAt = objects.TimeOf(status.AcceptedTimestamp), objects.TimeOf(status.StartTimestamp), objects.TimeOf(status.CompletionTimestamp)
 	state.Progress = Progress{Total: status.Progress.TotalBytes, Done: status.Progress.BytesDone}
 	state.Outcome = Outcome{SnapshotID: status.SnapshotID, Path: status.Path, IncrementalBytes: status.IncrementalBytes}
 	state.UnsupportedReason = cmp.Or(
@@ -59,7 +59,7 @@ func setDataUpload(du *velerov2alpha1.DataUpload, state State) {
 	status := &du.Status
 	status.Phase, status.Message = velerov2alpha1.DataUploadPhase(state.Phase), state.Message
 	status.AcceptedByNode, status.Node, status.NodeOS = state.Acceptor, state.Node, velerov2alpha1.NodeOS(state.NodeOS)
-	status.AcceptedTimestamp, status.StartTimestamp, status.CompletionTimestamp = timestamp(state.AcceptedAt), timestamp(state.StartedAt), timestamp(state.CompletedAt)
+	status.AcceptedTimestamp, status.StartTimestamp, status.CompletionTimestamp = objects.Timestamp(state.AcceptedAt), objects.Timestamp(state.StartedAt), objects.Timestamp(state.CompletedAt)
 	status.Progress.TotalBytes, status.Progress.BytesDone = state.Progress.Total, state.Progress.Done
 	status.SnapshotID, status.Path, status.IncrementalBytes = state.Outcome.SnapshotID, state.Outcome.Path, state.Outcome.IncrementalBytes
 }

@@ -10,7 +10,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
@@ -209,13 +208,4 @@ func setKey(values map[string]string, key, value string) map[string]string {
 	}
 	values[key] = value
 	return values
-}
-
-func timeOf(stamp *metav1.Time) time.Time { return ptr.Deref(stamp, metav1.Time{}).Time }
-
-func timestamp(at time.Time) *metav1.Time {
-	if at.IsZero() {
-		return nil
-	}
-	return new(metav1.NewTime(at))
 }

@@ -190,18 +190,6 @@ func TestMoverSpecs(t *testing.T) {
 	})
 }
 
-func TestMoverNamesMatchVeleros(t *testing.T) {
-	for label, gvk := range map[string]string{
-		PodVolumeBackup().PodLabel: PodVolumeBackup().GVK.String(), PodVolumeRestore().PodLabel: PodVolumeRestore().GVK.String(),
-		DataUpload().PodLabel: DataUpload().GVK.String(), DataDownload().PodLabel: DataDownload().GVK.String(),
-	} {
-		require.Equal(t, map[string]string{
-			velerov1.PVBLabel: "velero.io/v1, Kind=PodVolumeBackup", velerov1.PVRLabel: "velero.io/v1, Kind=PodVolumeRestore",
-			velerov1.DataUploadLabel: "velero.io/v2alpha1, Kind=DataUpload", velerov1.DataDownloadLabel: "velero.io/v2alpha1, Kind=DataDownload",
-		}[label], gvk)
-	}
-}
-
 func TestOnlyVelerosFileMoverIsSupported(t *testing.T) {
 	for mover, want := range map[string]struct{ foreign, refused bool }{
 		"": {}, "velero": {}, "velero-fs": {}, "velero-block": {refused: true}, "other": {foreign: true}, "Velero": {foreign: true},

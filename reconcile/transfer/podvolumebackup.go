@@ -32,7 +32,7 @@ func getPodVolumeBackup(pvb *velerov1.PodVolumeBackup) State {
 	status := pvb.Status
 	state.Phase, state.Cancel, state.NodeBound, state.Node = phaseOf(status.Phase), pvb.Spec.Cancel, true, pvb.Spec.Node
 	state.Message = status.Message
-	state.AcceptedAt, state.StartedAt, state.CompletedAt = timeOf(status.AcceptedTimestamp), timeOf(status.StartTimestamp), timeOf(status.CompletionTimestamp)
+	state.AcceptedAt, state.StartedAt, state.CompletedAt = objects.TimeOf(status.AcceptedTimestamp), objects.TimeOf(status.StartTimestamp), objects.TimeOf(status.CompletionTimestamp)
 	state.Progress = Progress{Total: status.Progress.TotalBytes, Done: status.Progress.BytesDone}
 	state.Outcome = Outcome{SnapshotID: status.SnapshotID, Path: status.Path, IncrementalBytes: status.IncrementalBytes}
 	state.UnsupportedReason = cmp.Or(refuseUploader(pvb.Spec.UploaderType, "run"), refuseFields(pvb, "parentSnapshot"))
@@ -44,7 +44,7 @@ func setPodVolumeBackup(pvb *velerov1.PodVolumeBackup, state State) {
 	pvb.Spec.Cancel = state.Cancel
 	status := &pvb.Status
 	status.Phase, status.Message = velerov1.PodVolumeBackupPhase(state.Phase), state.Message
-	status.AcceptedTimestamp, status.StartTimestamp, status.CompletionTimestamp = timestamp(state.AcceptedAt), timestamp(state.StartedAt), timestamp(state.CompletedAt)
+	status.AcceptedTimestamp, status.StartTimestamp, status.CompletionTimestamp = objects.Timestamp(state.AcceptedAt), objects.Timestamp(state.StartedAt), objects.Timestamp(state.CompletedAt)
 	status.Progress.TotalBytes, status.Progress.BytesDone = state.Progress.Total, state.Progress.Done
 	status.SnapshotID, status.Path, status.IncrementalBytes = state.Outcome.SnapshotID, state.Outcome.Path, state.Outcome.IncrementalBytes
 }

@@ -27,7 +27,7 @@ func getPodVolumeRestore(pvr *velerov1.PodVolumeRestore) State {
 	status := pvr.Status
 	state.Phase, state.Cancel, state.NodeBound, state.Node = phaseOf(status.Phase), pvr.Spec.Cancel, true, status.Node
 	state.Message = status.Message
-	state.AcceptedAt, state.StartedAt, state.CompletedAt = timeOf(status.AcceptedTimestamp), timeOf(status.StartTimestamp), timeOf(status.CompletionTimestamp)
+	state.AcceptedAt, state.StartedAt, state.CompletedAt = objects.TimeOf(status.AcceptedTimestamp), objects.TimeOf(status.StartTimestamp), objects.TimeOf(status.CompletionTimestamp)
 	state.Progress = Progress{Total: status.Progress.TotalBytes, Done: status.Progress.BytesDone}
 	state.UnsupportedReason = cmp.Or(refuseUploader(pvr.Spec.UploaderType, "restore"), refuseFields(pvr, "restoreType"))
 	return state
@@ -38,7 +38,7 @@ func setPodVolumeRestore(pvr *velerov1.PodVolumeRestore, state State) {
 	pvr.Spec.Cancel = state.Cancel
 	status := &pvr.Status
 	status.Phase, status.Message, status.Node = velerov1.PodVolumeRestorePhase(state.Phase), state.Message, state.Node
-	status.AcceptedTimestamp, status.StartTimestamp, status.CompletionTimestamp = timestamp(state.AcceptedAt), timestamp(state.StartedAt), timestamp(state.CompletedAt)
+	status.AcceptedTimestamp, status.StartTimestamp, status.CompletionTimestamp = objects.Timestamp(state.AcceptedAt), objects.Timestamp(state.StartedAt), objects.Timestamp(state.CompletedAt)
 	status.Progress.TotalBytes, status.Progress.BytesDone = state.Progress.Total, state.Progress.Done
 }
 

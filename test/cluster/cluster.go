@@ -240,9 +240,8 @@ func WriteKubeconfig(config *rest.Config, path, namespace string) error {
 // Record is one request to the API server, as in its audit log (audit.k8s.io/v1 Event, all stages merged). Fields
 // that do not apply to a request are empty.
 type Record struct {
-	// Received is the arrival of the request. Answered is the end of its response, or the start of a watch.
+	// Received is the arrival of the request.
 	Received time.Time
-	Answered time.Time
 	// User is the authenticated user, such as system:serviceaccount:velero:lateen.
 	User string
 	// Verb is the API verb (get, list, watch, create, update, patch, delete, deletecollection). For a request without
@@ -332,7 +331,6 @@ func (q Query) match(r Record) bool {
 // event is one line of the audit log: one stage of one request.
 type event struct {
 	AuditID    types.UID `json:"auditID"`
-	Stage      string    `json:"stage"`
 	RequestURI string    `json:"requestURI"`
 	Verb       string    `json:"verb"`
 	User       struct {
@@ -350,11 +348,10 @@ type event struct {
 	} `json:"responseStatus"`
 	RequestObject            json.RawMessage   `json:"requestObject"`
 	RequestReceivedTimestamp time.Time         `json:"requestReceivedTimestamp"`
-	StageTimestamp           time.Time         `json:"stageTimestamp"`
 	Annotations              map[string]string `json:"annotations"`
 }
 
-// into merges the stage into the request's record. The end of a watch does not change Answered.
+// into merges the stage into the request's record. The end of a watch does not change it.
 func (e event) into(r *Record) {
 	if r.Code != 0 && e.Verb == "watch" {
 		return
@@ -365,8 +362,5 @@ func (e event) into(r *Record) {
 		Namespace: e.ObjectRef.Namespace, Name: e.ObjectRef.Name,
 		Code: e.ResponseStatus.Code, Body: e.RequestObject, Annotations: e.Annotations,
 		longRunning: slices.Contains([]string{"log", "exec", "attach", "portforward", "proxy"}, e.ObjectRef.Subresource),
-	}
-	if e.Stage != "RequestReceived" {
-		r.Answered = e.StageTimestamp
 	}
 }

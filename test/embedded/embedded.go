@@ -318,7 +318,7 @@ func (c *Cluster) handle(request apiserver.Request, record cluster.Record) apise
 	if created := (metav1.PartialObjectMetadata{}); record.Verb == "create" && json.Unmarshal(reply.Body, &created) == nil && created.GenerateName == "" {
 		record.Name = created.Name
 	}
-	record.Code, record.Answered = reply.Code, time.Now()
+	record.Code = reply.Code
 	c.records = append(c.records, record)
 	c.notify(before)
 	return reply

@@ -32,7 +32,6 @@ type machine struct {
 	plane    *cluster.Cluster
 	services *services
 	outside  string // where the machine finds the API server
-	begun    time.Time
 }
 
 // host is what differs between the nodes.
@@ -41,14 +40,6 @@ type host struct {
 	address string
 	pods    string // their address range
 	ca      string // file of the cluster's certificate authority
-}
-
-// done notes when a part of the start was done, for who wants to know where the time goes.
-func (m *machine) done(part string) {
-	if log, err := os.OpenFile(m.path("log", "start.log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644); err == nil {
-		fmt.Fprintf(log, "%5.1f s: %s\n", time.Since(m.begun).Seconds(), part)
-		log.Close()
-	}
 }
 
 func node(o options) error {
@@ -62,7 +53,7 @@ func node(o options) error {
 		return err
 	}
 	m := &machine{
-		options: o, services: newServices(o), outside: o.args[0], begun: time.Now(),
+		options: o, services: newServices(o), outside: o.args[0],
 		host: host{name: nodeName, address: nodeAddress, pods: podRange, ca: o.path("control", "ca.crt")},
 	}
 	m.services.worker = &worker{machine: m}
@@ -123,7 +114,6 @@ func (m *machine) startPlane(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	m.done("control plane")
 	if err := cluster.WriteKubeconfig(m.plane.Admin(), m.path("inside.kubeconfig"), "default"); err != nil {
 		return err
 	}
@@ -167,7 +157,6 @@ func (m *machine) complete(ctx context.Context) error {
 		if err := m.kubectl(ctx, wait...); err != nil {
 			return err
 		}
-		m.done("kubectl " + strings.Join(wait, " "))
 	}
 	return m.services.failed()
 }

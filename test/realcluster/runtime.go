@@ -82,7 +82,6 @@ func (m *machine) startRuntime(ctx context.Context) error {
 	if err := untilAnswers(ctx, m, "version"); err != nil {
 		return err
 	}
-	m.done("containerd")
 	imported := m.path("imported") // A node that boots again has its images.
 	if _, err := os.Stat(imported); err == nil {
 		return nil
@@ -92,7 +91,6 @@ func (m *machine) startRuntime(ctx context.Context) error {
 			return err
 		}
 	}
-	m.done("images")
 	return os.WriteFile(imported, nil, 0o600)
 }
 

@@ -16,7 +16,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -153,7 +152,7 @@ func workerNode(o options) error {
 		return errors.Join(errors.New("the worker has no link to the node"), err)
 	}
 	m := &machine{
-		options: o, services: newServices(o), begun: time.Now(),
+		options: o, services: newServices(o),
 		host: host{name: workerName, address: workerAddress, pods: workerPods, ca: o.args[1]},
 	}
 	begin, cancel := context.WithTimeout(stopped, startTimeout)

@@ -104,14 +104,11 @@ type TransferSpec struct {
 type TransferStatus struct {
 	Phase               Phase                            `json:"phase"`
 	Message             string                           `json:"message"`
-	Node                string                           `json:"node"` // not of a PodVolumeBackup
-	NodeOS              string                           `json:"nodeOS"`
-	Path                string                           `json:"path"`
+	Node                string                           `json:"node"`       // not of a PodVolumeBackup
 	SnapshotID          string                           `json:"snapshotID"` // of a backup
 	AcceptedByNode      string                           `json:"acceptedByNode"`
 	CompletionTimestamp *metav1.Time                     `json:"completionTimestamp"`
 	Progress            shared.DataMoveOperationProgress `json:"progress"`
-	IncrementalBytes    int64                            `json:"incrementalBytes"`
 }
 
 // Node returns the node of the transfer; "" if it has none yet.

@@ -114,7 +114,7 @@ func (a *assembly) runAll(ctx context.Context, candidate *leader.Coordinator, ki
 	for i, k := range kinds {
 		first[i] = k.resume()
 	}
-	a.Server.readyWhen(allReady(ctx, kinds))
+	go a.awaitReady(ctx, kinds)
 	var working sync.WaitGroup
 	for i, k := range kinds {
 		working.Go(func() { k.run(ctx, first[i]) })
@@ -128,20 +128,16 @@ func (a *assembly) runAll(ctx context.Context, candidate *leader.Coordinator, ki
 	return <-ended
 }
 
-// allReady returns a channel that closes when every kind has reconciled its first keys.
-func allReady(ctx context.Context, kinds []kind) <-chan struct{} {
-	ready := make(chan struct{})
-	go func() {
-		for _, k := range kinds {
-			select {
-			case <-k.ready():
-			case <-ctx.Done():
-				return
-			}
+// awaitReady turns /readyz to ok once every kind has reconciled its first keys.
+func (a *assembly) awaitReady(ctx context.Context, kinds []kind) {
+	for _, k := range kinds {
+		select {
+		case <-k.ready():
+		case <-ctx.Done():
+			return
 		}
-		close(ready)
-	}()
-	return ready
+	}
+	a.Server.ready.Store(true)
 }
 
 // addHandlers registers the event handlers that enqueue keys, all in one place.

@@ -114,28 +114,19 @@ type leadership struct {
 // IsCoordinator implements transfer.Fleet.
 func (l *leadership) IsCoordinator() bool { return l.agents.Load() != nil }
 
-// Ready implements transfer.Fleet.
-func (l *leadership) Ready(node string) bool {
-	agents := l.agents.Load()
-	return agents != nil && agents.Ready(node)
-}
-
-// Unavailable implements transfer.Fleet.
+// Ready, Unavailable, RunsVelero and Lost implement transfer.Fleet.
+func (l *leadership) Ready(node string) bool { return l.ask((*leader.AgentTracker).Ready, node) }
 func (l *leadership) Unavailable(node string) bool {
-	agents := l.agents.Load()
-	return agents != nil && agents.Unavailable(node)
+	return l.ask((*leader.AgentTracker).Unavailable, node)
 }
-
-// RunsVelero implements transfer.Fleet.
 func (l *leadership) RunsVelero(node string) bool {
-	agents := l.agents.Load()
-	return agents != nil && agents.RunsVelero(node)
+	return l.ask((*leader.AgentTracker).RunsVelero, node)
 }
+func (l *leadership) Lost(node string) bool { return l.ask((*leader.AgentTracker).Lost, node) }
 
-// Lost implements transfer.Fleet.
-func (l *leadership) Lost(node string) bool {
+func (l *leadership) ask(whether func(*leader.AgentTracker, string) bool, node string) bool {
 	agents := l.agents.Load()
-	return agents != nil && agents.Lost(node)
+	return agents != nil && whether(agents, node)
 }
 
 // kind is one kind of custom resource with its queue. It hides the Go type of the resources.

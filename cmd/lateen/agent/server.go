@@ -6,7 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,8 +20,7 @@ type Server struct {
 	listener net.Listener
 	http     *http.Server
 
-	lock  sync.Mutex
-	ready <-chan struct{}
+	ready atomic.Bool // every transfer was reconciled once
 }
 
 // readHeaderTimeout bounds how long a slow client can hold a connection.
@@ -73,31 +72,10 @@ func (s *Server) Serve() error {
 // Close ends Serve and all connections.
 func (s *Server) Close() error { return s.http.Close() }
 
-// readyWhen sets the channel whose closing turns /readyz to ok.
-func (s *Server) readyWhen(ready <-chan struct{}) {
-	s.lock.Lock()
-	defer s.lock.Unlock()
-	s.ready = ready
-}
-
-func (s *Server) isReady() bool {
-	s.lock.Lock()
-	defer s.lock.Unlock()
-	if s.ready == nil {
-		return false
-	}
-	select {
-	case <-s.ready:
-		return true
-	default:
-		return false
-	}
-}
-
 func healthz(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok") }
 
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
-	if !s.isReady() {
+	if !s.ready.Load() {
 		answer(w, http.StatusServiceUnavailable, "caches are not synced, or not every transfer was reconciled once")
 		return
 	}

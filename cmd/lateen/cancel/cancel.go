@@ -70,10 +70,6 @@ func ownedBy(of owner, label string, restores bool) selection {
 	return all
 }
 
-func named(name string) metav1.ListOptions {
-	return metav1.ListOptions{FieldSelector: metav1.ObjectNameField + "=" + name}
-}
-
 // addsTransfers reports whether Velero's server may still create transfers in this phase of a Backup or Restore, which have
 // phases of the same names. After InProgress, the server only waits for them.
 func addsTransfers(phase string) bool {
@@ -363,7 +359,7 @@ func concurrently(ctx context.Context, calls []func(context.Context) error) erro
 // untilAdded waits until the owner adds no more transfers.
 func (c *cancellation) untilAdded(ctx context.Context) error {
 	added := true // without the owner
-	return cli.Follow(ctx, c.client(c.owner.resource), named(c.owner.name), func(event watch.EventType, object *unstructured.Unstructured) {
+	return cli.Follow(ctx, c.client(c.owner.resource), metav1.SingleObject(metav1.ObjectMeta{Name: c.owner.name}), func(event watch.EventType, object *unstructured.Unstructured) {
 		added = event == watch.Deleted || !addsTransfers(cli.PhaseOf(object))
 	}, func() bool { return added })
 }

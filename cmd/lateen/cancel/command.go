@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/cmd/lateen/status"
@@ -78,7 +79,7 @@ func selectionOf(backup, restore string, names []string) (selection, error) {
 			return selection{}, fmt.Errorf("%s is not a transfer: only pvb, pvr, du and dd can be canceled", name)
 		}
 		if !slices.ContainsFunc(all.targets, func(one *target) bool { return one.GVK.Kind == of.Kind && one.name == of.Name }) {
-			all.targets = append(all.targets, &target{Kind: kinds[at], name: of.Name, options: named(of.Name)})
+			all.targets = append(all.targets, &target{Kind: kinds[at], name: of.Name, options: metav1.SingleObject(metav1.ObjectMeta{Name: of.Name})})
 		}
 	}
 	return all, nil

@@ -105,11 +105,6 @@ func (d *Document) repositories() []string {
 
 func sortedNames[T any](all map[string]T) []string { return slices.Sorted(maps.Keys(all)) }
 
-// formatSelector returns text such as "size=big,zone in (a,b)".
-func formatSelector(selector metav1.LabelSelector) string {
-	return metav1.FormatLabelSelector(&selector)
-}
-
 // globalKey is the ConfigMap key of the maintenance settings for all repositories (velero-protocol 4.5). The key of
 // one repository ends with its type.
 const globalKey = "global"
@@ -173,7 +168,7 @@ func (c *Cluster) unmatched(of config.Config) []config.Problem {
 	for _, rule := range of.NodeRules {
 		if !c.anyNode(rule.Nodes) {
 			add(config.SectionLoadConcurrency, "loadConcurrency.perNodeConfig",
-				fmt.Sprintf("no node matches %s; label nodes or correct the selector", formatSelector(rule.Nodes)))
+				fmt.Sprintf("no node matches %s; label nodes or correct the selector", metav1.FormatLabelSelector(&rule.Nodes)))
 		}
 	}
 	for _, class := range sortedNames(of.StorageClasses) {
@@ -184,7 +179,7 @@ func (c *Cluster) unmatched(of config.Config) []config.Problem {
 	for _, one := range of.Movers.LoadAffinity { // unusable rules are already removed, so an index would mislead
 		if !c.anyNode(one.Nodes) {
 			add(config.SectionLoadAffinity, "loadAffinity",
-				fmt.Sprintf("no node matches %s, so movers without another rule stay pending; label nodes or correct the selector", formatSelector(one.Nodes)))
+				fmt.Sprintf("no node matches %s, so movers without another rule stay pending; label nodes or correct the selector", metav1.FormatLabelSelector(&one.Nodes)))
 		}
 		if c.lacks(one.StorageClass) {
 			add(config.SectionLoadAffinity, "loadAffinity", noClass(one.StorageClass, "so this rule applies to no volume"))
@@ -213,16 +208,7 @@ func noClass(name, therefore string) string {
 
 // anyNode reports whether a node matches. It is true while the nodes are unknown.
 func (c *Cluster) anyNode(wanted metav1.LabelSelector) bool {
-	if c.Nodes == nil {
-		return true
-	}
-	rule := config.NodeRule{Nodes: wanted}
-	for _, node := range c.Nodes {
-		if rule.Matches(node.Labels) {
-			return true
-		}
-	}
-	return false
+	return c.Nodes == nil || slices.ContainsFunc(c.Nodes, func(node corev1.Node) bool { return config.NodeRule{Nodes: wanted}.Matches(node.Labels) })
 }
 
 // CopyProblems reports the missing permissions of the agents to copy the objects that their ConfigMap names. They

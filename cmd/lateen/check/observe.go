@@ -112,11 +112,11 @@ func (i *Installation) Documents(ctx context.Context, client kubernetes.Interfac
 	for _, want := range []struct {
 		kind    Kind
 		name    string
-		missing func(namespace, name string) config.Problem
+		section config.Section
 	}{
-		{NodeAgent, cmp.Or(nodeAgent, i.Flag("--node-agent-configmap")), config.NoNodeAgent},
-		{BackupRepository, cmp.Or(repository, i.Flag("--backup-repository-configmap")), config.NoRepository},
-		{Maintenance, jobs, config.NoMaintenance},
+		{NodeAgent, cmp.Or(nodeAgent, i.Flag("--node-agent-configmap")), config.SectionConfigMap},
+		{BackupRepository, cmp.Or(repository, i.Flag("--backup-repository-configmap")), config.SectionBackupRepository},
+		{Maintenance, jobs, config.SectionMaintenance},
 	} {
 		if want.name == "" {
 			documents = append(documents, Document{Kind: want.kind, Unset: true})
@@ -129,7 +129,7 @@ func (i *Installation) Documents(ctx context.Context, client kubernetes.Interfac
 		found, err := client.CoreV1().ConfigMaps(i.Namespace).Get(ctx, want.name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
-			problem := want.missing(i.Namespace, want.name)
+			problem := config.NoConfigMap(want.section, i.Namespace, want.name)
 			document.Missing = &problem
 		case err != nil:
 			return nil, fmt.Errorf("get configmap %s/%s: %w", i.Namespace, want.name, err)

@@ -156,19 +156,11 @@ func (c *Client) InstallDefinitions(ctx context.Context, definitions []*unstruct
 }
 
 func established(definition *unstructured.Unstructured) bool {
-	return condition(definition, "Established") == "True"
-}
-
-// condition returns the status of a condition; "" if the object has no condition of that type.
-func condition(object *unstructured.Unstructured, kind string) string {
-	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
-	for _, each := range conditions {
-		if fields, ok := each.(map[string]any); ok && fields["type"] == kind {
-			status, _ := fields["status"].(string)
-			return status
-		}
-	}
-	return ""
+	conditions, _, _ := unstructured.NestedSlice(definition.Object, "status", "conditions")
+	return slices.ContainsFunc(conditions, func(each any) bool {
+		fields, _ := each.(map[string]any)
+		return fields["type"] == "Established" && fields["status"] == "True"
+	})
 }
 
 // NewerFields returns the versions and fields of an existing CustomResourceDefinition that the manifest lacks, sorted, as

@@ -3,6 +3,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -50,23 +51,16 @@ func (n NodeRule) Matches(nodeLabels map[string]string) bool {
 	return err == nil && selector.Matches(labels.Set(nodeLabels))
 }
 
-// ConcurrencyOn returns the number of concurrent movers on a node with these labels.
+// ConcurrencyOn returns the number of concurrent movers on a node with these labels: the smallest one of all rules that match it, as
+// in Velero.
 func (c Config) ConcurrencyOn(nodeLabels map[string]string) int {
-	return c.on(nodeLabels, c.NodeRules)
-}
-
-// on returns the smallest number of all rules that match a node, as in Velero.
-func (l Limits) on(nodeLabels map[string]string, rules []NodeRule) int {
 	here := 0
-	for _, rule := range rules {
+	for _, rule := range c.NodeRules {
 		if rule.Matches(nodeLabels) && (here == 0 || rule.Number < here) {
 			here = rule.Number
 		}
 	}
-	if here == 0 {
-		return l.GlobalConcurrency
-	}
-	return here
+	return cmp.Or(here, c.GlobalConcurrency)
 }
 
 // Defaults returns Velero's defaults for an empty configuration.
@@ -235,28 +229,14 @@ func (p Problem) String() string {
 	return place + ": " + p.Message
 }
 
-// NoNodeAgent returns the Problem of a --node-agent-configmap that does not exist.
-func NoNodeAgent(namespace, name string) Problem {
-	return Problem{
-		Section: SectionConfigMap, Path: "configmaps " + namespace + "/" + name, Reason: Missing,
-		Message: "does not exist, so all settings have defaults; create it or remove --node-agent-configmap",
-	}
-}
-
-// NoRepository returns the Problem of a --backup-repository-configmap that does not exist.
-func NoRepository(namespace, name string) Problem {
-	return Problem{
-		Section: SectionBackupRepository, Path: "configmaps " + namespace + "/" + name, Reason: Missing,
-		Message: "does not exist, so caches have the default size; create it or remove --backup-repository-configmap",
-	}
-}
-
-// NoMaintenance returns the Problem of a --repo-maintenance-job-configmap that does not exist.
-func NoMaintenance(namespace, name string) Problem {
-	return Problem{
-		Section: SectionMaintenance, Path: "configmaps " + namespace + "/" + name, Reason: Missing,
-		Message: "does not exist, so maintenance jobs have defaults; create it or remove --repo-maintenance-job-configmap",
-	}
+// NoConfigMap returns the Problem of a ConfigMap that a flag names and that does not exist.
+func NoConfigMap(whole Section, namespace, name string) Problem {
+	effect := map[Section]string{
+		SectionConfigMap:        "all settings have defaults; create it or remove --node-agent-configmap",
+		SectionBackupRepository: "caches have the default size; create it or remove --backup-repository-configmap",
+		SectionMaintenance:      "maintenance jobs have defaults; create it or remove --repo-maintenance-job-configmap",
+	}[whole]
+	return Problem{Section: whole, Path: "configmaps " + namespace + "/" + name, Reason: Missing, Message: "does not exist, so " + effect}
 }
 
 // Invalidates reports whether the reason causes a default.

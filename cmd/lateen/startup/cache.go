@@ -28,7 +28,7 @@ func (l loader) readRepository(ctx context.Context, startup *Startup) error {
 		return err
 	}
 	if found == nil {
-		startup.Problems = append(startup.Problems, config.NoRepository(what.namespace, what.name))
+		startup.Problems = append(startup.Problems, config.NoConfigMap(config.SectionBackupRepository, what.namespace, what.name))
 		return nil
 	}
 	limit, problems := config.ParseRepository(found.Data)

@@ -112,7 +112,7 @@ func (l loader) readConfigMap(ctx context.Context, startup *Startup) error {
 	}
 	startup.ConfigMap = found
 	if found == nil {
-		startup.parsed = []config.Problem{config.NoNodeAgent(what.namespace, what.name)}
+		startup.parsed = []config.Problem{config.NoConfigMap(config.SectionConfigMap, what.namespace, what.name)}
 	} else {
 		startup.Config, startup.parsed = config.Parse(found.Data, startup.Node.Labels)
 		what.setPaths(startup.parsed)

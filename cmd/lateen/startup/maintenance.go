@@ -77,7 +77,7 @@ func ReadMaintenance(ctx context.Context, client kubernetes.Interface, options O
 	switch {
 	case apierrors.IsNotFound(err):
 		result.Unreadable = priority.ConfigMissing
-		return result, []config.Problem{config.NoMaintenance(what.namespace, what.name)}, nil
+		return result, []config.Problem{config.NoConfigMap(config.SectionMaintenance, what.namespace, what.name)}, nil
 	case apierrors.IsForbidden(err):
 		result.Unreadable = priority.Forbidden
 		return result, []config.Problem{{

@@ -94,10 +94,6 @@ func (s source) unreadable(err error) view.Unreadable {
 	return u
 }
 
-func named(name string) metav1.ListOptions {
-	return metav1.ListOptions{FieldSelector: metav1.ObjectNameField + "=" + name}
-}
-
 // sources returns the resources of a status without dependencies. Of Events, it reads only Warnings: movers report
 // their progress in Normal Events.
 func (c *clients) sources(namespace string) []source {
@@ -109,8 +105,8 @@ func (c *clients) sources(namespace string) []source {
 		from(view.ResourceConfigMaps, namespace, &corev1.ConfigMap{}, core.ConfigMaps(namespace), all),
 		from(view.ResourceEvents, namespace, &corev1.Event{}, core.Events(namespace), metav1.ListOptions{FieldSelector: "type=" + corev1.EventTypeWarning}),
 		from("jobs.batch", namespace, &batchv1.Job{}, c.kube.BatchV1().Jobs(namespace), metav1.ListOptions{LabelSelector: api.LabelRepository}),
-		from(view.ResourceLeases, namespace, &coordinationv1.Lease{}, c.kube.CoordinationV1().Leases(namespace), named(deploy.CoordinatorLease)),
-		from(view.ResourceDaemonSets, namespace, &appsv1.DaemonSet{}, c.kube.AppsV1().DaemonSets(namespace), named(api.DaemonSetName)),
+		from(view.ResourceLeases, namespace, &coordinationv1.Lease{}, c.kube.CoordinationV1().Leases(namespace), metav1.SingleObject(metav1.ObjectMeta{Name: deploy.CoordinatorLease})),
+		from(view.ResourceDaemonSets, namespace, &appsv1.DaemonSet{}, c.kube.AppsV1().DaemonSets(namespace), metav1.SingleObject(metav1.ObjectMeta{Name: api.DaemonSetName})),
 		from("deployments.apps", namespace, &appsv1.Deployment{}, c.kube.AppsV1().Deployments(namespace), all),
 		from(view.ResourceNodes, "", &corev1.Node{}, core.Nodes(), all),
 		from(view.ResourcePriorityClasses, "", &schedulingv1.PriorityClass{}, c.kube.SchedulingV1().PriorityClasses(), all),

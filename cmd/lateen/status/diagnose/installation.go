@@ -61,9 +61,9 @@ func (s *Snapshot) readSettings() settings {
 		cluster.PriorityClasses = map[string]*schedulingv1.PriorityClass{}
 		maps.Copy(cluster.PriorityClasses, s.priorities)
 	}
-	movers := s.document(check.NodeAgent, installation.Flag("--node-agent-configmap"), config.NoNodeAgent)
+	movers := s.document(check.NodeAgent, installation.Flag("--node-agent-configmap"), config.SectionConfigMap)
 	found.jobs.Name, found.jobs.NamedBy = installation.Maintenance()
-	jobs := s.document(check.Maintenance, found.jobs.Name, config.NoMaintenance)
+	jobs := s.document(check.Maintenance, found.jobs.Name, config.SectionMaintenance)
 	written, evaluated := check.Evaluate(movers, nil), check.Evaluate(movers, cluster)
 	found.movers, found.problems = evaluated.Config, len(evaluated.Problems)
 	found.classes[0] = classOf(written.Config.PriorityClassName, evaluated.Config.PriorityClassName, evaluated.Problems)
@@ -73,12 +73,12 @@ func (s *Snapshot) readSettings() settings {
 	return found
 }
 
-func (s *Snapshot) document(kind check.Kind, name string, deleted func(namespace, name string) config.Problem) check.Document {
+func (s *Snapshot) document(kind check.Kind, name string, section config.Section) check.Document {
 	switch found := s.configMaps[name]; {
 	case name == "":
 		return check.Document{Kind: kind, Unset: true}
 	case found == nil:
-		problem := deleted(s.namespace, name)
+		problem := config.NoConfigMap(section, s.namespace, name)
 		return check.Document{Kind: kind, Missing: &problem}
 	default:
 		return check.Document{Kind: kind, Data: found.Data}

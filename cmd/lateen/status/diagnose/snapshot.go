@@ -60,14 +60,14 @@ type Snapshot struct {
 }
 
 // Gather builds a Snapshot from the objects that were read. It ignores objects of other types.
-func Gather(namespace string, now time.Time, objects []runtime.Object, unreadable []view.Unreadable) *Snapshot {
+func Gather(namespace string, now time.Time, read []runtime.Object, unreadable []view.Unreadable) *Snapshot {
 	s := &Snapshot{
 		now: now, namespace: namespace, unreadable: unreadable,
 		pods: map[string]*corev1.Pod{}, claims: map[string]*corev1.PersistentVolumeClaim{}, configMaps: map[string]*corev1.ConfigMap{},
 		snapshots: map[string]*snapshotv1.VolumeSnapshot{}, contents: map[string]*snapshotv1.VolumeSnapshotContent{},
 		nodes: map[string]*corev1.Node{}, classes: map[string]*storagev1.StorageClass{}, priorities: map[string]*schedulingv1.PriorityClass{},
 	}
-	for _, object := range objects {
+	for _, object := range read {
 		s.take(object)
 	}
 	slices.SortFunc(s.transfers, func(a, b *subject) int {
@@ -77,7 +77,7 @@ func Gather(namespace string, now time.Time, objects []runtime.Object, unreadabl
 		return strings.Compare(a.meta.GetName()+string(a.meta.GetUID()), b.meta.GetName()+string(b.meta.GetUID()))
 	})
 	slices.SortFunc(s.repositories, func(a, b *velerov1.BackupRepository) int { return strings.Compare(a.Name, b.Name) })
-	slices.SortStableFunc(s.events, func(a, b *corev1.Event) int { return lastSeen(a).Compare(lastSeen(b)) })
+	slices.SortStableFunc(s.events, func(a, b *corev1.Event) int { return objects.LastSeen(a).Compare(objects.LastSeen(b)) })
 	slices.SortFunc(s.unreadable, func(a, b view.Unreadable) int { return strings.Compare(a.Resource+a.Namespace, b.Resource+b.Namespace) })
 	return s
 }
@@ -173,21 +173,6 @@ func (s *Snapshot) warning(about types.UID) string {
 		}
 	}
 	return ""
-}
-
-// lastSeen returns the last time of an Event. Recorders of events.k8s.io write a series, or only one time.
-func lastSeen(event *corev1.Event) time.Time {
-	seen := event.LastTimestamp.Time
-	if event.EventTime.After(seen) {
-		seen = event.EventTime.Time
-	}
-	if event.Series != nil && event.Series.LastObservedTime.After(seen) {
-		seen = event.Series.LastObservedTime.Time
-	}
-	if seen.IsZero() {
-		return event.CreationTimestamp.Time
-	}
-	return seen
 }
 
 // movers returns the mover pods of this installation that are not terminal.

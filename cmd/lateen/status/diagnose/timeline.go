@@ -355,7 +355,7 @@ func stepOf(event *corev1.Event, whose string) view.TimelineEvent {
 		count = max(count, event.Series.Count)
 	}
 	if count > 1 {
-		what += fmt.Sprintf(" (%d times, last at %s)", count, lastSeen(event).UTC().Format(time.TimeOnly))
+		what += fmt.Sprintf(" (%d times, last at %s)", count, objects.LastSeen(event).UTC().Format(time.TimeOnly))
 	}
 	return view.TimelineEvent{Time: firstSeen(event).UTC().Truncate(time.Second), What: view.OneLine(what), Warning: event.Type == corev1.EventTypeWarning}
 }

@@ -269,7 +269,7 @@ func (e *evaluator) noAgent(node string) *view.Wait {
 // refused returns the last create error that the agent reported.
 func (e *evaluator) refused(of *subject) *view.Wait {
 	for _, event := range slices.Backward(e.events) {
-		if event.InvolvedObject.UID == of.meta.GetUID() && event.Reason == reconcile.EventCreateFailed && !lastSeen(event).Before(of.state.AcceptedAt) {
+		if event.InvolvedObject.UID == of.meta.GetUID() && event.Reason == reconcile.EventCreateFailed && !objects.LastSeen(event).Before(of.state.AcceptedAt) {
 			return waitFor(view.WaitRefused, "mover not created: %s", event.Message)
 		}
 	}

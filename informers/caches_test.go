@@ -120,6 +120,7 @@ func TestCachesListOnlyWhatAnAgentNeeds(t *testing.T) {
 	require.NoError(t, err)
 	velero, err := NewClientset(config)
 	require.NoError(t, err)
+	require.Equal(t, &rest.Config{Host: served.URL}, config)
 	caches, err := NewCaches(kube, velero, Selectors{Namespace: "velero", Node: "n1", NodeLabels: api.LabelNode + "=n1", OwnedLabels: api.LabelMover + "=true", CreatedLabels: api.LabelExposer + "=n1"})
 	require.NoError(t, err)
 	reports, err := NewReports(kube, "velero")

@@ -88,6 +88,7 @@ func TestManagedFieldsAreDroppedUnlessTheyShowAnUnknownField(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			managed := func(name, field string) *corev1.Pod {
 				return pod(name, func(pod *corev1.Pod) {
+					pod.Spec.Hostname = "host"
 					pod.ManagedFields = []metav1.ManagedFieldsEntry{{FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:` + field + `":{}}}`)}}
 				})
 			}
@@ -98,6 +99,7 @@ func TestManagedFieldsAreDroppedUnlessTheyShowAnUnknownField(t *testing.T) {
 				found, exists := informer.Get(name)
 				require.True(t, exists)
 				require.Equal(t, kept, len(found.ManagedFields) > 0, name)
+				require.Empty(t, found.Spec.Hostname, "trimmed")
 			}
 		})
 	}

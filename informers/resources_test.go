@@ -51,6 +51,7 @@ func TestAnAgentHasAllResourcesOnlyWhileItCoordinates(t *testing.T) {
 	term := &group{}
 	handled := pods.widen(term)
 	require.NoError(t, term.err)
+	require.Len(t, handled, 1)
 	running(t, pods.next)
 	for _, checker := range handled {
 		done(t, checker)

@@ -36,6 +36,9 @@ func TestAnOwnWriteIsReadUntilTheCacheHasIt(t *testing.T) {
 		require.Equal(t, "written", read())
 		f.set(pod("a", ofUID("1"), labelled("before the write")))
 		require.Equal(t, "written", read())
+		f.version = 8
+		f.set(pod("b", labelled("other")))
+		require.Equal(t, "written", read(), "another one has a later version")
 		f.version = 7
 		f.set(pod("a", ofUID("1"), labelled("after the write")))
 		require.Equal(t, "after the write", read())
@@ -155,10 +158,11 @@ func TestAnObjectThatWasWrittenThenDeletedIsReadAsDeletingIfTheCacheHasIt(t *tes
 	synctest.Test(t, func(t *testing.T) {
 		informer := podInformer(t, newFeed(pod("cached", ofUID("1"))))
 		running(t, informer)
-		for _, name := range []string{"cached", "created"} {
+		for i, name := range []string{"cached", "created"} {
 			informer.Record(pod(name, ofUID("1"), labelled("written"), atVersion("7")))
 			found, _ := informer.Get("velero/" + name)
 			require.Equal(t, "written", found.Labels["is"])
+			require.Len(t, informer.List(), i+1)
 			informer.RecordDeletion("velero/"+name, "1")
 		}
 		found := informer.List()

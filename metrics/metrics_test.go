@@ -161,7 +161,10 @@ func TestVelerosMetricsOfTheLastBackupsAreKept(t *testing.T) {
 		podVolume_pod_volume_backup_dequeue_count{node="node-1"} 2
 		podVolume_pod_volume_operation_latency_seconds_gauge{backupName="velero/nightly",node="node-1",operation="pvb-1-bsl-app-kopia-backup",pod_volume_backup="pvb-1"} 90
 		podVolume_pod_volume_operation_latency_seconds_gauge{backupName="velero/nightly",node="node-1",operation="pvb-2-bsl-app-kopia-backup",pod_volume_backup="pvb-2"} 1.5
-	`, "podVolume_pod_volume_backup_enqueue_count", "podVolume_pod_volume_backup_dequeue_count", "podVolume_pod_volume_operation_latency_seconds_gauge")
+		podVolume_pod_volume_operation_latency_seconds_sum{backupName="velero/nightly",node="node-1",operation="pvb-1-bsl-app-kopia-backup",pod_volume_backup="pvb-1"} 90
+		podVolume_pod_volume_operation_latency_seconds_sum{backupName="velero/nightly",node="node-1",operation="pvb-2-bsl-app-kopia-backup",pod_volume_backup="pvb-2"} 1.5
+	`, "podVolume_pod_volume_backup_enqueue_count", "podVolume_pod_volume_backup_dequeue_count",
+		"podVolume_pod_volume_operation_latency_seconds_gauge", "podVolume_pod_volume_operation_latency_seconds_sum")
 	count := func() int {
 		n, err := testutil.GatherAndCount(registry, "podVolume_pod_volume_operation_latency_seconds", "podVolume_pod_volume_operation_latency_seconds_gauge")
 		require.NoError(t, err)

@@ -361,6 +361,7 @@ func TestARebindGoesOnWithAMoverThatItsCacheShowsLate(t *testing.T) {
 	require.True(t, local.isDeleting("d1", both))
 	require.True(t, local.isDeleting("d1", exposer.Existing{Pod: pod}))
 	require.False(t, local.isDeleting("d1", exposer.Existing{}))
+	require.False(t, local.isDeleting("d1", exposer.Existing{Claims: []*corev1.PersistentVolumeClaim{claim, {ObjectMeta: metav1.ObjectMeta{UID: "other"}}}}))
 	local.markDeleted("d1", exposer.Existing{Force: true}, true)
 	mover, claims := local.undeleted("d1", []string{"c", "other"})
 	require.False(t, mover, "its deletion is known")

@@ -195,6 +195,7 @@ func TestAMoverThatFailsBeforeItIsReadyIsDeletedBeforeTheNextWrite(t *testing.T)
 	require.Equal(t, 1, s.state().Restarts)
 	require.Equal(t, "mover was evicted: low on memory", s.state().Message)
 	require.Equal(t, "Warning MoverRestarted mover was evicted: low on memory; restart 1 of 3", <-s.events.Events)
+	s.Limits.RestartDelay /= 2
 	require.Equal(t, s.Limits.RestartDelay, s.step(t))
 }
 

@@ -351,6 +351,9 @@ func TestRestoresShareAPodByItsIdentity(t *testing.T) {
 	}
 	require.True(t, s.AwaitsSibling(s.object))
 	require.False(t, s.AwaitsSibling(other))
+	backup, download := newBackup(), newDownload("")
+	require.False(t, backup.sharesPod(backup.newRequest(testKey, backup.object)))
+	require.False(t, download.sharesPod(download.newRequest(testKey, download.object)))
 }
 
 func TestARestoreWaitsForTheStartOfAnotherOfItsPodOnly(t *testing.T) {

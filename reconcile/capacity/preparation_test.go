@@ -107,12 +107,15 @@ func TestThePaceFollowsTheLastTransfers(t *testing.T) {
 	}
 	require.Equal(t, 1+0, p.homes.On(home).Limit())
 	p.given(home)
+	p.track("at work before", Working, home)
+	p.track("at work before", Ended, home)
 	p.enqueued = nil
 	for i := range 20 {
 		p.run(types.UID(fmt.Sprint("slow", i)), home, time.Minute, time.Minute)
 	}
 	require.Equal(t, 1+2, p.homes.On(home).Limit())
 	require.Contains(t, p.enqueued, types.UID("b0002"), "there is a place for it now")
+	require.Empty(t, p.tracked)
 }
 
 func TestOnlyWhatWasSeenWholeIsMeasured(t *testing.T) {

@@ -168,6 +168,11 @@ func FuzzSlots(f *testing.F) {
 			for _, node := range []string{"n1", "n2"} {
 				require.LessOrEqual(t, s.onNode[node], max(onNode[node], s.perNode))
 			}
+			holders := map[string]int{}
+			for _, node := range s.held {
+				holders[node]++
+			}
+			require.Equal(t, holders, s.onNode)
 			for _, next := range s.next() {
 				require.Nil(t, next.enqueue, "%s has not been called", next.UID)
 			}

@@ -320,10 +320,11 @@ func TestAnAgentLabelsOnlyItsOwnPod(t *testing.T) {
 		"by neither, beside another agent":       {startup.Options{PodName: "worker-1"}, []*corev1.Pod{old, own}, "", "set env POD_UID"},
 		"by neither, beside one that terminates": {startup.Options{PodName: "worker-1"}, []*corev1.Pod{deleting, own}, "", "set env POD_UID"},
 		"by neither, if each has the label":      {startup.Options{PodName: "worker-1"}, []*corev1.Pod{labelled, labelled}, "", ""},
+		"not with arguments of its own":          {startup.Options{PodName: "own"}, []*corev1.Pod{own}, "", ""},
 		"none outside of a cluster":              {startup.Options{PodName: "laptop"}, []*corev1.Pod{other}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			test.flags.Namespace, test.flags.NodeName, test.flags.AsVelero, test.flags.StartupTimeout = "velero", "worker-1", true, time.Minute
+			test.flags.Namespace, test.flags.NodeName, test.flags.AsVelero, test.flags.StartupTimeout = "velero", "worker-1", !strings.HasPrefix(name, "not"), time.Minute
 			kube := fake.NewClientset(old.DeepCopy(), own.DeepCopy())
 			a := &assembly{Options: Options{Flags: test.flags, Clock: clock.RealClock{}}, clients: &clients{kube: kube}}
 			err := a.labelOwnPod(t.Context(), ownPods(test.local, test.flags))
@@ -410,6 +411,7 @@ func TestAnAssemblyHasWhatItsFlagsAndConfigurationSay(t *testing.T) {
 
 	repositories, err := informers.NewRepositoryCaches(kube, velero, "velero", api.LabelRepository)
 	require.NoError(t, err)
+	require.Len(t, repositories.Synced(), 4)
 	maintainer := a.maintainer(repositories)
 	require.Equal(t, 5, maintainer.Limit)
 	require.Equal(t, maintenance.Policy{

@@ -30,6 +30,8 @@ func TestLevelsAreThoseOfVeleroAndNamedAsVeleroNamesThem(t *testing.T) {
 				logger := newLogger(&out, configured, format)
 				log[own](logger, "it happened")
 				log[own](logger.WithValues("level", "of its own"), "it happened")
+				logger.V(5).Info("too much")
+				require.NotContains(t, out.String(), "too much")
 				lines := 0
 				if own >= shown {
 					lines = 2

@@ -77,8 +77,6 @@ func TestErrorsOfTheCommandLine(t *testing.T) {
 	}{
 		"a status without a cluster":       {[]string{"status"}, "find the cluster"},
 		"a status in another format":       {[]string{"status", "-o", "table"}, `invalid argument "table" for "-o, --output" flag: use json or yaml`},
-		"an explanation in another format": {[]string{"explain", "pvb/nightly", "-o", "wide"}, `invalid argument "wide" for "-o, --output" flag: use json or yaml`},
-		"a version in another format":      {[]string{"version", "--client", "-o", "table"}, `invalid argument "table" for "-o, --output" flag: use json or yaml`},
 		"a context that does not exist":    {[]string{"status", "--context", "elsewhere"}, `context "elsewhere" does not exist`},
 		"a context as Velero names it":     {[]string{"status", "--kubecontext", "elsewhere"}, `context "elsewhere" does not exist`},
 		"an agent's argument":              {[]string{"node-agent", "serve"}, `invalid argument "serve"`},
@@ -90,10 +88,17 @@ func TestErrorsOfTheCommandLine(t *testing.T) {
 		"an unknown policy":                {adopt("--pod-policy=all"), "use restricted or privileged"},
 		"copies from nowhere":              {adopt("--copy-secrets=key"), "--copy-from is missing"},
 		"objects that are not printed":     {adopt("-o=json"), "add --dry-run"},
-		"an adoption in another format":    {adopt("-o=table", "--dry-run"), `invalid argument "table" for "-o, --output" flag: use json or yaml`},
 		"an undo that restricts":           {[]string{"adopt", "--undo", "--restrict-movers"}, "remove --restrict-movers, --mover-secrets and --pod-policy"},
 		"an undo with copies":              {[]string{"adopt", "--undo", "--copy-from=apps"}, "--undo removes all RBAC rules for copies"},
 		"two intervals of maintenance":     {install("--repo-maintenance-frequency=2h", "--default-repo-maintain-frequency=1h"), "remove one"},
+		"a cancel of nothing":              {[]string{"cancel"}, "select transfers with one of --backup, --restore, or names such as pvb/nightly-x7k2p"},
+		"a cancel of two things":           {[]string{"cancel", "--backup=a", "--restore=b"}, "select transfers with one of"},
+		"a cancel of a backup and a name":  {[]string{"cancel", "--backup=a", "du/x"}, "select transfers with one of"},
+		"a cancel of a repository":         {[]string{"cancel", "br/x"}, "br/x is not a transfer: only pvb, pvr, du and dd can be canceled"},
+		"a cancel without a kind":          {[]string{"cancel", "x"}, `"x" is not KIND/NAME`},
+		"a verification of nothing":        {[]string{"verify"}, "name a Backup with --backup"},
+		"a verification of none at once":   {[]string{"verify", "--backup=x", "--parallel=0"}, "--parallel=0: use 1 or more"},
+		"a verification of a name":         {[]string{"verify", "--backup=x", "y"}, `unknown command "y" for`},
 		"maintenance without agents":       {install("--repo-maintenance-frequency=2h", "--use-node-agent=false"), "remove --use-node-agent=false"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -279,20 +279,3 @@ func TestATransferThatIsDeletedHasEnded(t *testing.T) {
 	require.Contains(t, printed, "All transfers have ended: 1 Deleted\n")
 	require.Equal(t, deleted, output.Transfers[0].Phase)
 }
-
-func TestASelectionHasOneForm(t *testing.T) {
-	for _, test := range []struct {
-		backup, restore string
-		names           []string
-		want            string
-	}{
-		{"", "", nil, "select transfers with one of --backup, --restore, or names such as pvb/nightly-x7k2p"},
-		{"a", "b", nil, "select transfers with one of"},
-		{"a", "", []string{"du/x"}, "select transfers with one of"},
-		{"", "", []string{"br/x"}, "br/x is not a transfer: only pvb, pvr, du and dd can be canceled"},
-		{"", "", []string{"x"}, `"x" is not KIND/NAME`},
-	} {
-		_, err := selectionOf(test.backup, test.restore, test.names)
-		require.ErrorContains(t, err, test.want)
-	}
-}

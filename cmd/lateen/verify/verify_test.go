@@ -406,16 +406,3 @@ func TestABackupThatCannotBeVerifiedIsNamed(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 }
-
-func TestACommandLineThatIsIncompleteIsRefused(t *testing.T) {
-	for want, args := range map[string][]string{
-		"name a Backup with --backup":      {},
-		"--parallel=0: use 1 or more":      {"--backup=x", "--parallel=0"},
-		`unknown command "y" for "verify"`: {"--backup=x", "y"},
-	} {
-		command := NewCommand("")
-		command.SetArgs(args)
-		command.SilenceUsage, command.SilenceErrors = true, true
-		require.EqualError(t, command.Execute(), want)
-	}
-}

@@ -86,8 +86,7 @@ func (t *TransferReconciler[T]) reportObserved(ctx context.Context, s *request[T
 
 // reportForeign sends one Event for a new resource that belongs to another data mover.
 func (t *TransferReconciler[T]) reportForeign(s *request[T]) {
-	acts := s.observed.Exposes || s.observed.OwnsMover
-	if !s.state.Foreign || !acts || !s.state.Phase.IsNew() || !t.local.toReport(s.key) {
+	if !s.state.Foreign || !s.observed.OwnsMover || !s.state.Phase.IsNew() || !t.local.toReport(s.key) {
 		return
 	}
 	t.event(s.spec, corev1.EventTypeNormal, EventForeign,

@@ -219,7 +219,7 @@ func (t *TransferReconciler[T]) tolerate(s *request[T], err error) error {
 
 // diagnose finds out, after the prepare timeout, what prevented the mover from starting.
 func (t *TransferReconciler[T]) diagnose(ctx context.Context, s *request[T]) {
-	if !s.observed.Exposes && !s.observed.OwnsMover || !t.unprepared(s) {
+	if !s.observed.OwnsMover || !t.unprepared(s) {
 		return
 	}
 	s.observed.Diagnosis = joinNonEmpty(t.local.read(s.key).blocker, t.Exposer.Diagnose(ctx, s.spec, t.found(s)))

@@ -133,7 +133,7 @@ func (s *Sweeper) suspects(ctx context.Context, resource string) ([]suspect, err
 		}
 		exists, done := s.Owner(owner)
 		if old := s.Clock.Since(object.CreationTimestamp.Time) > minAge; old && (!exists || done) {
-			found = append(found, suspect{object, resource, owner, exists && done})
+			found = append(found, suspect{object, resource, owner, exists})
 		}
 	})
 	if err != nil {

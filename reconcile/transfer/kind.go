@@ -139,10 +139,7 @@ func commonState(object metav1.Object, finalizer string) State {
 	if err != nil {
 		restarts = 0
 	}
-	moved, err := time.Parse(time.RFC3339, object.GetAnnotations()[api.AnnotationMoved])
-	if err != nil {
-		moved = time.Time{}
-	}
+	moved, _ := time.Parse(time.RFC3339, object.GetAnnotations()[api.AnnotationMoved]) // zero if it is no time
 	return State{
 		Exposer:          object.GetAnnotations()[api.AnnotationExposer],
 		MoverSucceededAt: moved,

@@ -86,15 +86,6 @@ func TestAClaimCachedAsUnboundIsFetchedBeforeItsVolumeCountsAsMissing(t *testing
 	require.Equal(t, map[string]string{"b1": "gone-uid"}, deletedUIDs(t, client.Actions()), "of the mover and of the claim")
 }
 
-func TestAbandonRebindKeepsTheVolume(t *testing.T) {
-	client := fake.NewClientset(restoredVolume())
-	bound, message, err := exposed(client, objects.Settings{}).AbandonRebind(t.Context(), download(), Existing{})
-	require.NoError(t, err)
-	require.False(t, bound)
-	require.Equal(t, "restored volume kept as PersistentVolume restored", message)
-	require.Equal(t, "b1", volumeNow(t, client).Labels[api.LabelKept])
-}
-
 func TestAnAbandonedVolumeOfAScratchClaimIsDeleted(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*corev1.PersistentVolume)

@@ -11,12 +11,9 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/lateen-project/lateen/exposer/priority"
 )
-
-func classes() schema.GroupResource { return schedulingv1.Resource("priorityclasses") }
 
 func TestPreempts(t *testing.T) {
 	never, lower := corev1.PreemptNever, corev1.PreemptLowerPriority

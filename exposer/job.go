@@ -29,8 +29,8 @@ var ErrAlreadyMaintained = errors.New("the repository has an unfinished maintena
 
 // Start creates a job, or returns the same job if another coordinator created it first. It returns a TerminalError
 // if the API server calls the job invalid (422). It returns ErrAlreadyMaintained if an unfinished job exists that
-// the caches do not have yet.
-func (j Jobs) Start(ctx context.Context, job *batchv1.Job) (*batchv1.Job, error) {
+// the caches do not have yet. It creates the claim of the job's cache volume first, unless it exists; nil for none.
+func (j Jobs) Start(ctx context.Context, job *batchv1.Job, cache *corev1.PersistentVolumeClaim) (*batchv1.Job, error) {
 	jobs := j.Client.BatchV1().Jobs(job.Namespace)
 	same := metav1.ListOptions{LabelSelector: api.LabelRepository + "=" + job.Labels[api.LabelRepository]}
 	found, err := jobs.List(ctx, same)
@@ -41,6 +41,9 @@ func (j Jobs) Start(ctx context.Context, job *batchv1.Job) (*batchv1.Job, error)
 		if objects.ReadJob(&found.Items[i]).Outcome == objects.JobUnfinished {
 			return nil, ErrAlreadyMaintained
 		}
+	}
+	if err := j.ensureCache(ctx, cache); err != nil {
+		return nil, err
 	}
 	created, err := jobs.Create(ctx, job, metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
@@ -54,6 +57,27 @@ func (j Jobs) Start(ctx context.Context, job *batchv1.Job) (*batchv1.Job, error)
 		return nil, fmt.Errorf("job %s/%s exists but has another owner; delete it to unblock maintenance", have.Namespace, have.Name)
 	}
 	return have, nil
+}
+
+func (j Jobs) ensureCache(ctx context.Context, cache *corev1.PersistentVolumeClaim) error {
+	if cache == nil {
+		return nil
+	}
+	claims := j.Client.CoreV1().PersistentVolumeClaims(cache.Namespace)
+	_, err := claims.Create(ctx, cache, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		return wrapCreate("create claim "+cache.Name+" of the maintenance cache", err)
+	}
+	have, err := claims.Get(ctx, cache.Name, metav1.GetOptions{})
+	switch {
+	case err != nil:
+		return fmt.Errorf("get claim %s: %w", cache.Name, err)
+	case len(have.OwnerReferences) != 1 || have.OwnerReferences[0].UID != cache.OwnerReferences[0].UID:
+		return fmt.Errorf("claim %s/%s exists but has another owner; delete it to unblock maintenance", have.Namespace, have.Name)
+	case have.DeletionTimestamp != nil:
+		return fmt.Errorf("claim %s/%s of the maintenance cache is being deleted", have.Namespace, have.Name)
+	}
+	return nil
 }
 
 // Remove deletes this job, not a recreated one, and then its pods. A missing job is no error. A conflict is one: the name

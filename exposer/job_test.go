@@ -2,6 +2,7 @@ package exposer
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,14 +54,32 @@ func TestNoJobIsStartedBesideAnUncachedOne(t *testing.T) {
 	theirs := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "theirs", Labels: label}}
 	client := fake.NewClientset(theirs)
 	mine := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "mine", Labels: label}}
-	_, err := Jobs{Client: client}.Start(t.Context(), mine)
+	_, err := Jobs{Client: client}.Start(t.Context(), mine, nil)
 	require.ErrorIs(t, err, ErrAlreadyMaintained)
 	theirs.Status = batchv1.JobStatus{Failed: 1, Conditions: []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue}}}
 	_, err = client.BatchV1().Jobs("velero").UpdateStatus(t.Context(), theirs, metav1.UpdateOptions{})
 	require.NoError(t, err)
-	started, err := Jobs{Client: client}.Start(t.Context(), mine)
+	started, err := Jobs{Client: client}.Start(t.Context(), mine, nil)
 	require.NoError(t, err)
 	require.Equal(t, "mine", started.Name)
+}
+
+func TestTheJobsOfARepositoryShareTheClaimOfTheirCache(t *testing.T) {
+	what := objects.Maintenance{Namespace: "velero", Name: "r1", UID: "r1-uid"}
+	claim := objects.JobCacheClaim(what, objects.JobSettings{Cache: &objects.JobCache{StorageClass: "fast"}})
+	client := fake.NewClientset()
+	start := func(name string) error {
+		_, err := Jobs{Client: client}.Start(t.Context(), &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name}}, claim)
+		return err
+	}
+	require.NoError(t, start("first"))
+	require.NoError(t, client.BatchV1().Jobs("velero").Delete(t.Context(), "first", metav1.DeleteOptions{}))
+	require.NoError(t, start("second"))
+	require.NoError(t, client.BatchV1().Jobs("velero").Delete(t.Context(), "second", metav1.DeleteOptions{}))
+	claim = claim.DeepCopy()
+	claim.OwnerReferences[0].UID = "of a repository with the same name"
+	require.ErrorContains(t, start("third"), "claim velero/r1-cache exists but has another owner")
+	require.Equal(t, 2, strings.Count(strings.Join(requests(client), " "), "create jobs"), "a job that finds no cache would wait for ever")
 }
 
 // TestStartAdoptsAnEqualJobOfTheRepository covers two coordinators that create the job of one second.
@@ -73,10 +92,10 @@ func TestStartAdoptsAnEqualJobOfTheRepository(t *testing.T) {
 	ended := job("uid-1")
 	ended.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}
 	jobs := Jobs{Client: fake.NewClientset(ended)}
-	same, err := jobs.Start(t.Context(), job("uid-1"))
+	same, err := jobs.Start(t.Context(), job("uid-1"), nil)
 	require.NoError(t, err)
 	require.Equal(t, ended, same)
-	_, err = jobs.Start(t.Context(), job("uid-2"))
+	_, err = jobs.Start(t.Context(), job("uid-2"), nil)
 	require.ErrorContains(t, err, "job velero/j1 exists but has another owner")
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -59,6 +60,36 @@ type JobSettings struct {
 	LoadAffinity  []metav1.LabelSelector // alternatives; none: any node
 	Tolerations   []corev1.Toleration    // beyond those of the template (Velero #10553, not merged on 2026-09-21)
 	Keep          int                    // number of kept finished jobs of a repository
+	Cache         *JobCache              // nil: the cache is in the pod's file system
+}
+
+// JobCache configures a volume for the cache of a repository, which all its maintenance jobs use.
+type JobCache struct {
+	StorageClass string
+	Size         resource.Quantity
+}
+
+// JobCacheClaim returns the claim of a repository's cache volume; nil if none is configured. Kubernetes deletes it with the
+// repository.
+func JobCacheClaim(what Maintenance, settings JobSettings) *corev1.PersistentVolumeClaim {
+	if settings.Cache == nil {
+		return nil
+	}
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: what.Name + cacheSuffix, Namespace: what.Namespace,
+			Labels: map[string]string{api.LabelRepository: RepositoryLabel(what.Name), api.LabelExclude: "true"},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: velerov1.SchemeGroupVersion.String(), Kind: "BackupRepository", Name: what.Name, UID: what.UID,
+			}},
+		},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			StorageClassName: new(settings.Cache.StorageClass),
+			VolumeMode:       volumeMode(false),
+			Resources:        sized(settings.Cache.Size),
+		},
+	}
 }
 
 // Job builds the job that maintains a repository once.
@@ -70,6 +101,10 @@ func Job(what Maintenance, template JobTemplate, settings JobSettings) *batchv1.
 	}
 	if annotations == nil {
 		annotations = template.Annotations
+	}
+	pod := jobPod(what, template, settings)
+	if settings.Cache != nil {
+		mountCache(&pod, what.Name+cacheSuffix)
 	}
 	return &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{
@@ -90,7 +125,7 @@ func Job(what Maintenance, template JobTemplate, settings JobSettings) *batchv1.
 				ObjectMeta: metav1.ObjectMeta{
 					Name: maintenancePod, Labels: Merged(labels, name), Annotations: Merged(noEvictAnnotations(), annotations),
 				},
-				Spec: jobPod(what, template, settings),
+				Spec: pod,
 			},
 		},
 	}
@@ -130,6 +165,19 @@ func jobPod(what Maintenance, template JobTemplate, settings JobSettings) corev1
 		Affinity:           required(intersect(wanted, system)),
 		Tolerations:        tolerations(VolumeInfo{OS: corev1.Linux}, settings.Tolerations, []corev1.Toleration{windows}, template.Tolerations),
 	}
+}
+
+// mountCache gives kopia a volume for its cache, in os.UserCacheDir. The group of the pod may write to it.
+func mountCache(pod *corev1.PodSpec, claim string) {
+	const group = 65532 // any but root's
+	container := &pod.Containers[0]
+	container.Env = append(container.Env, corev1.EnvVar{Name: "XDG_CACHE_HOME", Value: cachePath})
+	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: cacheVolume, MountPath: cachePath})
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: cacheVolume, VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+	}})
+	pod.SecurityContext = cmp.Or(pod.SecurityContext, &corev1.PodSecurityContext{})
+	pod.SecurityContext.FSGroup = cmp.Or(pod.SecurityContext.FSGroup, new(int64(group)))
 }
 
 func formatFactor(factor float64) string { return strconv.FormatFloat(factor, 'f', -1, 64) }

@@ -41,6 +41,7 @@ func jobSettings() JobSettings {
 		Labels:      map[string]string{"team": "storage", api.LabelRepository: "another"},
 		Annotations: map[string]string{"sidecar.istio.io/inject": "false"},
 		Tolerations: []corev1.Toleration{{Key: "dedicated", Value: "backup"}},
+		Cache:       &JobCache{StorageClass: "fast", Size: resource.MustParse("20Gi")},
 		LoadAffinity: []metav1.LabelSelector{
 			{MatchLabels: map[string]string{"zone": "a"}},
 			{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "backup", Operator: metav1.LabelSelectorOpExists}}},
@@ -58,6 +59,12 @@ func TestMaintenanceJobs(t *testing.T) {
 			golden(t, name, written(t, job))
 		})
 	}
+}
+
+func TestTheClaimOfTheCacheOfARepository(t *testing.T) {
+	claim := JobCacheClaim(maintenance(), jobSettings())
+	claim.APIVersion, claim.Kind = "v1", "PersistentVolumeClaim"
+	golden(t, "job-cache", written(t, claim))
 }
 
 func TestAJobSharesNothing(t *testing.T) {

@@ -210,11 +210,12 @@ func (r *Reconciler) createJob(ctx context.Context, object *velerov1.BackupRepos
 	if err != nil {
 		return nil, err
 	}
-	created, err := r.JobClient.Start(ctx, objects.Job(objects.Maintenance{
+	what := objects.Maintenance{
 		Name: object.Name, Namespace: object.Namespace, UID: object.UID,
 		VolumeNamespace: object.Spec.VolumeNamespace, Location: object.Spec.BackupStorageLocation, Type: object.Spec.RepositoryType,
 		Due: step.Due, Failures: step.Failures, Factor: step.Factor, Timeout: r.Policy.Timeout,
-	}, plan.Template, plan.Settings))
+	}
+	created, err := r.JobClient.Start(ctx, objects.Job(what, plan.Template, plan.Settings), objects.JobCacheClaim(what, plan.Settings))
 	answer := apierrors.APIStatus(nil) // of a webhook it may lack a reason
 	switch {
 	case err == nil:

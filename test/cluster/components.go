@@ -106,10 +106,10 @@ func (c *Cluster) launch(name string, args []string) error {
 
 // why returns an error with the state in which the component ended by itself. It is valid after the end.
 func (c component) why() error {
-	return fmt.Errorf("%s ended by itself (%w); it says:\n%s", c.name, c.Err(), logTail(c.log))
+	return fmt.Errorf("%s ended by itself (%w); it says:\n%s", c.name, c.Err(), LogTail(c.log))
 }
 
-func logTail(path string) string {
+func LogTail(path string) string {
 	log, err := os.ReadFile(path)
 	if err != nil {
 		return err.Error()
@@ -139,7 +139,7 @@ func (c *Cluster) await(ctx context.Context, name string, wait func(context.Cont
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, ctx.Err()) {
 		return cause // The process reports the cause itself.
 	}
-	return fmt.Errorf("%w; %s says:\n%s", err, name, logTail(filepath.Join(c.dir, name+".log")))
+	return fmt.Errorf("%w; %s says:\n%s", err, name, LogTail(filepath.Join(c.dir, name+".log")))
 }
 
 // untilReady waits until the API server has finished its post-start hooks.

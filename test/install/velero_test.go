@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,7 +28,6 @@ import (
 
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -293,7 +293,7 @@ func TestAgentsHaveAPriorityLevelOfTheirOwn(t *testing.T) {
 	agent := rest.CopyConfig(account)
 	var level string
 	agent.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return fixture.RoundTripper(func(request *http.Request) (*http.Response, error) {
+		return promhttp.RoundTripperFunc(func(request *http.Request) (*http.Response, error) {
 			answer, err := next.RoundTrip(request)
 			if err == nil {
 				level = answer.Header.Get("X-Kubernetes-Pf-Prioritylevel-Uid")

@@ -146,8 +146,9 @@ func (e *env) requests(query cluster.Query) cluster.Records {
 
 // moversMade is how many mover pods agents have created for a transfer.
 func (e *env) moversMade(name string) int {
-	created := e.requests(cluster.Query{Verbs: []string{"create"}, Resources: []string{"pods"}, Namespace: e.Namespace, Name: name})
-	return len(created.Where(fixture.MoverMade))
+	made, err := e.MoversMade(e.soon(), name)
+	require.NoError(e, err)
+	return made
 }
 
 // checkRequests fails the test for every request that RBAC has denied.

@@ -16,6 +16,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -168,7 +169,7 @@ func TestStatusShowsWhatItMaySeeOnKubernetes(t *testing.T) {
 // unlisted lets nobody list, or watch, the objects of a resource.
 func unlisted(resource string) transport.WrapperFunc {
 	return func(next http.RoundTripper) http.RoundTripper {
-		return fixture.RoundTripper(func(request *http.Request) (*http.Response, error) {
+		return promhttp.RoundTripperFunc(func(request *http.Request) (*http.Response, error) {
 			if request.Method == http.MethodGet && strings.HasSuffix(request.URL.Path, "/"+resource) {
 				return nil, errors.New("no way to list " + resource)
 			}

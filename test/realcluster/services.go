@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/cluster/process"
 )
 
@@ -67,7 +68,7 @@ func (s *services) launch(name string) error {
 		defer s.lock.Unlock()
 		if s.running[name] == started {
 			select {
-			case s.broken <- fmt.Errorf("%s ended by itself (%w); its log ends with:\n%s", name, started.Err(), tail(s.log(name))):
+			case s.broken <- fmt.Errorf("%s ended by itself (%w); its log ends with:\n%s", name, started.Err(), cluster.LogTail(s.log(name))):
 			default: // One that broke is enough.
 			}
 		}
@@ -151,15 +152,6 @@ func (s *services) send(signal syscall.Signal) func(string) error {
 		}
 		return s.running[name].Signal(signal)
 	}
-}
-
-func tail(path string) string {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return err.Error()
-	}
-	lines := strings.Split(string(bytes.TrimSpace(content)), "\n")
-	return strings.Join(lines[max(0, len(lines)-20):], "\n")
 }
 
 // control has the node kill a service, start it again, or stop and continue its process.

@@ -93,6 +93,12 @@ func Evaluate(document Document, cluster *Cluster) Result {
 	if cluster != nil && document.Kind == Maintenance {
 		problems := cluster.invalidClass(&result.Jobs.PriorityClassName, config.SectionMaintenance, globalKey+".priorityClassName")
 		result.Problems = append(result.Problems, problems...)
+		if cache := result.Jobs.Jobs.Cache; cache != nil && cluster.lacks(cache.StorageClass) {
+			result.Problems = append(result.Problems, config.Problem{
+				Section: config.SectionMaintenance, Path: globalKey + ".cachePVC.storageClass", Reason: config.Missing,
+				Message: noClass(cache.StorageClass, "so jobs do not start"),
+			})
+		}
 	}
 	return result
 }

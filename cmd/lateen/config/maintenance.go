@@ -137,6 +137,7 @@ func (r *reader) maintenance(into *Maintenance) fields {
 	}
 	return fields{
 		"loadAffinity":              func(v value) { jobs.LoadAffinity = r.jobAffinity(v) },
+		"cachePVC":                  func(v value) { jobs.Cache = r.jobCache(v) },
 		"podResources":              func(v value) { jobs.Resources = r.podResources(v) },
 		"tolerations":               func(v value) { jobs.Tolerations = r.tolerations(v) },
 		"keepLatestMaintenanceJobs": set(r, r.atLeast(0), &jobs.Keep),
@@ -153,8 +154,25 @@ func (r *reader) maintenance(into *Maintenance) fields {
 	}
 }
 
-// jobAffinity returns the alternatives for the nodes of a job. A job has no volume, so the storage class does not
-// matter.
+// jobCache reads the volume of the cache of jobs; nil unless both fields are valid.
+func (r *reader) jobCache(v value) *objects.JobCache {
+	var cache objects.JobCache
+	before := r.invalid
+	r.object(v, fields{
+		"storageClass": set(r, r.name, &cache.StorageClass),
+		"size":         set(r, r.quantity, &cache.Size),
+	})
+	if cache.StorageClass != "" && cache.Size.Sign() > 0 {
+		return &cache
+	}
+	if r.invalid == before {
+		r.problem(v, Missing, "storageClass or size is missing; set both, such as size 10Gi, or remove cachePVC")
+	}
+	return nil
+}
+
+// jobAffinity returns the alternatives for the nodes of a job. The storage class does not matter: a job
+// moves no volume.
 func (r *reader) jobAffinity(v value) []metav1.LabelSelector {
 	var all []metav1.LabelSelector
 	for _, element := range r.loadAffinity(v) {

@@ -48,12 +48,13 @@ func install() error {
 	for _, args := range [][]string{
 		{"create", "namespace", "velero"},
 		{"create", "configmap", "node-agent-config", "--namespace=velero", "--from-literal=config.json={}"},
+		{"create", "configmap", "maintenance", "--namespace=velero", `--from-literal=global={"cachePVC":{"storageClass":"local","size":"64Mi"}}`},
 	} {
 		if output, err := command(context.Background(), "kubectl", args...).CombinedOutput(); err != nil {
 			return fmt.Errorf("kubectl %v: %w\n%s", args, err, output)
 		}
 	}
-	return installWith("lateen", "--lateen-image=lateen:cluster", "--node-agent-configmap=node-agent-config")
+	return installWith("lateen", "--lateen-image=lateen:cluster", "--node-agent-configmap=node-agent-config", "--repo-maintenance-job-configmap=maintenance")
 }
 
 // installWith installs the server and agents with the install command of a program.

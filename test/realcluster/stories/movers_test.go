@@ -11,15 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAMoverGoesOnWhileContainerdRestarts(t *testing.T) {
-	h := hold(t, newClaimApp(t, "runtime"), "runtime")
-	service(t, "kill", "containerd")
-	service(t, "revive", "containerd")
-	wait(t, "condition=Ready", "node/node")
-	h.undisturbed(t)
-	h.ends(t)
-}
-
 func TestAFileSystemBackupOfAnEmptyDirAndAClaimComesBack(t *testing.T) {
 	newApp(t, "shop").comesBack("podvolumebackups", "podvolumerestores", "--default-volumes-to-fs-backup")
 }

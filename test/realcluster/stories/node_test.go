@@ -1,6 +1,8 @@
 package stories
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -90,6 +92,11 @@ func TestTheRepositoryOfABackupIsMaintained(t *testing.T) {
 	kubectl(t, "patch", "backuprepository", repository, "--namespace=velero", "--type=merge", `--patch={"spec":{"maintenanceFrequency":"1h"}}`)
 	require.Equal(t, "Succeeded ", result)
 	wait(t, "condition=Complete", "jobs", "--namespace=velero", "--selector=velero.io/repo-name="+repository)
+	volume := get(t, "{.spec.volumeName}", "persistentvolumeclaim", repository+"-cache", "--namespace=velero")
+	handle := get(t, "{.spec.csi.volumeHandle}", "persistentvolume", volume)
+	cached, err := filepath.Glob(filepath.Join(os.Getenv("LATEEN_CLUSTER"), "csi", "volumes", handle, "data", "kopia", "*"))
+	require.NoError(t, err)
+	require.NotEmpty(t, cached, "the cache is not in its volume")
 	a.lose()
 	a.restore("kept")
 	a.ready()

@@ -64,18 +64,18 @@ func (j Jobs) ensureCache(ctx context.Context, cache *corev1.PersistentVolumeCla
 		return nil
 	}
 	claims := j.Client.CoreV1().PersistentVolumeClaims(cache.Namespace)
-	_, err := claims.Create(ctx, cache, metav1.CreateOptions{})
-	if !apierrors.IsAlreadyExists(err) {
-		return wrapCreate("create claim "+cache.Name+" of the maintenance cache", err)
+	_, exists := claims.Create(ctx, cache, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(exists) {
+		return wrapCreate("create claim "+cache.Name+" of the maintenance cache", exists)
 	}
 	have, err := claims.Get(ctx, cache.Name, metav1.GetOptions{})
 	switch {
 	case err != nil:
 		return fmt.Errorf("get claim %s: %w", cache.Name, err)
 	case len(have.OwnerReferences) != 1 || have.OwnerReferences[0].UID != cache.OwnerReferences[0].UID:
-		return fmt.Errorf("claim %s/%s exists but has another owner; delete it to unblock maintenance", have.Namespace, have.Name)
+		return fmt.Errorf("claim %s/%s has another owner; delete it to unblock maintenance: %w", have.Namespace, have.Name, exists)
 	case have.DeletionTimestamp != nil:
-		return fmt.Errorf("claim %s/%s of the maintenance cache is being deleted", have.Namespace, have.Name)
+		return fmt.Errorf("claim %s/%s of the maintenance cache is being deleted: %w", have.Namespace, have.Name, exists)
 	}
 	return nil
 }

@@ -78,7 +78,7 @@ func TestTheJobsOfARepositoryShareTheClaimOfTheirCache(t *testing.T) {
 	require.NoError(t, client.BatchV1().Jobs("velero").Delete(t.Context(), "second", metav1.DeleteOptions{}))
 	claim = claim.DeepCopy()
 	claim.OwnerReferences[0].UID = "of a repository with the same name"
-	require.ErrorContains(t, start("third"), "claim velero/r1-cache exists but has another owner")
+	require.ErrorContains(t, start("third"), "claim velero/r1-cache has another owner")
 	require.Equal(t, 2, strings.Count(strings.Join(requests(client), " "), "create jobs"), "a job that finds no cache would wait for ever")
 }
 

@@ -109,6 +109,7 @@ func (c component) why() error {
 	return fmt.Errorf("%s ended by itself (%w); it says:\n%s", c.name, c.Err(), LogTail(c.log))
 }
 
+// LogTail returns the last lines of a log, or why it cannot be read.
 func LogTail(path string) string {
 	log, err := os.ReadFile(path)
 	if err != nil {

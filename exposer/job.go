@@ -72,12 +72,31 @@ func (j Jobs) ensureCache(ctx context.Context, cache *corev1.PersistentVolumeCla
 	switch {
 	case err != nil:
 		return fmt.Errorf("get claim %s: %w", cache.Name, err)
+	case have.DeletionTimestamp != nil:
+		return errors.Join(fmt.Errorf("claim %s/%s of the maintenance cache is being deleted: %w", have.Namespace, have.Name, exists), j.letGo(ctx, cache))
 	case len(have.OwnerReferences) != 1 || have.OwnerReferences[0].UID != cache.OwnerReferences[0].UID:
 		return fmt.Errorf("claim %s/%s has another owner; delete it to unblock maintenance: %w", have.Namespace, have.Name, exists)
-	case have.DeletionTimestamp != nil:
-		return fmt.Errorf("claim %s/%s of the maintenance cache is being deleted: %w", have.Namespace, have.Name, exists)
 	}
 	return nil
+}
+
+// letGo deletes the pods of finished jobs, for which Kubernetes keeps a deleted claim. No other job is there when Start calls it.
+func (j Jobs) letGo(ctx context.Context, cache *corev1.PersistentVolumeClaim) error {
+	pods := j.Client.CoreV1().Pods(cache.Namespace)
+	list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: api.LabelRepository + "=" + cache.Labels[api.LabelRepository]})
+	if err != nil {
+		return fmt.Errorf("list pods of the maintenance cache: %w", err)
+	}
+	var failed error
+	for _, pod := range list.Items {
+		if pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+			continue
+		}
+		if err := pods.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))}); !apierrors.IsNotFound(err) {
+			failed = errors.Join(failed, err)
+		}
+	}
+	return failed
 }
 
 // Remove deletes this job, not a recreated one, and then its pods. A missing job is no error. A conflict is one: the name

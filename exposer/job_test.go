@@ -76,6 +76,15 @@ func TestTheJobsOfARepositoryShareTheClaimOfTheirCache(t *testing.T) {
 	require.NoError(t, client.BatchV1().Jobs("velero").Delete(t.Context(), "first", metav1.DeleteOptions{}))
 	require.NoError(t, start("second"))
 	require.NoError(t, client.BatchV1().Jobs("velero").Delete(t.Context(), "second", metav1.DeleteOptions{}))
+	held := claim.DeepCopy()
+	held.DeletionTimestamp, held.Finalizers = new(metav1.Now()), []string{"kubernetes.io/pvc-protection"}
+	require.NoError(t, client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), held, "velero"))
+	require.NoError(t, client.Tracker().Add(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "finished", Labels: claim.Labels}, Status: corev1.PodStatus{Phase: corev1.PodSucceeded},
+	}))
+	require.ErrorContains(t, start("third"), "is being deleted")
+	require.Contains(t, requests(client), "delete pods", "it holds the claim")
+	require.NoError(t, client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), claim, "velero"))
 	claim = claim.DeepCopy()
 	claim.OwnerReferences[0].UID = "of a repository with the same name"
 	require.ErrorContains(t, start("third"), "claim velero/r1-cache has another owner")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -58,6 +59,13 @@ func first(pattern, text string) (all []string) {
 		all = append(all, found[1])
 	}
 	return all
+}
+
+// The table of packages has each package of the product, and no other.
+func TestEveryPackageIsInTheArchitecture(t *testing.T) {
+	_, table, found := strings.Cut(page(t, "architecture").text, "\n## Packages\n")
+	require.True(t, found)
+	require.ElementsMatch(t, slices.Collect(maps.Keys(sources(t))), first("(?m)^\\| `([a-z/]+)` \\|", table))
 }
 
 func TestEveryReasonOfAnEventIsDescribed(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/json" // keeps integers
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/cmd/lateen/startup"
@@ -120,7 +121,7 @@ func (a *adoption) restore(ctx context.Context, agents *unstructured.Unstructure
 		return err
 	}
 	if server != nil {
-		upgrade(is.original.Spec.Containers, startup.ServerImage(server.Spec.Template.Spec))
+		a.upgrade(is.original.Spec.Containers, startup.ServerImage(server.Spec.Template.Spec))
 	}
 	args := deploy.Without(is.args, is.added)
 	if had, _, err := deploy.AgentArgs(is.original); err != nil || !slices.Equal(args, had) {
@@ -136,13 +137,20 @@ func (a *adoption) restore(ctx context.Context, agents *unstructured.Unstructure
 	return changeTemplate(agents, is.current, template)
 }
 
-// upgrade gives the containers of Velero's agents the image of its server if only the version is another: Velero may have been
-// upgraded since the adoption.
-func upgrade(agents []corev1.Container, server string) {
-	name, _, _ := api.SplitImage(server)
+// upgrade gives the containers of Velero's agents the image of its server if that is the same but for a newer version: Velero may
+// have been upgraded since the adoption.
+func (a *adoption) upgrade(agents []corev1.Container, server string) {
+	name, tag, _ := api.SplitImage(server)
+	now, err := version.ParseGeneric(tag)
+	if err != nil {
+		return
+	}
 	for index := range agents {
-		if had, _, _ := api.SplitImage(agents[index].Image); had == name {
-			agents[index].Image = server
+		agent := &agents[index]
+		had, tag, _ := api.SplitImage(agent.Image)
+		if before, err := version.ParseGeneric(tag); had == name && err == nil && before.LessThan(now) {
+			fmt.Fprintf(a.warnings, "Warning: container %s gets image %s of Velero's server; it had %s\n", agent.Name, server, agent.Image)
+			agent.Image = server
 		}
 	}
 }

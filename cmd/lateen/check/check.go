@@ -93,11 +93,14 @@ func Evaluate(document Document, cluster *Cluster) Result {
 	if cluster != nil && document.Kind == Maintenance {
 		problems := cluster.invalidClass(&result.Jobs.PriorityClassName, config.SectionMaintenance, globalKey+".priorityClassName")
 		result.Problems = append(result.Problems, problems...)
-		if cache := result.Jobs.Jobs.Cache; cache != nil && cluster.lacks(cache.StorageClass) {
-			result.Problems = append(result.Problems, config.Problem{
-				Section: config.SectionMaintenance, Path: globalKey + ".cachePVC.storageClass", Reason: config.Missing,
-				Message: noClass(cache.StorageClass, "so jobs do not start"),
-			})
+		for _, key := range append([]string{globalKey}, document.repositories()...) {
+			jobs, _ := config.ParseMaintenance(document.Data, key)
+			if cache := jobs.Jobs.Cache; cache != nil && cluster.lacks(cache.StorageClass) {
+				result.Problems = append(result.Problems, config.Problem{
+					Section: config.SectionMaintenance, Path: key + ".cachePVC.storageClass", Reason: config.Missing,
+					Message: noClass(cache.StorageClass, "so jobs do not start"),
+				})
+			}
 		}
 	}
 	return result

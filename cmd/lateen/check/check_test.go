@@ -100,7 +100,7 @@ func TestReports(t *testing.T) {
 		"an unknown field":                       {file: "field-unknown-at-top.json", count: 2},
 		"no priority class and nothing to miss":  {file: "good-empty-object.json", cluster: bare()},
 		"a backup repository ConfigMap":          {file: "repository-good.yaml", cluster: bare()},
-		"a ConfigMap of maintenance jobs":        {file: "../../../check/testdata/jobs.yaml", cluster: bare(), count: 4},
+		"a ConfigMap of maintenance jobs":        {file: "../../../check/testdata/jobs.yaml", cluster: bare(), count: 6},
 		"a backup repository ConfigMap too many": {file: "repository-field-twice.yaml", count: 2},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -45,6 +45,7 @@ type RestorePVC struct {
 type CachePVC struct {
 	StorageClass          string `json:"storageClass"`
 	ResidentThresholdInMB int64  `json:"residentThresholdInMB,omitempty"`
+	Size                  string `json:"size,omitempty"` // of maintenance jobs
 }
 
 // inEffect returns the settings in effect. For maintenance jobs, they are those for all repositories.
@@ -57,6 +58,10 @@ func (r *Result) inEffect() Settings {
 		settings := Settings{
 			PriorityClassName: r.Jobs.PriorityClassName, KeepLatestMaintenanceJobs: &jobs.Keep,
 			PodResources: podResources(jobs.Resources), PodLabels: jobs.Labels, PodAnnotations: jobs.Annotations,
+			Tolerations: jobs.Tolerations,
+		}
+		if cache := jobs.Cache; cache != nil {
+			settings.CachePVC = &CachePVC{StorageClass: cache.StorageClass, Size: cache.Size.String()}
 		}
 		for _, nodes := range jobs.LoadAffinity {
 			settings.LoadAffinity = append(settings.LoadAffinity, objects.LoadAffinity{Nodes: nodes})

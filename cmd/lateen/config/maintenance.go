@@ -9,6 +9,7 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
@@ -137,7 +138,7 @@ func (r *reader) maintenance(into *Maintenance) fields {
 	}
 	return fields{
 		"loadAffinity":              func(v value) { jobs.LoadAffinity = r.jobAffinity(v) },
-		"cachePVC":                  func(v value) { jobs.Cache = r.jobCache(v) },
+		"cachePVC":                  func(v value) { jobs.Cache = r.jobCache(v, jobs.Cache) },
 		"podResources":              func(v value) { jobs.Resources = r.podResources(v) },
 		"tolerations":               func(v value) { jobs.Tolerations = r.tolerations(v) },
 		"keepLatestMaintenanceJobs": set(r, r.atLeast(0), &jobs.Keep),
@@ -154,21 +155,21 @@ func (r *reader) maintenance(into *Maintenance) fields {
 	}
 }
 
-// jobCache reads the volume of the cache of jobs; nil unless both fields are valid.
-func (r *reader) jobCache(v value) *objects.JobCache {
-	var cache objects.JobCache
+// jobCache reads the volume of the cache of jobs. A field that is missing is that of global, and if one is invalid, both are.
+func (r *reader) jobCache(v value, global *objects.JobCache) *objects.JobCache {
+	cache := ptr.Deref(global, objects.JobCache{})
 	before := r.invalid
 	r.object(v, fields{
 		"storageClass": set(r, r.name, &cache.StorageClass),
 		"size":         set(r, r.quantity, &cache.Size),
 	})
-	if cache.StorageClass != "" && cache.Size.Sign() > 0 {
+	if r.invalid == before && cache.StorageClass != "" && cache.Size.Sign() > 0 {
 		return &cache
 	}
 	if r.invalid == before {
 		r.problem(v, Missing, "storageClass or size is missing; set both, such as size 10Gi, or remove cachePVC")
 	}
-	return nil
+	return global
 }
 
 // jobAffinity returns the alternatives for the nodes of a job. The storage class does not matter: a job

@@ -202,7 +202,10 @@ func serverContainer(pod corev1.PodSpec) []corev1.Container {
 	if len(pod.Containers) == 0 {
 		return nil
 	}
-	at := max(0, slices.IndexFunc(pod.Containers, func(c corev1.Container) bool { return c.Name == api.VeleroDeployment }))
+	at := slices.IndexFunc(pod.Containers, api.RunsServer)
+	if at < 0 {
+		at = max(0, slices.IndexFunc(pod.Containers, func(c corev1.Container) bool { return c.Name == api.VeleroDeployment }))
+	}
 	return pod.Containers[at : at+1]
 }
 

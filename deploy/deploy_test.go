@@ -299,12 +299,3 @@ func TestThePoliciesAllowWhatVeleroHas(t *testing.T) {
 	}, deploy.InheritedFrom(server, agents))
 	require.Equal(t, deploy.Inherited{Account: "default"}, deploy.InheritedFrom(corev1.PodSpec{}, corev1.PodSpec{}))
 }
-
-// Policies with a parameter fail after others were deleted, until the API server restarts (kubernetes/kubernetes#130887).
-func TestNoPolicyHasAParameter(t *testing.T) {
-	for _, object := range deploy.PodPolicies(deploy.PodPolicy{Namespace: "velero"}) {
-		if policy, ok := object.(*admissionv1.ValidatingAdmissionPolicy); ok {
-			require.Nil(t, policy.Spec.ParamKind, policy.Name)
-		}
-	}
-}

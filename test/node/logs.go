@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -82,7 +81,7 @@ func (l *logServer) forget(pod *corev1.Pod) {
 	}
 }
 
-// answer serves the parameter tailLines of pods/log.
+// answer serves pods/log, whatever tailLines is: simulated movers write a few lines.
 func (l *logServer) answer(w http.ResponseWriter, r *http.Request) {
 	l.lock.Lock()
 	log := l.logs[r.PathValue("namespace")+"/"+r.PathValue("pod")]
@@ -91,18 +90,5 @@ func (l *logServer) answer(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("container %q in pod %q is waiting to start", r.PathValue("container"), r.PathValue("pod")), http.StatusBadRequest)
 		return
 	}
-	text := log.read()
-	if lines, err := strconv.Atoi(r.URL.Query().Get("tailLines")); err == nil {
-		text = lastLines(text, lines)
-	}
-	_, _ = w.Write(text) // the client may have disconnected
-}
-
-// lastLines returns the last lines of a text. A last line without a newline counts too.
-func lastLines(text []byte, lines int) []byte {
-	all := bytes.SplitAfter(text, []byte("\n"))
-	if len(all[len(all)-1]) == 0 {
-		all = all[:len(all)-1]
-	}
-	return bytes.Join(all[max(len(all)-lines, 0):], nil)
+	_, _ = w.Write(log.read()) // the client may have disconnected
 }

@@ -252,9 +252,7 @@ func TestMutableImageTagsArePulledAlways(t *testing.T) {
 		"velero/velero@sha256:0123":            corev1.PullIfNotPresent,
 	}
 	for image, want := range tests {
-		t.Run(image, func(t *testing.T) {
-			require.Equal(t, want, serverPod(t, deploy.Velero{Image: image}).Containers[0].ImagePullPolicy)
-		})
+		require.Equal(t, want, serverPod(t, deploy.Velero{Image: image}).Containers[0].ImagePullPolicy, image)
 	}
 }
 

@@ -198,12 +198,10 @@ func TestLocateNamesWhatIsMissing(t *testing.T) {
 		"nothing where it must be": {paths: HostPaths{Mounted: "/nonexistent"}, pod: podWith(emptyDir), volume: "data", want: "got 0 matches [], want 1"},
 	}
 	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			test.paths.Client = fake.NewClientset()
-			_, err := test.paths.locate(t.Context(), test.pod, test.volume)
-			require.ErrorContains(t, err, test.want)
-			require.Equal(t, test.terminal, errors.As(err, new(*TerminalError)))
-		})
+		test.paths.Client = fake.NewClientset()
+		_, err := test.paths.locate(t.Context(), test.pod, test.volume)
+		require.ErrorContains(t, err, test.want, name)
+		require.Equal(t, test.terminal, errors.As(err, new(*TerminalError)), name)
 	}
 }
 

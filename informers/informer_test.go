@@ -121,11 +121,9 @@ func TestEnqueueOwnerEnqueuesTheControllerOfThatKind(t *testing.T) {
 		"a label that names a transfer":  {pod: pod("a", func(p *corev1.Pod) { p.Labels = map[string]string{velerov1.PVBLabel: "owner"} })},
 		"a pod without an owner":         {pod: pod("a")},
 	} {
-		t.Run(name, func(t *testing.T) {
-			var keys []string
-			EnqueueOwner[*corev1.Pod]("PodVolumeBackup", func(key string) { keys = append(keys, key) })(test.pod)
-			require.Equal(t, test.keys, keys)
-		})
+		var keys []string
+		EnqueueOwner[*corev1.Pod]("PodVolumeBackup", func(key string) { keys = append(keys, key) })(test.pod)
+		require.Equal(t, test.keys, keys, name)
 	}
 }
 

@@ -101,11 +101,9 @@ func TestErrorsOfTheCommandLine(t *testing.T) {
 		"a verification of a name":         {[]string{"verify", "--backup=x", "y"}, `unknown command "y" for`},
 		"maintenance without agents":       {install("--repo-maintenance-frequency=2h", "--use-node-agent=false"), "remove --use-node-agent=false"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := run(t, "", test.arguments...)
-			require.ErrorContains(t, err, test.message)
-			require.Equal(t, 1, cli.ExitCode(err))
-		})
+		_, err := run(t, "", test.arguments...)
+		require.ErrorContains(t, err, test.message, name)
+		require.Equal(t, 1, cli.ExitCode(err), name)
 	}
 }
 

@@ -65,8 +65,6 @@ func TestRunsServer(t *testing.T) {
 		"an agent":                 {[]string{"/velero"}, []string{"node-agent", "server"}, false},
 		"another program's server": {nil, []string{"server"}, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			require.Equal(t, test.want, api.RunsServer(corev1.Container{Command: test.command, Args: test.args}))
-		})
+		require.Equal(t, test.want, api.RunsServer(corev1.Container{Command: test.command, Args: test.args}), name)
 	}
 }

@@ -175,11 +175,9 @@ func TestReasonsOfPendingJobs(t *testing.T) {
 		"no node has room":       {pod(corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/3 nodes"}}}), "pod is not scheduled: Unschedulable: 0/3 nodes", true},
 		"there is no such image": {pod(corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such tag"}}}}}), "container is waiting: ImagePullBackOff: no such tag", true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			why, pending := JobPending(test.pods)
-			require.Equal(t, test.why, why)
-			require.Equal(t, test.pending, pending)
-		})
+		why, pending := JobPending(test.pods)
+		require.Equal(t, test.why, why, name)
+		require.Equal(t, test.pending, pending, name)
 	}
 }
 
@@ -218,12 +216,10 @@ func TestJobFailure(t *testing.T) {
 		"a pod of a deleted node":                  {[]corev1.Pod{{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC", Message: "PodGC: node not found"}}}}}, "DeletionByPodGC PodGC: node not found"},
 		"a pod that took too much memory":          {reported("OOMKilled", ""), "OOMKilled: its pod ran out of memory; set or raise memoryLimit in podResources of the maintenance ConfigMap"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			verdict, message := JobFailure(job, test.pods)
-			require.Equal(t, test.want, message)
-			require.Equal(t, strings.HasPrefix(message, "OOMKilled"), verdict == VerdictOutOfMemory)
-			require.True(t, verdict.Failed())
-		})
+		verdict, message := JobFailure(job, test.pods)
+		require.Equal(t, test.want, message, name)
+		require.Equal(t, strings.HasPrefix(message, "OOMKilled"), verdict == VerdictOutOfMemory, name)
+		require.True(t, verdict.Failed(), name)
 	}
 	require.False(t, Verdict("").Failed())
 	require.False(t, VerdictSucceeded.Failed())

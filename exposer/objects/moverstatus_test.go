@@ -282,9 +282,7 @@ func TestAPodIsStartingUntilItsImageIsPulled(t *testing.T) {
 		"not when another container runs":          {node: "n1", status: corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{}}}},
 		"not when it runs":                         {node: "n1", status: corev1.PodStatus{Phase: corev1.PodRunning}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			require.Equal(t, test.want, Starting(&corev1.Pod{Spec: corev1.PodSpec{NodeName: test.node}, Status: test.status}))
-		})
+		require.Equal(t, test.want, Starting(&corev1.Pod{Spec: corev1.PodSpec{NodeName: test.node}, Status: test.status}), name)
 	}
 }
 

@@ -79,9 +79,7 @@ func TestMoversAreEvictedFromFailedNodesDespiteInheritedTolerations(t *testing.T
 		"a value that the taint does not have":              {[]corev1.Toleration{{Key: corev1.TaintNodeNotReady, Value: "x"}}, []corev1.Toleration{{Key: corev1.TaintNodeNotReady, Value: "x"}}},
 		"being scheduled there is something else":           {[]corev1.Toleration{noSchedule}, []corev1.Toleration{noSchedule}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			require.Equal(t, test.want, PlanOf(upload(), ofSnapshot(), Template{AgentTolerations: test.agents}, Settings{}).Pod.Spec.Tolerations)
-		})
+		require.Equal(t, test.want, PlanOf(upload(), ofSnapshot(), Template{AgentTolerations: test.agents}, Settings{}).Pod.Spec.Tolerations, name)
 	}
 }
 
@@ -242,10 +240,8 @@ func TestLabelValue(t *testing.T) {
 		"a longer one is truncated with a hash": {name: strings.Repeat("a", 64), value: strings.Repeat("a", 54) + "-ffe054fe"},
 		"a dot at the cut is still valid":       {name: strings.Repeat("a", 53) + "." + strings.Repeat("b", 20), value: strings.Repeat("a", 53) + ".-faf921a0"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			require.Equal(t, test.value, LabelValue(test.name))
-			require.Empty(t, validation.IsValidLabelValue(test.value))
-		})
+		require.Equal(t, test.value, LabelValue(test.name), name)
+		require.Empty(t, validation.IsValidLabelValue(test.value), name)
 	}
 	long := strings.Repeat("a", 70)
 	require.NotEqual(t, LabelValue(long+"1"), LabelValue(long+"2"), "names that differ late")

@@ -104,11 +104,9 @@ func TestNext(t *testing.T) {
 		"a run that took too much memory gets more": {func(*Repository) {}, []objects.JobStatus{of(objects.VerdictOutOfMemory, 0, 1, job(ago(time.Hour), objects.JobFailed))}, existing(),
 			Step{Action: Start, Due: ago(54 * time.Minute), Failures: 1, Factor: 1.5}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			r := ready()
-			test.change(&r)
-			require.Equal(t, test.want, Next(r, test.jobs, test.location, policy(), now()))
-		})
+		r := ready()
+		test.change(&r)
+		require.Equal(t, test.want, Next(r, test.jobs, test.location, policy(), now()), name)
 	}
 }
 
@@ -359,11 +357,9 @@ func TestJobsStartInTheWindowOnly(t *testing.T) {
 		"it crosses midnight, at its end":   {hours(22, 16), Step{After: 6 * time.Hour}},
 		"it crosses midnight, before that":  {hours(22, 16.5), start},
 	} {
-		t.Run(name, func(t *testing.T) {
-			p := policy()
-			p.Window = test.window
-			require.Equal(t, test.want, Next(ready(), nil, existing(), p, now()))
-		})
+		p := policy()
+		p.Window = test.window
+		require.Equal(t, test.want, Next(ready(), nil, existing(), p, now()), name)
 	}
 }
 

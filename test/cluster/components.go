@@ -19,7 +19,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -272,18 +271,6 @@ func bindLoopback(socket int) error {
 func (h *heldPort) number() string {
 	_, number, _ := net.SplitHostPort(h.address) // holdPort joined it
 	return number
-}
-
-// listen opens a listener on the reserved port.
-func (h *heldPort) listen(ctx context.Context) (net.Listener, error) {
-	share := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
-		var set error
-		err := raw.Control(func(socket uintptr) {
-			set = unix.SetsockoptInt(int(socket), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
-		})
-		return errors.Join(err, set)
-	}}
-	return share.Listen(ctx, "tcp4", h.address)
 }
 
 func (h *heldPort) release() error { return unix.Close(h.socket) }

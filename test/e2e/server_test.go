@@ -235,7 +235,7 @@ func newServed(t *testing.T, version, image string) *served {
 	options.Image, options.Credentials = image, s.store.Credentials()
 	options.Location = &velerov1.BackupStorageLocationSpec{
 		Provider:    "aws",
-		StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: s.store.Bucket()}},
+		StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: s3.Bucket}},
 		Config:      map[string]string{"region": s3.Region, "s3ForcePathStyle": "true", "s3Url": s.store.URL()},
 	}
 	s.build(t, plane, dir, node.Options{Runner: node.Movers{Runner: gated{runner, &s.movers}, Jobs: runner}, Inits: &runner}, options)
@@ -250,10 +250,8 @@ func newServed(t *testing.T, version, image string) *served {
 
 func (s *served) startStore(t *testing.T, dir string) {
 	t.Helper()
-	options := s3.Options{Binary: binary(t, "versitygw"), Dir: filepath.Join(dir, "s3"), Bucket: "backups"}
-	require.NoError(t, os.Mkdir(options.Dir, 0o755))
 	var err error
-	s.store, err = s3.Start(s.ctx, options)
+	s.store, err = s3.Start(s.ctx, binary(t, "versitygw"), filepath.Join(dir, "s3"))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.store.Stop()) })
 }

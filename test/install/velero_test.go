@@ -184,14 +184,16 @@ func TestUninstallingRemovesAllThatWasInstalled(t *testing.T) {
 	require.Contains(t, reported, "no object has label")
 }
 
-func TestUninstallingLeavesWhatWasThereBefore(t *testing.T) {
+func TestUninstallingLeavesWhatWasThereBeforeAndSaysWhatStaysWithIt(t *testing.T) {
 	s := newEnv(t)
 	s.createNamespace(s.namespace)
 	_, err := s.kube.CoreV1().ServiceAccounts(s.namespace).Create(soon(t), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "velero"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	s.install("--apply")
 	s.install("--apply")
-	s.succeeds("", "uninstall", "--force")
+	defer s.holds("restores", "Restore", "restores.velero.io/external-resources-finalizer")()
+	out, _ := s.succeeds("", "uninstall", "--force")
+	require.Contains(t, out, "1 restores are kept with the namespace; only deployments velero can remove their finalizers\n")
 	for _, object := range printed(t, first(s.install("--dry-run", "-o=json"))) {
 		_, err := s.found(object)
 		switch kind, name := object.GetKind(), object.GetName(); {
@@ -267,16 +269,6 @@ func TestUninstallNamesTheFinalizerItsControllerAndTheRemedy(t *testing.T) {
 	require.Contains(t, out, "DaemonSet node-agent removed\n")
 	_, err := s.kube.CoreV1().Namespaces().Get(soon(t), s.namespace, metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err))
-}
-
-func TestWhatStaysWithItsNamespaceIsReported(t *testing.T) {
-	s := newEnv(t)
-	s.createNamespace(s.namespace)
-	s.install()
-	release := s.holds("restores", "Restore", "restores.velero.io/external-resources-finalizer")
-	out, _ := s.succeeds("", "uninstall", "--force")
-	require.Contains(t, out, "1 restores are kept with the namespace; only deployments velero can remove their finalizers\n")
-	release()
 }
 
 // The API server names the priority level of a request in a header of its answer (KEP-1040).

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/cluster/process"
 )
 
 // startTimeout bounds the start of the whole cluster.
@@ -62,7 +63,7 @@ func node(o options) error {
 	if err := m.start(begin); err != nil {
 		return err
 	}
-	go forward(stopped, listener, strings.TrimPrefix(m.plane.Admin().Host, "https://"))
+	go process.Relay(listener, "tcp", strings.TrimPrefix(m.plane.Admin().Host, "https://"))
 	ready := os.NewFile(readyFile, "ready")
 	if err := m.complete(begin); err != nil {
 		return err
@@ -421,27 +422,4 @@ func forwardPackets() error {
 		}
 	}
 	return nil
-}
-
-// forward hands connections that the machine makes to the listener on to an address in the node's network.
-func forward(ctx context.Context, listener net.Listener, address string) {
-	for {
-		outer, err := listener.Accept()
-		if err != nil {
-			return // The listener is closed.
-		}
-		go func() {
-			defer outer.Close()
-			inner, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
-			if err != nil {
-				return // The client sees that its connection ends.
-			}
-			defer inner.Close()
-			go func() {
-				_, _ = io.Copy(inner, outer) // An error ends the connection, as does the end.
-				inner.Close()
-			}()
-			_, _ = io.Copy(outer, inner)
-		}()
-	}
 }

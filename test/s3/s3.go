@@ -12,12 +12,14 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/cluster/process"
 )
 
-// Region is what clients have to say.
-const Region = "minio"
+// What clients have to name.
+const (
+	Region = "minio"
+	Bucket = "backups"
+)
 
 // The server has one account.
 const (
@@ -28,58 +30,63 @@ const (
 // readyInterval is how often the server is dialed while it starts; it reports nothing.
 const readyInterval = 25 * time.Millisecond
 
-// Options describe a server.
-type Options struct {
-	Binary string // bin/versitygw
-	Dir    string // an existing directory, for the buckets and the log
-	Bucket string // is created
-}
-
-// Server is a running server. Its gate plays a network that fails: who goes through it, which all do, sees a server
-// that is down while it is shut.
+// Server is a server at an address that stays. Who connects there while the server is closed loses the connection at once.
 type Server struct {
-	*cluster.Gate
-	process *process.Process
-	dir     string
-	bucket  string
+	binary, dir string
+	listener    net.Listener
+	socket      string // where its process listens
+	process     *process.Process
 }
 
-// Start starts a server and returns when it accepts connections. It ends by Stop, or with this process.
-func Start(ctx context.Context, options Options) (*Server, error) {
-	s := &Server{dir: options.Dir, bucket: options.Bucket}
-	metadata := filepath.Join(options.Dir, "metadata")
-	for _, dir := range []string{s.BucketDir(), metadata} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+// Start opens a server of bin/versitygw, with a directory for the buckets and the log. It ends by Stop, or with this
+// process.
+func Start(ctx context.Context, binary, dir string) (*Server, error) {
+	for _, each := range []string{filepath.Join("buckets", Bucket), "metadata"} {
+		if err := os.MkdirAll(filepath.Join(dir, each), 0o755); err != nil {
 			return nil, fmt.Errorf("create directory of S3 server: %w", err)
 		}
 	}
-	log, err := os.Create(s.Log())
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
-		return nil, fmt.Errorf("create log of S3 server: %w", err)
+		return nil, fmt.Errorf("listen for S3 server: %w", err)
 	}
-	defer log.Close()
 	socket := "@lateen-s3-" + rand.Text() // abstract: it needs no path, and no other server can have it
-	command := exec.Command(options.Binary, "--port="+socket, "--access="+accessKey, "--secret="+secretKey, "--region="+Region,
-		"posix", "--sidecar="+metadata, s.bucketsDir())
-	command.Env = []string{"HOME=" + options.Dir, "TMPDIR=" + options.Dir}
-	command.Stdout, command.Stderr = log, log
-	if s.process, err = process.Start(command); err != nil {
-		return nil, err
-	}
-	if err := s.untilReady(ctx, socket); err != nil {
-		return nil, errors.Join(err, s.process.Kill())
-	}
-	if s.Gate, err = cluster.NewGate(ctx, "unix", socket); err != nil {
-		return nil, errors.Join(err, s.process.Kill())
+	go process.Relay(listener, "unix", socket)
+	s := &Server{binary: binary, dir: dir, listener: listener, socket: socket}
+	if err := s.Open(ctx); err != nil {
+		return nil, errors.Join(err, listener.Close())
 	}
 	return s, nil
 }
 
-func (s *Server) untilReady(ctx context.Context, socket string) error {
+// Open starts the process, and returns when it accepts connections.
+func (s *Server) Open(ctx context.Context) error {
+	log, err := os.OpenFile(s.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("open log of S3 server: %w", err)
+	}
+	defer log.Close()
+	command := exec.Command(s.binary, "--port="+s.socket, "--access="+accessKey, "--secret="+secretKey, "--region="+Region,
+		"posix", "--sidecar="+filepath.Join(s.dir, "metadata"), filepath.Join(s.dir, "buckets"))
+	command.Env = []string{"HOME=" + s.dir, "TMPDIR=" + s.dir}
+	command.Stdout, command.Stderr = log, log
+	if s.process, err = process.Start(command); err != nil {
+		return err
+	}
+	if err := s.untilReady(ctx); err != nil {
+		return errors.Join(err, s.process.Kill())
+	}
+	return nil
+}
+
+// Close kills the process, and all connections with it. The objects stay.
+func (s *Server) Close() error { return s.process.Kill() }
+
+func (s *Server) untilReady(ctx context.Context) error {
 	tick := time.NewTicker(readyInterval)
 	defer tick.Stop()
 	for {
-		connection, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		connection, err := (&net.Dialer{}).DialContext(ctx, "unix", s.socket)
 		if err == nil {
 			return connection.Close()
 		}
@@ -87,23 +94,17 @@ func (s *Server) untilReady(ctx context.Context, socket string) error {
 		case <-ctx.Done():
 			return fmt.Errorf("wait for S3 server: %w (last answer: %w)", context.Cause(ctx), err)
 		case <-s.process.Ended():
-			reported, _ := os.ReadFile(s.Log()) // the error says enough without it
+			reported, _ := os.ReadFile(s.log()) // the error says enough without it
 			return fmt.Errorf("the S3 server ended by itself: %w\n%s", s.process.Err(), reported)
 		case <-tick.C:
 		}
 	}
 }
 
-func (s *Server) bucketsDir() string { return filepath.Join(s.dir, "buckets") }
+func (s *Server) log() string { return filepath.Join(s.dir, "versitygw.log") }
 
-// BucketDir is the directory that has the objects of the bucket, by their keys.
-func (s *Server) BucketDir() string { return filepath.Join(s.bucketsDir(), s.bucket) }
-
-// Bucket is the name of the bucket.
-func (s *Server) Bucket() string { return s.bucket }
-
-// Log is the file that the server writes to.
-func (s *Server) Log() string { return filepath.Join(s.dir, "versitygw.log") }
+// Address is where clients find the server, as host:port.
+func (s *Server) Address() string { return s.listener.Addr().String() }
 
 // URL is where clients find the server.
 func (s *Server) URL() string { return "http://" + s.Address() }
@@ -113,5 +114,5 @@ func (s *Server) Credentials() []byte {
 	return fmt.Appendf(nil, "[default]\naws_access_key_id = %s\naws_secret_access_key = %s\n", accessKey, secretKey)
 }
 
-// Stop kills the process and returns when it is gone. The objects stay.
-func (s *Server) Stop() error { return errors.Join(s.process.Kill(), s.Gate.Stop()) }
+// Stop closes the server for ever.
+func (s *Server) Stop() error { return errors.Join(s.Close(), s.listener.Close()) }

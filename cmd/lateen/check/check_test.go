@@ -162,11 +162,9 @@ func TestReadFile(t *testing.T) {
 			{Kind: check.NodeAgent, Title: "ConfigMap e in f", Data: map[string]string{"config": "e"}},
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			got, err := check.ReadFile("f", []byte(test.text), test.kind)
-			require.NoError(t, err)
-			require.Equal(t, test.want, got)
-		})
+		got, err := check.ReadFile("f", []byte(test.text), test.kind)
+		require.NoError(t, err, name)
+		require.Equal(t, test.want, got, name)
 	}
 }
 
@@ -181,9 +179,7 @@ func TestReadFileOfUnreadableFiles(t *testing.T) {
 		"a list of a list that is no list": {"kind: List\nitems: &a {b: *a}\n", "cannot unmarshal !!map into []yaml.Node"},
 		"a second document that is wrong":  {agentMap + "---\nkind: [\n", "read f: yaml"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := check.ReadFile("f", []byte(test.text), "")
-			require.ErrorContains(t, err, test.message)
-		})
+		_, err := check.ReadFile("f", []byte(test.text), "")
+		require.ErrorContains(t, err, test.message, name)
 	}
 }

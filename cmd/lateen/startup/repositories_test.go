@@ -51,10 +51,8 @@ func TestServerOf(t *testing.T) {
 		"none of several":                       {"", []appsv1.Deployment{backup, second}, ""},
 		"none":                                  {"velero", []appsv1.Deployment{ui}, ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			found := startup.ServerOf(test.name, test.all)
-			require.Equal(t, test.want, ptr.Deref(found, appsv1.Deployment{}).Name)
-		})
+		found := startup.ServerOf(test.name, test.all)
+		require.Equal(t, test.want, ptr.Deref(found, appsv1.Deployment{}).Name, name)
 	}
 }
 
@@ -98,11 +96,9 @@ func TestTheServersFlagAppliesIfTheAgentsHaveNone(t *testing.T) {
 		"no server":                        {"", nil, "", ""},
 		"no container":                     {"", &appsv1.Deployment{}, "", ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			got, by := startup.MaintenanceConfigMap(test.own, test.server)
-			require.Equal(t, test.want, got)
-			require.Equal(t, test.by, by)
-		})
+		got, by := startup.MaintenanceConfigMap(test.own, test.server)
+		require.Equal(t, test.want, got, name)
+		require.Equal(t, test.by, by, name)
 	}
 }
 

@@ -18,11 +18,9 @@ func TestATerminalIsRedrawn(t *testing.T) {
 		"with the number of omitted lines":             {rows: 3, drawn: "one\x1b[K\n… 2 more lines: enlarge the terminal, or remove --watch\x1b[K\n"},
 		"in one line if the terminal has only one row": {rows: 1, drawn: "… 3 more lines: enlarge the terminal, or remove --watch\x1b[K\n"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			drawn := redraw("one\ntwo\nthree\n", test.rows)
-			require.Equal(t, before+test.drawn+after, drawn)
-			require.Less(t, strings.Count(drawn, "\n"), max(test.rows, 2), "the terminal would scroll")
-		})
+		drawn := redraw("one\ntwo\nthree\n", test.rows)
+		require.Equal(t, before+test.drawn+after, drawn, name)
+		require.Less(t, strings.Count(drawn, "\n"), max(test.rows, 2), "the terminal would scroll")
 	}
 	require.Zero(t, terminalRows(&bytes.Buffer{}))
 }

@@ -40,11 +40,9 @@ func TestOnlyWhatBlocksADeletionIsNamed(t *testing.T) {
 		}, "Some content in the namespace has finalizers remaining: example.com/kept in 1 resource instances; uninstall again once this is resolved"},
 		"nothing": {"ConfigMap", nil, nil, "no finalizer or condition shows what blocks it; uninstall again"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			object := &unstructured.Unstructured{Object: map[string]any{"kind": test.kind, "status": map[string]any{"conditions": test.conditions}}}
-			object.SetFinalizers(test.finalizers)
-			require.Equal(t, test.want, blockers(object))
-		})
+		object := &unstructured.Unstructured{Object: map[string]any{"kind": test.kind, "status": map[string]any{"conditions": test.conditions}}}
+		object.SetFinalizers(test.finalizers)
+		require.Equal(t, test.want, blockers(object), name)
 	}
 }
 

@@ -163,21 +163,24 @@ func openDoors(addresses []string) (func(), error) {
 			return nil, fmt.Errorf("listen in network namespace: %w", err)
 		}
 		doors = append(doors, door)
-		go func() {
-			for {
-				inside, err := door.Accept()
-				if err != nil {
-					return
-				}
-				go Forward(inside, "tcp4", address)
-			}
-		}()
+		go Relay(door, "tcp4", address)
 	}
 	return shut, nil
 }
 
-// Forward connects a connection to a server on that network and address, and copies both directions until one of them ends.
-func Forward(inside net.Conn, network, address string) {
+// Relay forwards the connections of a listener to a server on that network and address, until the listener is closed.
+func Relay(listener net.Listener, network, address string) {
+	for {
+		inside, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		go forward(inside, network, address)
+	}
+}
+
+// forward connects a connection to a server, and copies both directions until one of them ends.
+func forward(inside net.Conn, network, address string) {
 	defer inside.Close()
 	outside, err := net.Dial(network, address)
 	if err != nil {

@@ -1,7 +1,6 @@
 package stories
 
 import (
-	"context"
 	"os"
 	"regexp"
 	"strings"
@@ -95,46 +94,6 @@ func TestVeleroIsUpgradedUnderAdoptedAgents(t *testing.T) {
 	h.ends(t)
 	run(t, "lateen", "adopt", "--undo", "--force")
 	agentsRun(t, "velero/velero:v1.18.3")
-}
-
-// The agents of two nodes are exchanged one after the other. One upload has its mover on the second node meanwhile. The other is
-// accepted by an agent of Velero's and waits for its snapshot: whichever agent makes it ready, nobody takes the snapshot away.
-func TestAdoptOnTwoNodesLeavesUploadsInFlightAlone(t *testing.T) {
-	uninstalled(t)
-	require.NoError(t, installWith("velero", "--image=velero/velero:v1.18.3", "--use-node-agent"))
-	t.Cleanup(func() { velero(t, "uninstall", "--force", "--wait") })
-	agentsRun(t, "velero/velero")
-	worker(t)
-	adopt := func() {
-		run(t, "lateen", "adopt", "--force", "--lateen-image=lateen:cluster")
-		agentsRun(t, "lateen:cluster")
-	}
-	undo := func() {
-		run(t, "lateen", "adopt", "--undo", "--force")
-		agentsRun(t, "velero/velero")
-	}
-	t.Cleanup(func() { // for Velero's uninstall; the test may have done it
-		_ = command(context.WithoutCancel(t.Context()), "lateen", "adopt", "--undo", "--force").Run()
-	})
-
-	h := holdUpload(t, newWorkerApp(t, "two-nodes"), "two-nodes").isOn(t, "worker")
-	adopt()
-	h.undisturbed(t)
-	h.ends(t)
-
-	undo()
-	a := newWorkerApp(t, "two-agents")
-	a.backup("two-agents-first", "--snapshot-move-data")
-	wrong(t, `{"ListSnapshots":{"error":"the array is busy"}}`)
-	velero(t, "backup", "create", "two-agents", "--include-namespaces=two-agents", "--snapshot-move-data")
-	upload := first(t, "datauploads", "velero.io/backup-name=two-agents")
-	wait(t, "jsonpath={.status.phase}=Accepted", "dataupload/"+upload, "--namespace=velero")
-	// While Velero's agent exposes a snapshot, it alone knows the handle: nobody can go on with what it leaves before this.
-	until(t, "{.metadata.name}", func(string) bool { return true }, "volumesnapshotcontents", "--field-selector=metadata.name="+upload)
-	adopt()
-	wrong(t, "{}")
-	held{app: a, backup: "two-agents", kind: "datauploads"}.ends(t)
-	undo()
 }
 
 // The chart is upgraded and rolled back while an upload runs: both replace the agent, and neither its mover.

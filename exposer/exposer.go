@@ -17,13 +17,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/exposer/handover"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
@@ -40,6 +40,8 @@ type Exposer struct {
 	Lost func(node string) bool
 	// StorageClass returns the cached class of that name; nil falls back to a GET. The function itself may be nil.
 	StorageClass func(name string) *storagev1.StorageClass
+	// TargetFSType returns the file system of a DataDownload's target volume; empty if it names none.
+	TargetFSType func(ctx context.Context, namespace, name string) (string, error)
 	// Refresh is called before a mover is planned; it may set the settings. It may be nil.
 	Refresh func(ctx context.Context)
 	// Rejected is called for each mover created without the class in force, with the reason.
@@ -77,6 +79,8 @@ type Existing struct {
 	Pod    *corev1.Pod // the mover; nil if there is none
 	Force  bool        // no kubelet confirms the end of the pod, so its deletion is forced
 	Claims []*corev1.PersistentVolumeClaim
+
+	Detached bool // the restored volume is known to be detached from the mover's node
 }
 
 // adoption returns the patch that labels an existing object of the same custom resource as Lateen's. It is nil if
@@ -103,9 +107,9 @@ func (e *Exposer) Ensure(ctx context.Context, spec objects.MoverSpec) (waits str
 		e.Refresh(ctx)
 	}
 	settings := e.current()
-	var size resource.Quantity
+	var handed handover.State
 	if spec.Source.Snapshot != nil {
-		waits, size, err = e.handOver(ctx, spec)
+		waits, handed, err = e.handOver(ctx, spec)
 		if err != nil || waits != "" {
 			return waits, err
 		}
@@ -114,8 +118,11 @@ func (e *Exposer) Ensure(ctx context.Context, spec objects.MoverSpec) (waits str
 	if err != nil {
 		return "", err
 	}
-	if !size.IsZero() {
+	if size := handed.RestoreSize(); !size.IsZero() {
 		info.Size = size
+	}
+	if info.Changes, err = changedBlocks(spec, info, handed); err != nil {
+		return "", err
 	}
 	template, ok := e.Templates[info.OS]
 	if !ok {

@@ -8,7 +8,6 @@ import (
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/typed/volumesnapshot/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -212,35 +211,48 @@ type Snapshots interface {
 }
 
 // handOver gives the snapshot handle a second owner in Velero's namespace and deletes the originals. It runs until
-// it must wait, and returns what for, or until the originals are deleting. size is the required size of a volume created
-// from the snapshot, or 0.
-func (e *Exposer) handOver(ctx context.Context, spec objects.MoverSpec) (waits string, size resource.Quantity, err error) {
+// it must wait, and returns what for, or until the originals are deleting.
+func (e *Exposer) handOver(ctx context.Context, spec objects.MoverSpec) (waits string, handed handover.State, err error) {
 	served, err := e.served(ctx)
 	switch {
 	case err != nil:
-		return "", size, err
+		return "", handed, err
 	case !served:
-		return "", size, &TerminalError{errors.New("snapshot.storage.k8s.io is not installed")}
+		return "", handed, &TerminalError{errors.New("snapshot.storage.k8s.io is not installed")}
 	}
 	run := e.runHandover(spec)
 	for range maxHandoverSteps {
 		step, description := run.Next()
 		switch step {
 		case handover.Finished:
-			return "", run.RestoreSize(), nil
+			return "", run.State, nil
 		case handover.AwaitSnapshot:
-			return description, size, nil
+			return description, handed, nil
 		case handover.Fail:
-			return "", size, &TerminalError{errors.New(description)}
+			return "", handed, &TerminalError{errors.New(description)}
 		case handover.NameConflict:
-			return "", size, errors.New(description)
+			return "", handed, errors.New(description)
 		default: // a failure of these steps loses nothing
 		}
 		if err := run.step(ctx, step); err != nil {
-			return "", size, err
+			return "", handed, err
 		}
 	}
-	return "", size, fmt.Errorf("hand over snapshot %s: too many steps", run.Source)
+	return "", handed, fmt.Errorf("hand over snapshot %s: too many steps", run.Source)
+}
+
+// changedBlocks returns what identifies a snapshot that a block mover reads; nil for other movers.
+func changedBlocks(spec objects.MoverSpec, info objects.VolumeInfo, handed handover.State) (*objects.ChangedBlocks, error) {
+	source := spec.Source.Snapshot
+	if !spec.BlockMover || source == nil {
+		return nil, nil //nolint:nilnil // another mover
+	}
+	changes := handed.ChangedBlocks(info.Handle)
+	if changes.Volume == "" {
+		return nil, &TerminalError{fmt.Errorf("find the changed blocks of claim %s/%s: its volume has no CSI handle; run the backup with another data mover",
+			source.Namespace, source.Claim)}
+	}
+	return changes, nil
 }
 
 // CleanUpSnapshots deletes both pairs of VolumeSnapshot and content from any point of a hand-over, as far as possible. waits

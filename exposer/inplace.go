@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
@@ -36,8 +35,10 @@ func (e *Exposer) existing(ctx context.Context, spec objects.MoverSpec, target *
 		refusal = "its reclaim policy is not Retain, so it would not outlive its claims"
 	case claim != before && claim != types.NamespacedName{Namespace: spec.Namespace, Name: spec.Name}, uid != "" && uid == target.UID:
 		refusal = fmt.Sprintf("it belongs to claim %s", claim)
-	case isBlock(target) != (ptr.Deref(volume.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock):
+	case objects.IsBlock(target.Spec.VolumeMode) != objects.IsBlock(volume.Spec.VolumeMode):
 		refusal = "its volume mode is not that of the target claim"
+	case spec.BlockMover && !objects.IsBlock(volume.Spec.VolumeMode):
+		refusal = "data mover velero-block needs a device, and its volume mode is Filesystem"
 	default:
 		return volume, nil
 	}

@@ -2,9 +2,11 @@ package exposer
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,13 +26,15 @@ type Rebound struct {
 	Done     bool
 	Waits    string    // what it waits for; an event of that object triggers the next reconcile
 	Reserved types.UID // of the target claim, if it waits only until Kubernetes has bound that
+
+	Attachment string // name of the VolumeAttachment, if it waits until that is deleted
 }
 
 // Rebind binds the restored volume to the target claim, as far as possible now. It returns a TerminalError if the rebind
 // can never succeed. AbandonRebind must follow then, or the volume is deleted with the restore claim.
 func (e *Exposer) Rebind(ctx context.Context, spec objects.MoverSpec, found Existing) (Rebound, error) {
 	restored, stray := claimsOf(spec, found)
-	d := rebindRun{client: e, State: rebind.State{Spec: spec, Pod: found.Pod, Claim: restored}, stray: stray}
+	d := rebindRun{client: e, State: rebind.State{Spec: spec, Pod: found.Pod, Claim: restored, Detached: found.Detached}, stray: stray}
 	if err := d.observe(ctx); err != nil {
 		return Rebound{}, err
 	}
@@ -45,7 +49,7 @@ func (e *Exposer) Rebind(ctx context.Context, spec objects.MoverSpec, found Exis
 		case rebind.Done:
 			return Rebound{Done: true}, nil
 		case rebind.Wait:
-			rebound := Rebound{Waits: description}
+			rebound := Rebound{Waits: description, Attachment: d.Attachment}
 			if d.Reserved() {
 				rebound.Reserved = d.Target.UID
 			}
@@ -75,31 +79,48 @@ func (e *Exposer) AbandonRebind(ctx context.Context, spec objects.MoverSpec, fou
 	if err := d.observe(ctx); err != nil {
 		return false, "", err
 	}
+	if step, _ := d.Next(); step != rebind.DeleteVolume {
+		return d.abandon(ctx, step)
+	}
+	refused := d.deleteReplaced(ctx)
+	if refused != nil && !isRefused(refused) {
+		return false, "", refused
+	}
+	d.Replaced = nil
 	step, _ := d.Next()
+	bound, message, err = d.abandon(ctx, step)
+	if refused != nil {
+		message = strings.TrimPrefix(message+"; "+refused.Error(), "; ")
+	}
+	return bound, message, err
+}
+
+// abandon is AbandonRebind for one volume, of which step would be next.
+func (r *rebindRun) abandon(ctx context.Context, step rebind.Step) (bound bool, message string, err error) {
 	switch {
 	case step == rebind.Done:
 		return true, "", nil
 	case step == rebind.ReleaseVolume:
-		err := d.patch(ctx, d.Release())
+		err := r.patch(ctx, r.Release())
 		if isRefused(err) {
-			return true, fmt.Sprintf("reclaim policy of PersistentVolume %s was not restored: %v", d.Volume.Name, err), nil
+			return true, fmt.Sprintf("reclaim policy of PersistentVolume %s was not restored: %v", r.Volume.Name, err), nil
 		}
 		return true, "", err
-	case d.Volume == nil:
+	case r.Volume == nil:
 		return false, "no restored volume to keep", nil
-	case d.Volume.Labels[api.LabelKept] == "":
-		err := d.patch(ctx, d.Keep())
+	case r.Volume.Labels[api.LabelKept] == "":
+		err := r.patch(ctx, r.Keep())
 		if isRefused(err) {
-			return false, fmt.Sprintf("restored PersistentVolume %s cannot be kept, and is deleted with its claim unless its reclaim policy is Retain: %v", d.Volume.Name, err), nil
+			return false, fmt.Sprintf("restored PersistentVolume %s cannot be kept, and is deleted with its claim unless its reclaim policy is Retain: %v", r.Volume.Name, err), nil
 		}
 		if err != nil {
-			return false, "", fmt.Errorf("keep PersistentVolume %s: %w", d.Volume.Name, err)
+			return false, "", fmt.Errorf("keep PersistentVolume %s: %w", r.Volume.Name, err)
 		}
 	}
-	if d.Discards() {
+	if r.Discards() {
 		return false, "restored volume is deleted", nil
 	}
-	return false, "restored volume kept as PersistentVolume " + d.Volume.Name, nil
+	return false, "restored volume kept as PersistentVolume " + r.Volume.Name, nil
 }
 
 // isRefused reports whether the API server refused a change, for which it needs another state of the cluster.
@@ -131,6 +152,7 @@ type rebindRun struct {
 
 // observe reads the volume and the target.
 func (r *rebindRun) observe(ctx context.Context) (err error) {
+	r.Volume, r.Replaced = nil, nil
 	if err = r.findVolume(ctx); err != nil {
 		return err
 	}
@@ -145,7 +167,7 @@ func (r *rebindRun) observe(ctx context.Context) (err error) {
 // findVolume reads the restored volume. A cache may lack the restore claim or show it unbound, so the claim is
 // fetched before the volume counts as missing.
 func (r *rebindRun) findVolume(ctx context.Context) (err error) {
-	if r.Volume, err = r.volume(ctx); err != nil || r.Volume != nil {
+	if err = r.readVolume(ctx); err != nil || r.Volume != nil {
 		return err
 	}
 	claim, err := get(ctx, r.client.Client.CoreV1().PersistentVolumeClaims(r.Spec.Namespace), r.Spec.Name)
@@ -156,53 +178,51 @@ func (r *rebindRun) findVolume(ctx context.Context) (err error) {
 		return nil
 	}
 	r.Claim = claim
-	r.Volume, err = r.volume(ctx)
-	return err
+	return r.readVolume(ctx)
 }
 
-// volume returns the PV labelled lateen.dev/rebind, else the PV bound to the restore claim. Without a restore claim
-// it returns the PV labelled lateen.dev/kept. It is nil if there is none.
-func (r *rebindRun) volume(ctx context.Context) (*corev1.PersistentVolume, error) {
+// readVolume reads the PV labelled lateen.dev/rebind, else the PV bound to the restore claim. Without a restore claim
+// it reads the PV labelled lateen.dev/kept. Volume stays nil if there is none.
+func (r *rebindRun) readVolume(ctx context.Context) error {
 	var claimed *corev1.PersistentVolume
 	if r.Claim != nil && r.Claim.Spec.VolumeName != "" {
 		volume, err := get(ctx, r.client.Client.CoreV1().PersistentVolumes(), r.Claim.Spec.VolumeName)
 		if err != nil {
-			return nil, fmt.Errorf("get PersistentVolume %s: %w", r.Claim.Spec.VolumeName, err)
+			return fmt.Errorf("get PersistentVolume %s: %w", r.Claim.Spec.VolumeName, err)
 		}
-		if claimed = volume; claimed != nil && claimed.Labels[api.LabelRebind] == string(r.Spec.UID) {
-			return claimed, nil
+		if claimed = volume; claimed != nil && claimed.Labels[api.LabelRebind] == string(r.Spec.UID) && !objects.IsDeleting(claimed) {
+			r.Volume = claimed
+			return nil
 		}
 	}
-	labelled, err := r.labelled(ctx, api.LabelRebind, string(r.Spec.UID))
+	if err := r.readLabelled(ctx, api.LabelRebind, string(r.Spec.UID)); err != nil {
+		return err
+	}
 	switch {
-	case err != nil || labelled != nil:
-		r.markStray(labelled)
-		return labelled, err
+	case r.Volume != nil:
+		r.markStray()
 	case r.Claim != nil:
-		return claimed, nil
+		r.Volume = claimed
+	default:
+		return r.readLabelled(ctx, api.LabelKept, objects.LabelValue(r.Spec.Name))
 	}
-	return r.labelled(ctx, api.LabelKept, objects.LabelValue(r.Spec.Name))
+	return nil
 }
 
-// labelled returns a volume with that label, or nil.
-func (r *rebindRun) labelled(ctx context.Context, label, value string) (*corev1.PersistentVolume, error) {
+// readLabelled reads the volumes with that label.
+func (r *rebindRun) readLabelled(ctx context.Context, label, value string) error {
 	list, err := r.client.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{LabelSelector: label + "=" + value})
 	if err != nil {
-		return nil, fmt.Errorf("list PersistentVolumes with %s=%s: %w", label, value, err)
+		return fmt.Errorf("list PersistentVolumes with %s=%s: %w", label, value, err)
 	}
-	if len(list.Items) == 0 {
-		return nil, nil
-	}
-	return &list.Items[0], nil
+	r.Choose(list.Items)
+	return nil
 }
 
 // markStray marks the claim as stray if the restored volume does not belong to it. Another agent with a stale view
 // of the rebind recreated the claim, and the volume bound to it is empty.
-func (r *rebindRun) markStray(volume *corev1.PersistentVolume) {
-	if volume == nil || r.Claim == nil {
-		return
-	}
-	if ref := volume.Spec.ClaimRef; ref == nil || ref.UID != r.Claim.UID {
+func (r *rebindRun) markStray() {
+	if ref := r.Volume.Spec.ClaimRef; r.Claim != nil && (ref == nil || ref.UID != r.Claim.UID) {
 		r.stray, r.Claim = r.Claim, nil
 	}
 }
@@ -217,6 +237,12 @@ func (r *rebindRun) execute(ctx context.Context, step rebind.Step) (err error) {
 		r.Pod, err = deleteExact(ctx, core.Pods(r.Pod.Namespace), r.Pod)
 	case rebind.DeleteClaim:
 		r.Claim, err = deleteExact(ctx, core.PersistentVolumeClaims(r.Claim.Namespace), r.Claim)
+	case rebind.FindAttachment:
+		return r.findAttachment(ctx)
+	case rebind.CreateVolume:
+		return r.createVolume(ctx)
+	case rebind.DeleteVolume:
+		return r.deleteReplaced(ctx)
 	case rebind.SetClaimRef:
 		return r.patch(ctx, r.Reserve())
 	case rebind.ReleaseVolume:
@@ -227,6 +253,59 @@ func (r *rebindRun) execute(ctx context.Context, step rebind.Step) (err error) {
 		return errors.New("unknown step")
 	}
 	return err
+}
+
+// findAttachment looks up whether the node of the mover has detached the volume. The node of its next consumer could not attach it
+// before, and a node cannot attach it in two modes (Velero #9932, #9933). An in-tree volume is not looked up.
+func (r *rebindRun) findAttachment(ctx context.Context) error {
+	csi, node := r.Volume.Spec.CSI, r.Spec.Source.Target.MoverNode
+	if csi == nil || node == "" {
+		r.Detached = true
+		return nil
+	}
+	name := attachmentName(csi, node)
+	attachment, err := get(ctx, r.client.Client.StorageV1().VolumeAttachments(), name)
+	if err != nil {
+		return fmt.Errorf("get VolumeAttachment %s: %w", name, err)
+	}
+	if r.Detached = attachment == nil; !r.Detached {
+		r.Attachment = name
+	}
+	return nil
+}
+
+// attachmentName returns the name of the VolumeAttachment of a volume on a node (Kubernetes' pkg/volume/csi, getAttachmentName).
+func attachmentName(csi *corev1.CSIPersistentVolumeSource, node string) string {
+	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(csi.VolumeHandle+csi.Driver+node)))
+}
+
+// createVolume creates the volume that takes the place of the restored one.
+func (r *rebindRun) createVolume(ctx context.Context) error {
+	fsType, err := r.client.TargetFSType(ctx, r.Spec.Namespace, r.Spec.Name)
+	if err != nil {
+		return err
+	}
+	want := r.Replacement(fsType)
+	created, err := getOrCreate(ctx, r.client.Client.CoreV1().PersistentVolumes(), want)
+	if err != nil {
+		return wrapCreate("create PersistentVolume "+want.Name, err)
+	}
+	if created.Labels[api.LabelRebind] != string(r.Spec.UID) {
+		return &TerminalError{fmt.Errorf("PersistentVolume %s exists and is not the restored volume", created.Name)}
+	}
+	r.Volume, r.Replaced = created, r.Volume
+	return nil
+}
+
+// deleteReplaced deletes the restored volume that was replaced. Its reclaim policy keeps the storage.
+func (r *rebindRun) deleteReplaced(ctx context.Context) error {
+	exact := uidPrecondition(r.Replaced)
+	exact.Preconditions.ResourceVersion = &r.Replaced.ResourceVersion // another agent may have kept it
+	if err := r.client.Client.CoreV1().PersistentVolumes().Delete(ctx, r.Replaced.Name, exact); ignoreNotFound(err) != nil {
+		return fmt.Errorf("delete PersistentVolume %s: %w", r.Replaced.Name, err)
+	}
+	r.Replaced = nil // a finalizer may keep it for a moment
+	return nil
 }
 
 // patch patches the volume.
@@ -246,7 +325,7 @@ func (r *rebindRun) patch(ctx context.Context, patch rebind.VolumePatch) error {
 // setVolumeName sets the volume name of the target. The next reconcile observes a target that was deleted or bound in the
 // meantime; the API server allows only one change of the volume name.
 func (r *rebindRun) setVolumeName(ctx context.Context) error {
-	data, err := json.Marshal(r.Choose())
+	data, err := json.Marshal(r.NameVolume())
 	if err != nil {
 		return fmt.Errorf("encode patch: %w", err)
 	}

@@ -1,6 +1,7 @@
 package exposer
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -182,4 +183,57 @@ func TestAStaleAgentDoesNotRetainAReboundVolume(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, rebound.Done)
 	require.Equal(t, after, volumeNow(t, client))
+}
+
+// Velero's block mover restores to a device, and the target is a file system.
+func TestARestoredDeviceIsReplacedByAFileSystem(t *testing.T) {
+	volume, spec := restoredVolume(), download()
+	spec.BlockMover = true
+	volume.Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
+	volume.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "driver", VolumeHandle: "handle"}
+	e := exposed(fake.NewClientset(freeTarget(), volume), objects.Settings{})
+	failing := errors.New("no answer")
+	e.TargetFSType = func(_ context.Context, namespace, name string) (string, error) {
+		require.Equal(t, "velero/b1", namespace+"/"+name)
+		return "xfs", failing
+	}
+	client := e.Client.(*fake.Clientset)
+	_, err := e.Rebind(t.Context(), spec, Existing{})
+	require.ErrorIs(t, err, failing)
+	require.Equal(t, []string{"volume restored Retain"}, left(t, client))
+
+	failing = nil
+	rebound, err := e.Rebind(t.Context(), spec, Existing{})
+	require.NoError(t, err)
+	name := "pvc-" + string(spec.UID)
+	require.Equal(t, Rebound{Waits: "target claim app/claim is not yet bound to PersistentVolume " + name, Reserved: "target-uid"}, rebound)
+	require.Equal(t, []string{"volume " + name + " Retain"}, left(t, client))
+	now, err := client.CoreV1().PersistentVolumes().Get(t.Context(), name, metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, &corev1.CSIPersistentVolumeSource{Driver: "driver", VolumeHandle: "handle", FSType: "xfs"}, now.Spec.CSI)
+	require.Nil(t, now.Spec.VolumeMode)
+
+	require.NoError(t, client.Tracker().Add(volume)) // the deletion was not answered, and not done
+	client.ClearActions()
+	bound, message, err := e.AbandonRebind(t.Context(), spec, Existing{})
+	require.NoError(t, err)
+	require.False(t, bound)
+	require.Equal(t, "restored volume kept as PersistentVolume "+name, message)
+	require.Equal(t, []string{"volume " + name + " Retain"}, left(t, client), "one has the storage")
+
+	require.NoError(t, client.Tracker().Add(volume))
+	require.NoError(t, client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), now, "")) // it is kept no more
+	client.PrependReactor("delete", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(corev1.Resource("persistentvolumes"), "restored", errors.New("by policy"))
+	})
+	_, message, err = e.AbandonRebind(t.Context(), spec, Existing{})
+	require.NoError(t, err)
+	require.Contains(t, message, "restored volume kept as PersistentVolume "+name+"; delete PersistentVolume restored: ")
+
+	other := now.DeepCopy()
+	other.Labels, other.UID = nil, "other-uid"
+	e.Client = fake.NewClientset(freeTarget(), volume, other)
+	_, err = e.Rebind(t.Context(), spec, Existing{})
+	require.ErrorAs(t, err, new(*TerminalError))
+	require.ErrorContains(t, err, "PersistentVolume "+name+" exists and is not the restored volume")
 }

@@ -15,6 +15,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/exposer/handover"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -100,9 +101,10 @@ func TestAHandOverWritesFiveTimesAndReadsNothing(t *testing.T) {
 	snapshot, content := original()
 	s := newStorage(snapshot, content)
 	s.refresh(t)
-	waits, size, err := (&Exposer{Snapshots: s}).handOver(t.Context(), upload())
+	waits, handed, err := (&Exposer{Snapshots: s}).handOver(t.Context(), upload())
 	require.NoError(t, err)
 	require.Empty(t, waits)
+	size := handed.RestoreSize()
 	require.Equal(t, "5Gi", size.String())
 	require.Equal(t, []string{
 		"create volumesnapshots du-1", "create volumesnapshotcontents du-1", "patch volumesnapshotcontents snapcontent-snap-uid",
@@ -205,4 +207,21 @@ func deletedUIDs(t *testing.T, actions []clienttesting.Action) map[string]string
 		uids[deletes.Name] = string(*deletes.DeleteOptions.Preconditions.UID)
 	}
 	return uids
+}
+
+func TestABlockMoverNeedsTheHandleOfItsVolume(t *testing.T) {
+	spec := upload()
+	handed := handover.State{Name: spec.Name, Backup: handover.SnapshotPair{
+		Snapshot: &snapshotv1.VolumeSnapshot{},
+		Content:  &snapshotv1.VolumeSnapshotContent{Spec: snapshotv1.VolumeSnapshotContentSpec{Source: snapshotv1.VolumeSnapshotContentSource{SnapshotHandle: new("handle-1")}}},
+	}}
+	changes, err := changedBlocks(spec, objects.VolumeInfo{}, handed)
+	require.NoError(t, err)
+	require.Nil(t, changes, "it is of another mover")
+	spec.BlockMover = true
+	_, err = changedBlocks(spec, objects.VolumeInfo{}, handed)
+	require.ErrorAs(t, err, new(*TerminalError))
+	changes, err = changedBlocks(spec, objects.VolumeInfo{Handle: "volume-1"}, handed)
+	require.NoError(t, err)
+	require.Equal(t, &objects.ChangedBlocks{Change: "handle-1", Volume: "volume-1", Snapshot: "du-1"}, changes)
 }

@@ -32,7 +32,7 @@ func (e *Exposer) volumeInfo(ctx context.Context, spec objects.MoverSpec) (objec
 	case source.PodVolume != nil:
 		return e.podVolume(ctx, source.PodVolume)
 	case source.Snapshot != nil:
-		return e.snapshot(ctx, source.Snapshot)
+		return e.snapshot(ctx, spec)
 	case source.Target != nil:
 		return e.target(ctx, spec)
 	}
@@ -70,9 +70,10 @@ func (e *Exposer) sourcePod(ctx context.Context, reference corev1.ObjectReferenc
 	return pod, nil
 }
 
-// snapshot reads two objects, the class mostly from a cache. It reads a third if not every node can reach the
-// source volume.
-func (e *Exposer) snapshot(ctx context.Context, source *objects.SnapshotSource) (objects.VolumeInfo, error) {
+// snapshot reads two objects, the class mostly from a cache. It reads the source volume too if not every node can reach it, and
+// for a block mover.
+func (e *Exposer) snapshot(ctx context.Context, spec objects.MoverSpec) (objects.VolumeInfo, error) {
+	source := spec.Source.Snapshot
 	class, err := e.storageClass(ctx, source.StorageClass)
 	if err != nil {
 		return objects.VolumeInfo{}, err
@@ -82,28 +83,38 @@ func (e *Exposer) snapshot(ctx context.Context, source *objects.SnapshotSource) 
 		return objects.VolumeInfo{}, err
 	}
 	info := objects.VolumeInfo{
-		StorageClass: source.StorageClass, Block: isBlock(claim),
+		StorageClass: source.StorageClass, Block: spec.BlockMover || objects.IsBlock(claim.Spec.VolumeMode),
 		Size: claim.Spec.Resources.Requests[corev1.ResourceStorage],
 	}
-	if info.OS, err = e.volumeOS(ctx, claim, class); err != nil {
-		return objects.VolumeInfo{}, err
+	if info.OS = corev1.Linux; !info.Block {
+		if info.OS, err = e.volumeOS(ctx, claim, class); err != nil {
+			return objects.VolumeInfo{}, err
+		}
 	}
-	err = e.addTopology(ctx, &info, claim, class)
+	err = e.addVolume(ctx, &info, claim, class, spec.BlockMover)
 	return info, err
 }
 
-// addTopology adds the nodes that can reach the volume of a claim.
-func (e *Exposer) addTopology(ctx context.Context, info *objects.VolumeInfo, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (err error) {
+// addVolume adds the nodes that can reach the volume of a claim and, for a block mover, its handle.
+func (e *Exposer) addVolume(ctx context.Context, info *objects.VolumeInfo, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, handle bool) (err error) {
 	_, fast := e.current().BackupClaims[info.StorageClass].Annotations[annotationFastVSphere]
-	if !fast && !waitsForConsumer(class) {
+	late := waitsForConsumer(class)
+	switch {
+	case !fast && !late && !handle:
 		return nil
-	}
-	if claim.Spec.VolumeName == "" {
+	case claim.Spec.VolumeName == "":
 		return fmt.Errorf("source claim %s/%s has no volume", claim.Namespace, claim.Name)
 	}
-	if waitsForConsumer(class) {
-		if info.Topology, err = e.topology(ctx, claim); err != nil {
-			return err
+	if late || handle {
+		volume, err := e.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+		if err != nil {
+			return terminalIfGone(fmt.Errorf("get volume of claim %s/%s: %w", claim.Namespace, claim.Name, err))
+		}
+		if late && volume.Spec.NodeAffinity != nil {
+			info.Topology = volume.Spec.NodeAffinity.Required
+		}
+		if handle && volume.Spec.CSI != nil {
+			info.Handle = volume.Spec.CSI.VolumeHandle
 		}
 	}
 	if fast {
@@ -123,7 +134,7 @@ func (e *Exposer) target(ctx context.Context, spec objects.MoverSpec) (objects.V
 		return objects.VolumeInfo{}, &TerminalError{fmt.Errorf("target claim %s/%s is already bound to volume %s", claim.Namespace, claim.Name, claim.Spec.VolumeName)}
 	}
 	info := objects.VolumeInfo{
-		OS: spec.OS, Target: claim, Block: isBlock(claim), StorageClass: ptr.Deref(claim.Spec.StorageClassName, ""),
+		OS: spec.OS, Target: claim, Block: spec.BlockMover || objects.IsBlock(claim.Spec.VolumeMode), StorageClass: ptr.Deref(claim.Spec.StorageClassName, ""),
 	}
 	if target.Volume != "" { // it is where it is, wherever its last consumer was
 		info.Existing, err = e.existing(ctx, spec, claim)
@@ -158,25 +169,10 @@ func (e *Exposer) claim(ctx context.Context, namespace, name string) (*corev1.Pe
 	return claim, nil
 }
 
-// topology returns the required node affinity of the claim's volume.
-func (e *Exposer) topology(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*corev1.NodeSelector, error) {
-	volume, err := e.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
-	if err != nil {
-		return nil, terminalIfGone(fmt.Errorf("get volume of claim %s/%s: %w", claim.Namespace, claim.Name, err))
-	}
-	if volume.Spec.NodeAffinity == nil {
-		return nil, nil //nolint:nilnil // a volume that every node can reach
-	}
-	return volume.Spec.NodeAffinity.Required, nil
-}
-
-// volumeOS returns the operating system for which a volume was formatted (velero-protocol 5.7). It is that of the
+// volumeOS returns the operating system for which a file system was formatted (velero-protocol 5.7). It is that of the
 // node to which the volume is attached, else of the node of its consumer. It reads neither if no agent runs on
 // Windows.
 func (e *Exposer) volumeOS(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (corev1.OSName, error) {
-	if isBlock(claim) {
-		return corev1.Linux, nil
-	}
 	name, err := e.consumer(ctx, claim)
 	if err != nil {
 		return "", err
@@ -227,10 +223,6 @@ func (e *Exposer) attached(ctx context.Context, volume string) ([]string, error)
 		}
 	}
 	return nodes, nil
-}
-
-func isBlock(claim *corev1.PersistentVolumeClaim) bool {
-	return ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock
 }
 
 func waitsForConsumer(class *storagev1.StorageClass) bool {

@@ -49,9 +49,15 @@ func TestVolumeInfoOfASnapshot(t *testing.T) {
 		objects  []runtime.Object
 		settings objects.Settings
 		windows  bool // agents run on Windows nodes
+		block    bool // for a block mover
 		want     objects.VolumeInfo
 		reads    []string
 	}{
+		"for a block mover is of a device": {
+			objects: []runtime.Object{storageClass(immediate, map[string]string{parameterFSType: "ntfs"}), sourceClaim(), inZone}, block: true,
+			want:  objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size, Block: true, Handle: "h"},
+			reads: []string{"get storageclasses", "get persistentvolumeclaims", "get persistentvolumes"},
+		},
 		"of a volume that every node can reach takes two reads": {
 			objects: []runtime.Object{storageClass(immediate, nil), sourceClaim()},
 			want:    objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size},
@@ -117,7 +123,7 @@ func TestVolumeInfoOfASnapshot(t *testing.T) {
 			if test.windows {
 				e.Templates[corev1.Windows] = objects.Template{}
 			}
-			info, err := e.volumeInfo(t.Context(), objects.MoverSpec{Source: ofSnapshot()})
+			info, err := e.volumeInfo(t.Context(), objects.MoverSpec{Source: ofSnapshot(), BlockMover: test.block})
 			require.NoError(t, err)
 			require.Equal(t, test.want, info)
 			require.Equal(t, test.reads, requests(client))

@@ -110,6 +110,9 @@ func kindOf(url string) (kind, version string) {
 			return kind.GVK.Kind, kind.GVK.GroupVersion().String()
 		}
 	}
+	if path.Base(url) == "volumeattachments" {
+		return "VolumeAttachment", "storage.k8s.io/v1"
+	}
 	return map[string]string{"persistentvolumeclaims": "PersistentVolumeClaim", "events": "Event", "pods": "Pod"}[path.Base(url)], "v1"
 }
 
@@ -171,4 +174,24 @@ func TestVeleroClientsSendJSONToTheirPaths(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, velerov1.PodVolumeBackupPhaseAccepted, written.Status.Phase)
 	require.Equal(t, []string{"PATCH /apis/velero.io/v1/namespaces/velero/podvolumebackups/b1 "}, served.requests)
+}
+
+func TestTargetFSType(t *testing.T) {
+	served := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Path != "/apis/velero.io/v2alpha1/namespaces/velero/datadownloads/dd" {
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"denied by policy","reason":"Forbidden","code":403}`))
+			return
+		}
+		_, _ = w.Write([]byte(`{"kind":"DataDownload","spec":{"targetVolume":{"pvc":"data","fsType":"xfs"}}}`))
+	}))
+	t.Cleanup(served.Close)
+	velero, err := NewClientset(&rest.Config{Host: served.URL})
+	require.NoError(t, err)
+	fsType, err := velero.TargetFSType(t.Context(), "velero", "dd")
+	require.NoError(t, err)
+	require.Equal(t, "xfs", fsType)
+	_, err = velero.TargetFSType(t.Context(), "velero", "other")
+	require.EqualError(t, err, "get DataDownload velero/other: denied by policy")
 }

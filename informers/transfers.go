@@ -8,6 +8,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -193,6 +194,27 @@ func NewTargets(ctx context.Context, client kubernetes.Interface) *Targets {
 // synced.
 func (t *Targets) Claim(uid types.UID) (claim *corev1.PersistentVolumeClaim, known bool) {
 	return t.get(uid)
+}
+
+// Attachments watches VolumeAttachments by name, each for the restore that waits until its volume is detached.
+type Attachments struct {
+	*singles[types.UID, *storagev1.VolumeAttachment]
+}
+
+// NewAttachments watches VolumeAttachments until the context ends.
+func NewAttachments(ctx context.Context, client kubernetes.Interface) *Attachments {
+	return &Attachments{newSingles[types.UID](ctx, func(_ string, one Scope) (*Informer[*storagev1.VolumeAttachment], error) {
+		return New("volume attachment", client.StorageV1().VolumeAttachments(), &storagev1.VolumeAttachment{}, one, noTrim[*storagev1.VolumeAttachment])
+	})}
+}
+
+// Detached reports whether the VolumeAttachment that is watched for a resource does not exist any more; watched is false if none is.
+func (a *Attachments) Detached(uid types.UID) (detached, watched bool) {
+	a.lock.Lock()
+	watched = a.followed[uid] != nil
+	a.lock.Unlock()
+	attachment, known := a.get(uid)
+	return known && attachment == nil, watched
 }
 
 // ClassChanged enqueues the resources whose target claim has that storage class.

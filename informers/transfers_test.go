@@ -73,9 +73,22 @@ func TestEachClaimHasItsOwnWatch(t *testing.T) {
 	targets.Forget("other")
 	_, known = targets.Claim("other")
 	require.False(t, known)
+
+	attachments := NewAttachments(ctx, client)
+	is := func() []bool {
+		detached, watched := attachments.Detached("uid")
+		return []bool{detached, watched}
+	}
+	require.Equal(t, []bool{false, false}, is())
+	attachments.Watch("uid", types.NamespacedName{Name: "csi-1"}, func() { enqueued <- struct{}{} })
+	next()
+	require.Equal(t, []bool{true, true}, is())
+	attachments.Forget("uid")
+	require.Equal(t, []bool{false, false}, is())
 	stop()
 	targets.Wait()
-	require.Len(t, api.requests, 2, "one watch each")
+	attachments.Wait()
+	require.Len(t, api.requests, 3, "one watch each")
 }
 
 func backup(phase velerov1.PodVolumeBackupPhase, finalizers ...string) *velerov1.PodVolumeBackup {
@@ -105,11 +118,9 @@ func TestUnfinishedBackupsAreNotTrimmed(t *testing.T) {
 		"a terminal one that is not cleaned up":                 backup(velerov1.PodVolumeBackupPhaseFailed, "a/b", api.FinalizerPodVolume),
 		"a terminal one whose finalizer Velero's agent removed": marked(backup(velerov1.PodVolumeBackupPhaseCompleted)),
 	} {
-		t.Run(name, func(t *testing.T) {
-			trimmed := kept.DeepCopy()
-			trimBackup(trimmed)
-			require.Equal(t, kept, trimmed)
-		})
+		trimmed := kept.DeepCopy()
+		trimBackup(trimmed)
+		require.Equal(t, kept, trimmed, name)
 	}
 }
 

@@ -111,9 +111,11 @@ func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T]) error
 	}
 	found := t.found(s)
 	found.Claims = slices.DeleteFunc(found.Claims, func(claim *corev1.PersistentVolumeClaim) bool { return claim.Name != s.spec.Name })
-	if t.local.isDeleting(s.key, found) || deleting(found) || t.binds(s) {
+	detached, watched := t.Attached.Detached(s.object.GetUID())
+	if t.local.isDeleting(s.key, found) || deleting(found) || t.binds(s) || watched && !detached {
 		return nil // an event reports the end of this
 	}
+	found.Detached = detached
 	t.keepLog(ctx, s)
 	rebound, err := t.Exposer.Rebind(ctx, s.spec, found)
 	if terminal := (*exposer.TerminalError)(nil); errors.As(err, &terminal) {
@@ -127,6 +129,9 @@ func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T]) error
 		t.local.update(s.key, func(kept *entry) { kept.rebound = true })
 		t.Enqueue(s.key)
 		return nil
+	}
+	if rebound.Attachment != "" {
+		t.Attached.Watch(s.object.GetUID(), types.NamespacedName{Name: rebound.Attachment}, func() { t.Enqueue(s.key) })
 	}
 	t.local.markRebind(s.key, found, rebound.Reserved)
 	klog.FromContext(ctx).V(2).Info("Rebind is waiting", "waitsFor", rebound.Waits)
@@ -317,6 +322,7 @@ func (t *TransferReconciler[T]) forget(key string) {
 		return
 	}
 	t.Targets.Forget(uid)
+	t.Attached.Forget(uid)
 	t.Restored.Forget(uid)
 	t.ReleaseCapacity(uid)
 }
@@ -339,6 +345,9 @@ func (t *TransferReconciler[T]) reserve(s *request[T]) {
 		t.Restored.Watch(uid, types.NamespacedName{Namespace: s.spec.Namespace, Name: s.spec.Name}, enqueue)
 	} else {
 		t.Restored.Forget(uid)
+	}
+	if !rebinds {
+		t.Attached.Forget(uid)
 	}
 	switch {
 	case !s.state.Phase.IsNew():

@@ -180,6 +180,7 @@ type Dependencies struct {
 	Pods       Pods
 	Claims     Claims
 	Targets    Targets
+	Attached   Attachments
 	Restored   Targets // the claims into which movers on this node restored, if another agent created them
 	LivePod    func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 	LiveEvents func(ctx context.Context, about types.UID) ([]*corev1.Event, error)
@@ -209,10 +210,21 @@ type Claims interface {
 	Claim(key string) *corev1.PersistentVolumeClaim
 }
 
-// Targets reads single claims of restores. Watch starts to watch one; Forget stops.
-type Targets interface {
-	Watch(uid types.UID, claim types.NamespacedName, enqueue func())
+// Watches watches single objects, each for a resource. Watch starts to watch one; Forget stops.
+type Watches interface {
+	Watch(uid types.UID, object types.NamespacedName, enqueue func())
 	Forget(uid types.UID)
+}
+
+// Attachments watches the VolumeAttachments of restored volumes.
+type Attachments interface {
+	Watches
+	Detached(uid types.UID) (detached, watched bool)
+}
+
+// Targets reads single claims of restores.
+type Targets interface {
+	Watches
 	Claim(uid types.UID) (claim *corev1.PersistentVolumeClaim, known bool)
 }
 

@@ -12,6 +12,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -257,6 +258,33 @@ func TestAnAgentWatchesTheClaimOfARestoreThatTheCoordinatorExposed(t *testing.T)
 	s.step(t)
 	require.Empty(t, s.object.Finalizers, "it is cleaned up")
 	require.Equal(t, transfer.ReasonRebindFailed, transfer.FailureOf(s.object))
+}
+
+func TestARebindWaitsUntilTheNodeOfItsMoverHasDetachedTheVolume(t *testing.T) {
+	volume := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pv", Labels: map[string]string{api.LabelRebind: "b1-uid"}, Annotations: map[string]string{api.AnnotationReclaimPolicy: "Delete"}},
+		Spec: corev1.PersistentVolumeSpec{
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			PersistentVolumeSource:        corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "driver", VolumeHandle: "handle"}},
+		},
+	}
+	// csi- and the SHA-256 of the handle, the driver and the node
+	attachment := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "csi-fcdf7534d77374433985b772e0351e912ac58a9c262c213b8406d0883be5e8ac"}}
+	s := newLateDelivery(t, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "restored", UID: "target-uid"}}, volume, attachment)
+	s.step(t)
+	require.Equal(t, types.NamespacedName{Name: attachment.Name}, s.attached.watched)
+	require.Equal(t, "PersistentVolume pv is still attached to node n1", s.local.read(testKey).blocker)
+	s.kube.ClearActions()
+	s.step(t)
+	require.Empty(t, s.kube.Actions(), "the watch enqueues it")
+	s.attached.detached = true // and no request asks again
+	s.step(t)
+	require.Contains(t, s.local.read(testKey).blocker, "is not yet bound")
+	s.clock.Step(s.Limits.RebindGrace)
+	s.step(t)
+	require.Equal(t, velerov2alpha1.DataDownloadPhaseFailed, s.object.Status.Phase)
+	s.step(t)
+	require.Zero(t, s.attached.watched)
 }
 
 func TestARebindSendsNothingWhileAnEventIsDue(t *testing.T) {

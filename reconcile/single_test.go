@@ -47,6 +47,7 @@ type single[T transfer.Object] struct {
 	live     map[string]*corev1.Pod // on the API server
 	failing  error                  // the error of each GET of a pod; nil for none
 	target   watchedClaim
+	attached watchedAttachment                        // of the restored volume
 	restored watchedClaim                             // into which the mover restored
 	claims   map[string]*corev1.PersistentVolumeClaim // created for movers, by key
 	classes  map[string]*storagev1.StorageClass
@@ -71,7 +72,7 @@ func newSingle[T transfer.Object](kind transfer.Kind[T], object T) *single[T] {
 		Dependencies: Dependencies{
 			Agent:  transfer.Agent{Node: testNode, Fleet: coordinatorFleet{}},
 			Limits: transfer.DefaultLimits(), ResourceTimeout: time.Minute,
-			Pods: s, Claims: s, Targets: &s.target, Restored: &s.restored, LivePod: s.livePod, LiveEvents: s.liveEvents,
+			Pods: s, Claims: s, Targets: &s.target, Attached: &s.attached, Restored: &s.restored, LivePod: s.livePod, LiveEvents: s.liveEvents,
 			StorageClass: func(name string) *storagev1.StorageClass { return s.classes[name] },
 			Exposer: &exposer.Exposer{
 				Client: s.kube, Templates: map[corev1.OSName]objects.Template{corev1.Linux: {}},
@@ -136,6 +137,15 @@ func (w *watchedClaim) Forget(types.UID)                                        
 
 func (w *watchedClaim) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, known bool) {
 	return w.claim, w.known
+}
+
+type watchedAttachment struct {
+	watchedClaim
+	detached bool
+}
+
+func (w *watchedAttachment) Detached(types.UID) (detached, watched bool) {
+	return w.detached, w.watched != types.NamespacedName{}
 }
 
 // Patch applies a JSON merge patch as the API server does. It refuses one of another resourceVersion.

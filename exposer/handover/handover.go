@@ -5,7 +5,6 @@ package handover
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -300,6 +299,8 @@ const (
 	// for ever.
 	annotationBeingDeleted = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted"
 	annotationBeingCreated = "snapshot.storage.kubernetes.io/volumesnapshot-being-created"
+	// annotationModeChange permits volumes of another mode than the source has (KEP-3141). A block mover reads a device.
+	annotationModeChange = "snapshot.storage.kubernetes.io/allow-volume-mode-change"
 	// labelManagedBy names the node whose sidecar manages a content (distributed snapshotting).
 	labelManagedBy = "snapshot.storage.kubernetes.io/managed-by"
 	// finalizerContent keeps a content until the sidecar has finished its deletion.
@@ -349,7 +350,7 @@ func (s State) BackupContent() *snapshotv1.VolumeSnapshotContent {
 	if node, distributed := original.Labels[labelManagedBy]; distributed {
 		labels[labelManagedBy] = node
 	}
-	annotations := maps.Clone(original.Annotations)
+	annotations := objects.Merged(original.Annotations, map[string]string{annotationModeChange: "true"})
 	delete(annotations, annotationBeingDeleted)
 	delete(annotations, annotationBeingCreated)
 	return &snapshotv1.VolumeSnapshotContent{
@@ -427,6 +428,25 @@ func (s State) RestoreSize() resource.Quantity {
 		}
 	}
 	return resource.Quantity{}
+}
+
+// Annotations of vSphere's CSI driver on VolumeSnapshots (Velero's pkg/util/third_party.go).
+const (
+	annotationVSphereSnapshot = "csi.vsphere.volume/snapshot" // handle of the volume, "+", handle of the snapshot
+	annotationVSphereChange   = "csi.vsphere.volume/change-id"
+)
+
+// ChangedBlocks identifies the handed-over snapshot of a volume with that handle.
+func (s State) ChangedBlocks(volume string) *objects.ChangedBlocks {
+	found := &objects.ChangedBlocks{Volume: volume, Snapshot: s.Name, Change: *s.Backup.Content.Spec.Source.SnapshotHandle}
+	change, snapshot := s.Backup.Snapshot.Annotations[annotationVSphereChange], s.Backup.Snapshot.Annotations[annotationVSphereSnapshot]
+	if change != "" || snapshot != "" {
+		found.Change, found.Volume = change, ""
+		if volume, _, both := strings.Cut(snapshot, "+"); both {
+			found.Volume = volume
+		}
+	}
+	return found
 }
 
 // isRecreatedSource reports whether the original VolumeSnapshot is a recreated one of the same name, not the one of

@@ -322,7 +322,9 @@ func TestTheBackupPairHasWhatItsOriginalHas(t *testing.T) {
 	require.Equal(t, size, h.RestoreSize())
 	labels[labelManagedBy] = "n7"
 	require.Equal(t, &snapshotv1.VolumeSnapshotContent{
-		ObjectMeta: metav1.ObjectMeta{Name: "du", Labels: labels, Annotations: map[string]string{"note": "mine"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "du", Labels: labels, Annotations: map[string]string{
+			"note": "mine", "snapshot.storage.kubernetes.io/allow-volume-mode-change": "true",
+		}},
 		Spec: snapshotv1.VolumeSnapshotContentSpec{
 			VolumeSnapshotRef: corev1.ObjectReference{
 				Kind: "VolumeSnapshot", APIVersion: "snapshot.storage.k8s.io/v1", Namespace: "velero", Name: "du", UID: "backup-uid",
@@ -331,6 +333,16 @@ func TestTheBackupPairHasWhatItsOriginalHas(t *testing.T) {
 			DeletionPolicy: "Delete", Driver: "driver", VolumeSnapshotClassName: class,
 		},
 	}, h.BackupContent())
+}
+
+func TestChangedBlocks(t *testing.T) {
+	h := handedOver().state(true)
+	h.Backup.Content.Spec.Source.SnapshotHandle = new("handle")
+	require.Equal(t, &objects.ChangedBlocks{Change: "handle", Volume: "volume", Snapshot: "du"}, h.ChangedBlocks("volume"))
+	h.Backup.Snapshot.Annotations = map[string]string{"csi.vsphere.volume/snapshot": "disk+snap", "csi.vsphere.volume/change-id": "52/7"}
+	require.Equal(t, &objects.ChangedBlocks{Change: "52/7", Volume: "disk", Snapshot: "du"}, h.ChangedBlocks("volume"))
+	h.Backup.Snapshot.Annotations["csi.vsphere.volume/snapshot"] = "disk"
+	require.Empty(t, h.ChangedBlocks("volume").Volume)
 }
 
 func TestTheContentOfASource(t *testing.T) {

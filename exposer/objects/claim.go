@@ -89,7 +89,7 @@ func restoreClaim(spec MoverSpec, info VolumeInfo) *corev1.PersistentVolumeClaim
 	claim.Spec = corev1.PersistentVolumeClaimSpec{
 		AccessModes:      slices.Clone(target.Spec.AccessModes),
 		StorageClassName: target.Spec.StorageClassName,
-		VolumeMode:       target.Spec.VolumeMode,
+		VolumeMode:       volumeMode(info.Block),
 		VolumeName:       spec.Source.Target.Volume,
 		Resources:        *target.Spec.Resources.DeepCopy(),
 	}
@@ -195,8 +195,11 @@ func ClaimName(pod *corev1.Pod, volume corev1.Volume) string {
 }
 
 // Block reports whether the volume is a device and not a directory.
-func (p PodVolume) Block() bool {
-	return p.Bound != nil && p.Bound.Spec.VolumeMode != nil && *p.Bound.Spec.VolumeMode == corev1.PersistentVolumeBlock
+func (p PodVolume) Block() bool { return p.Bound != nil && IsBlock(p.Bound.Spec.VolumeMode) }
+
+// IsBlock reports whether a volume or claim of that mode is a device; nil is a file system.
+func IsBlock(mode *corev1.PersistentVolumeMode) bool {
+	return ptr.Deref(mode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock
 }
 
 // HostDir returns the path of the volume below the kubelet's pods directory. pkg/kubelet/config and the volume
@@ -358,6 +361,14 @@ func boundPlugin(volume *corev1.PersistentVolume) string {
 	})
 }
 
+// ChangedBlocks identifies a snapshot to the service that lists its changed blocks: CSI's snapshot metadata service (KEP-3314), or
+// that of vSphere (Velero's pkg/exposer/csi_snapshot.go, getCBTInfo).
+type ChangedBlocks struct {
+	Change   string // by which the next backup asks for what has changed since; the handle of the snapshot for CSI
+	Volume   string // the handle of the volume
+	Snapshot string // name of the VolumeSnapshot in Velero's namespace
+}
+
 // VolumeInfo is what the cluster knows about the volume to move. Fields of other sources are empty.
 type VolumeInfo struct {
 	OS    corev1.OSName // of the nodes that can mount it
@@ -368,10 +379,12 @@ type VolumeInfo struct {
 	Tolerations []corev1.Toleration // of a pod volume: those of the pod
 
 	StorageClass string                        // of the source claim or the target claim
+	Handle       string                        // of the snapshotted volume, for a block mover
 	Size         resource.Quantity             // of a volume created from a snapshot
 	Topology     *corev1.NodeSelector          // the nodes that can reach the source volume; nil for all
 	Excluded     []string                      // names of nodes that cannot attach it
 	Target       *corev1.PersistentVolumeClaim // the claim to restore to
 	Existing     *corev1.PersistentVolume      // the volume to restore in place; nil for a new one
 	SelectedNode string                        // the node of the target's consumer; empty if any is allowed
+	Changes      *ChangedBlocks                // of a snapshot that a block mover reads
 }

@@ -212,8 +212,10 @@ func TestPlans(t *testing.T) {
 		"restore with cache": {given: given{podVolumeBackup(), onHost(), plain(), Settings{Cache: &Cache{StorageClass: "cache", Threshold: 1 << 30, Limit: 5<<30 + 1}}}, change: func(g *given) {
 			g.spec.Restores = true
 		}},
-		"upload":       {given: given{upload(), ofSnapshot(), plain(), Settings{}}},
-		"upload block": {given: given{upload(), ofSnapshot(), plain(), Settings{}}, change: func(g *given) { g.info.Block = true }},
+		"upload": {given: given{upload(), ofSnapshot(), plain(), Settings{}}},
+		"upload block": {given: given{upload(), ofSnapshot(), plain(), Settings{SnapshotMetadata: SnapshotMetadata{SAName: "reader"}}}, change: func(g *given) {
+			g.info.Block, g.info.Changes = true, &ChangedBlocks{Change: "snapshot-7", Volume: "volume-1", Snapshot: "backup1-q2w4e"}
+		}},
 		"upload everything set": {given: given{upload(), ofSnapshot(), scheduled(), choosy()}, change: func(g *given) {
 			g.settings.BackupClaims = map[string]BackupClaim{"fast": {ReadOnly: true, SPCNoRelabeling: true, Annotations: map[string]string{"csi.vsphere.volume/fast-provisioning": "true"}}}
 			g.settings.Tolerations = configured()

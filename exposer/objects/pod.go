@@ -84,7 +84,7 @@ func moverContainer(spec MoverSpec, info VolumeInfo, template Template, settings
 		Image:           template.Image,
 		ImagePullPolicy: corev1.PullIfNotPresent,
 		Command:         []string{"/velero"},
-		Args:            arguments(spec, info, template),
+		Args:            arguments(spec, info, template, settings),
 		Env:             slices.Clone(template.Env),
 		EnvFrom:         slices.Clone(template.EnvFrom),
 		Resources:       *settings.Resources.DeepCopy(),
@@ -103,10 +103,16 @@ func moverContainer(spec MoverSpec, info VolumeInfo, template Template, settings
 	return container
 }
 
-func arguments(spec MoverSpec, info VolumeInfo, template Template) []string {
+func arguments(spec MoverSpec, info VolumeInfo, template Template, settings Settings) []string {
 	all := slices.Clone(spec.Command)
 	if spec.PassVolumeMode {
 		all = append(all, "--volume-mode="+string(*volumeMode(info.Block)))
+	}
+	if changes := info.Changes; changes != nil {
+		all = append(all, "--change-id="+changes.Change, "--volume-id="+changes.Volume, "--snapshot-id="+changes.Snapshot)
+		if account := settings.SnapshotMetadata.SAName; account != "" { // Velero's agent passes a flag that its mover does not have (d2241adba)
+			all = append(all, "--cbt-sa-name="+account)
+		}
 	}
 	return append(all, template.LogArgs...)
 }
@@ -151,13 +157,12 @@ func hostVolume(spec MoverSpec, info VolumeInfo) mounted {
 
 // claimVolume returns the volume of a claim that was created for the mover.
 func claimVolume(spec MoverSpec, claim *corev1.PersistentVolumeClaim) mounted {
-	mode := ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
 	readOnly := spec.Source.Snapshot != nil && readOnly(claim)
 	return mounted{
 		source: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name, ReadOnly: readOnly},
 		},
-		block:    mode == corev1.PersistentVolumeBlock,
+		block:    IsBlock(claim.Spec.VolumeMode),
 		readOnly: readOnly,
 	}
 }

@@ -35,6 +35,7 @@ type MoverSpec struct {
 	OS             corev1.OSName
 	SnapshotSize   int64 // of the kopia snapshot to restore, in bytes; 0: not known
 	Restores       bool  // it writes to the volume, and may have a cache volume
+	BlockMover     bool  // its mover is Velero's for blocks: the volume is a device to it, whatever the mode of its claim
 
 	Source Source
 }
@@ -66,6 +67,7 @@ type SnapshotSource struct {
 type TargetSource struct {
 	Namespace, Claim string
 	Volume           string // the existing PersistentVolume that is restored in place; empty for a new one
+	MoverNode        string // the node to which the mover's volume is attached; empty before the mover starts
 	Scratch          bool   // for `lateen verify`: the claim has no consumer, and a volume that was provisioned for it is deleted with it
 }
 
@@ -83,6 +85,13 @@ type Settings struct {
 	IgnoreDelayBinding bool                   // restore without waiting for the target claim's first consumer
 	RestoreCopies      Copies                 // objects to copy next to the restore claim
 	Cache              *Cache                 // nil: caches are in the mover's own file system
+	SnapshotMetadata   SnapshotMetadata
+}
+
+// SnapshotMetadata configures how block movers ask CSI's snapshot metadata service for changed blocks
+// (csiSnapshotMetadataServiceConfigs of the node-agent ConfigMap).
+type SnapshotMetadata struct {
+	SAName string `json:"saName,omitempty"` // the ServiceAccount whose token they send; empty: their own
 }
 
 // LoadAffinity restricts the nodes of movers. Several matching entries are alternatives. Entries for the volume's

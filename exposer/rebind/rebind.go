@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/exposer/api"
@@ -21,6 +22,10 @@ type State struct {
 	Claim  *corev1.PersistentVolumeClaim // the restore claim; nil if it is deleted
 	Volume *corev1.PersistentVolume      // of the restore claim, or found by api.LabelRebind; nil if there is none
 	Target *corev1.PersistentVolumeClaim // nil if it does not exist
+
+	Replaced   *corev1.PersistentVolume // the restored volume, if Volume was created in its place; nil if it is deleted
+	Detached   bool                     // no VolumeAttachment of the mover's node has the volume
+	Attachment string                   // the name of that which has; empty before it is looked up
 }
 
 // Step is the next step of a rebind. Each step is idempotent, and the agent may crash after each.
@@ -28,20 +33,23 @@ type Step int
 
 // The steps of a rebind.
 const (
-	Done          Step = iota // the target is bound to the volume, whose reclaim policy is restored
-	Wait                      // wait for another controller; the message says what for
-	Fail                      // the rebind can never succeed; the message says why
-	RetainVolume              // set Retain, so that deleting the restore claim keeps the volume
-	DeleteMover               // delete the mover pod
-	DeleteClaim               // delete the restore claim
-	SetClaimRef               // set the volume's claimRef to the target
-	SetVolumeName             // set the target's volumeName
-	ReleaseVolume             // restore the reclaim policy of the volume
+	Done           Step = iota // the target is bound to the volume, whose reclaim policy is restored
+	Wait                       // wait for another controller; the message says what for
+	Fail                       // the rebind can never succeed; the message says why
+	RetainVolume               // set Retain, so that deleting the restore claim keeps the volume
+	DeleteMover                // delete the mover pod
+	DeleteClaim                // delete the restore claim
+	FindAttachment             // look up whether the volume is still attached to the mover's node
+	CreateVolume               // create a volume of the target's mode in place of the restored one
+	DeleteVolume               // delete the restored volume that was replaced; its storage stays
+	SetClaimRef                // set the volume's claimRef to the target
+	SetVolumeName              // set the target's volumeName
+	ReleaseVolume              // restore the reclaim policy of the volume
 )
 
 func (s Step) String() string {
 	names := [...]string{
-		"Done", "Wait", "Fail", "RetainVolume", "DeleteMover", "DeleteClaim", "SetClaimRef", "SetVolumeName", "ReleaseVolume",
+		"Done", "Wait", "Fail", "RetainVolume", "DeleteMover", "DeleteClaim", "FindAttachment", "CreateVolume", "DeleteVolume", "SetClaimRef", "SetVolumeName", "ReleaseVolume",
 	}
 	return names[s]
 }
@@ -59,6 +67,9 @@ func (s State) Next() (Step, string) {
 	if s.namesTarget() {
 		s.Pod, s.Claim = nil, nil
 	}
+	if s.hasTakenOver() && !objects.IsDeleting(s.Replaced) {
+		return DeleteVolume, ""
+	}
 	if description := s.fail(); description != "" {
 		return Fail, description
 	}
@@ -71,6 +82,15 @@ func (s State) Next() (Step, string) {
 		return DeleteClaim, ""
 	case s.Pod != nil || s.Claim != nil:
 		return Wait, s.leftovers()
+	case s.namesTarget(): // it was detached before
+	case s.Attachment != "":
+		return Wait, fmt.Sprintf("PersistentVolume %s is still attached to node %s", s.Volume.Name, s.Spec.Source.Target.MoverNode)
+	case !s.Detached:
+		return FindAttachment, ""
+	case s.changesMode():
+		return CreateVolume, ""
+	}
+	switch {
 	case !s.Reserved():
 		return SetClaimRef, ""
 	case s.Target.Spec.VolumeName == "":
@@ -93,6 +113,9 @@ func (s State) fail() string {
 		return "the rebind was abandoned before"
 	case s.Target == nil:
 		return fmt.Sprintf("target claim %s does not exist", s.target())
+	case s.Replaced != nil && !s.hasTakenOver():
+		return fmt.Sprintf("PersistentVolumes %s and %s both have label %s of this restore, and one is not a retained volume of the same storage",
+			s.Volume.Name, s.Replaced.Name, api.LabelRebind)
 	case s.bound():
 		return ""
 	case s.Target.Status.Phase == corev1.ClaimLost:
@@ -107,6 +130,8 @@ func (s State) fail() string {
 		return fmt.Sprintf("PersistentVolume %s does not belong to claim %s/%s", s.Volume.Name, s.Claim.Namespace, s.Claim.Name)
 	case objects.IsDeleting(s.Volume):
 		return fmt.Sprintf("PersistentVolume %s is being deleted", s.Volume.Name)
+	case s.changesMode() && (!s.Spec.BlockMover || s.Spec.Source.Target.Volume != "" || s.Volume.Spec.CSI == nil || s.namesTarget()):
+		return fmt.Sprintf("PersistentVolume %s has another volume mode than target claim %s", s.Volume.Name, s.target())
 	case s.inUse() && !s.namesTarget():
 		ref := s.Volume.Spec.ClaimRef
 		return fmt.Sprintf("PersistentVolume %s is bound to claim %s/%s", s.Volume.Name, ref.Namespace, ref.Name)
@@ -179,6 +204,57 @@ func (s State) leftovers() string {
 		left = append(left, "claim "+s.Claim.Name)
 	}
 	return strings.Join(left, " and ") + " are being deleted"
+}
+
+// attributeProvisioner is on volumes that external-provisioner has created. Without it, drivers take a volume for one of an
+// administrator, which they have to register.
+const attributeProvisioner = "storage.kubernetes.io/csiProvisionerIdentity"
+
+// changesMode reports whether the restored volume has another mode than the target, as Velero's block mover leaves it.
+func (s State) changesMode() bool {
+	return objects.IsBlock(s.Volume.Spec.VolumeMode) != objects.IsBlock(s.Target.Spec.VolumeMode)
+}
+
+// hasTakenOver reports whether Volume has the storage of Replaced, which stays when Replaced is deleted.
+func (s State) hasTakenOver() bool {
+	if s.Replaced == nil || s.Volume.Spec.CSI == nil || s.Replaced.Spec.CSI == nil || !s.namesTarget() {
+		return false
+	}
+	now, was := s.Volume.Spec.CSI, s.Replaced.Spec
+	return now.Driver == was.CSI.Driver && now.VolumeHandle == was.CSI.VolumeHandle && was.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain
+}
+
+// Choose sets Volume and Replaced from the volumes that are labelled with the DataDownload. There are two while one replaces the
+// other: the claimRef of the new one names the target.
+func (s *State) Choose(labelled []corev1.PersistentVolume) {
+	for i := range labelled {
+		if volume := &labelled[i]; claimOf(volume) == s.target() || s.Volume == nil {
+			s.Volume, s.Replaced = volume, s.Volume
+		} else {
+			s.Replaced = volume
+		}
+	}
+}
+
+// Replacement returns the volume of the target's mode that takes the place of a restored device, because the mode of a volume cannot be
+// changed. It has the same storage. fsType is that of the restored file system; empty: the driver's default. It keeps the annotations:
+// without them, the driver would never delete the storage. It is reserved for the target. The name is unique, and the same at each attempt.
+func (s State) Replacement(fsType string) *corev1.PersistentVolume {
+	was := s.Volume.DeepCopy()
+	volume := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(s.Spec.UID), Labels: was.Labels, Annotations: was.Annotations},
+		Spec:       was.Spec,
+	}
+	delete(volume.Annotations, objects.AnnotationBoundByController)
+	if selector := s.Target.Spec.Selector; selector != nil {
+		volume.Labels = objects.Merged(volume.Labels, selector.MatchLabels)
+	}
+	volume.Spec.VolumeMode, volume.Spec.CSI.FSType = s.Target.Spec.VolumeMode, cmp.Or(fsType, volume.Spec.CSI.FSType)
+	delete(volume.Spec.CSI.VolumeAttributes, attributeProvisioner)
+	volume.Spec.ClaimRef = &corev1.ObjectReference{
+		APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: s.Target.Namespace, Name: s.Target.Name, UID: s.Target.UID,
+	}
+	return volume
 }
 
 // VolumePatch is a merge patch of a volume. Null removes a label, annotation or field.
@@ -289,10 +365,10 @@ type ClaimPatch struct {
 	} `json:"spec"`
 }
 
-// Choose returns the patch that sets the target's volumeName. It removes the observed annotations of Kubernetes
+// NameVolume returns the patch that sets the target's volumeName. It removes the observed annotations of Kubernetes
 // about an earlier binding, because the claim would count as lost with them. It does not touch annotations that
 // Kubernetes has added since.
-func (s State) Choose() ClaimPatch {
+func (s State) NameVolume() ClaimPatch {
 	var patch ClaimPatch
 	patch.Metadata.UID = s.Target.UID
 	for _, name := range []string{objects.AnnotationBindCompleted, objects.AnnotationBoundByController} {

@@ -15,8 +15,10 @@ import (
 // retained returns the rebind of a retained volume after the mover and the restore claim were deleted.
 func retained() State {
 	return State{
+		Detached: true,
 		Spec: objects.MoverSpec{
-			Namespace: "velero", Name: "dd", UID: "dd-uid", ExposingNode: "n1", Source: objects.Source{Target: &objects.TargetSource{Namespace: "app", Claim: "data"}},
+			Namespace: "velero", Name: "dd", UID: "dd-uid", ExposingNode: "n1",
+			Source: objects.Source{Target: &objects.TargetSource{Namespace: "app", Claim: "data", MoverNode: "n2"}},
 		},
 		Volume: &corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{
@@ -46,11 +48,25 @@ func bound(d *State) {
 	d.Target.Spec.VolumeName, d.Target.Status.Phase = "pv", corev1.ClaimBound
 }
 
+func device(d *State) {
+	d.Spec.BlockMover = true
+	d.Volume.Spec.VolumeMode, d.Volume.Spec.CSI = new(corev1.PersistentVolumeBlock), &corev1.CSIPersistentVolumeSource{
+		Driver: "csi", VolumeHandle: "h", VolumeAttributes: map[string]string{"storage.kubernetes.io/csiProvisionerIdentity": "1", "pool": "a"},
+	}
+}
+
+// replaced has the volume that takes the place of a device.
+func replaced(d *State) {
+	device(d)
+	d.Volume, d.Replaced = d.Replacement("xfs"), d.Volume
+}
+
 func inUse(d *State) {
 	d.Volume.Spec.ClaimRef, d.Volume.Status.Phase = &corev1.ObjectReference{Namespace: "app", Name: "rescued", UID: "rescued-uid"}, corev1.VolumeBound
 }
 
 func TestStepsOfARebind(t *testing.T) {
+	const twoVolumes = "Fail: PersistentVolumes pvc-dd-uid and pv both have label lateen.dev/rebind of this restore, and one is not a retained volume of the same storage"
 	deleting := &metav1.Time{}
 	for name, test := range map[string]struct {
 		is     func(*State)
@@ -65,6 +81,20 @@ func TestStepsOfARebind(t *testing.T) {
 		"both are being deleted":                  {is: beside, change: func(d *State) { d.Pod.DeletionTimestamp, d.Claim.DeletionTimestamp = deleting, deleting }, want: "Wait: mover pod dd and claim dd are being deleted"},
 		"the mover is being deleted":              {is: beside, change: func(d *State) { d.Pod.DeletionTimestamp, d.Claim = deleting, nil }, want: "Wait: mover pod dd are being deleted"},
 		"the claim is being deleted":              {is: beside, change: func(d *State) { d.Pod, d.Claim.DeletionTimestamp = nil, deleting }, want: "Wait: claim dd are being deleted"},
+		"a node may have the volume":              {change: func(d *State) { d.Detached = false }, want: "FindAttachment"},
+		"a node has the volume":                   {change: func(d *State) { d.Detached, d.Attachment = false, "csi-1" }, want: "Wait: PersistentVolume pv is still attached to node n2"},
+		"the volume is a device":                  {is: device, want: "CreateVolume"},
+		"so is the target":                        {is: device, change: func(d *State) { d.Target.Spec.VolumeMode = new(corev1.PersistentVolumeBlock) }, want: "SetClaimRef"},
+		"the device is of another plugin":         {is: device, change: func(d *State) { d.Volume.Spec.CSI = nil }, want: "Fail: PersistentVolume pv has another volume mode than target claim app/data"},
+		"the device is reserved":                  {is: device, change: reserved, want: "Fail: PersistentVolume pv has another volume mode than target claim app/data"},
+		"a volume has replaced the device":        {is: replaced, change: func(d *State) { d.Detached = false }, want: "DeleteVolume"},
+		"the device is being deleted":             {is: replaced, change: func(d *State) { d.Replaced.DeletionTimestamp = deleting }, want: "SetVolumeName"},
+		"its target is gone":                      {is: replaced, change: func(d *State) { d.Target = nil }, want: "DeleteVolume"},
+		"the device would take its storage along": {is: replaced, change: func(d *State) { d.Replaced.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete }, want: twoVolumes},
+		"another volume has the label":            {is: replaced, change: func(d *State) { d.Replaced.Spec.CSI.VolumeHandle = "other" }, want: twoVolumes},
+		"another driver has that handle":          {is: replaced, change: func(d *State) { d.Replaced.Spec.CSI.Driver = "other" }, want: twoVolumes},
+		"another mover restored a device":         {is: device, change: func(d *State) { d.Spec.BlockMover = false }, want: "Fail: PersistentVolume pv has another volume mode than target claim app/data"},
+		"the device is restored in place":         {is: device, change: func(d *State) { d.Spec.Source.Target.Volume = "pv" }, want: "Fail: PersistentVolume pv has another volume mode than target claim app/data"},
 		"the volume is reserved":                  {is: reserved, want: "SetVolumeName"},
 		"a stale cache has the mover and claim":   {is: reserved, change: beside, want: "SetVolumeName"},
 		"it is reserved for an earlier target":    {is: reserved, change: func(d *State) { d.Volume.Spec.ClaimRef.UID = "earlier-uid" }, want: "SetClaimRef"},
@@ -109,6 +139,34 @@ func TestStepsOfARebind(t *testing.T) {
 	}
 }
 
+func TestAVolumeReplacesADevice(t *testing.T) {
+	d := retained()
+	device(&d)
+	d.Volume.Annotations[objects.AnnotationBoundByController] = "yes"
+	d.Target.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"wanted": "x"}}
+	was := d.Volume.DeepCopy()
+	volume := d.Replacement("xfs")
+	require.Equal(t, was, d.Volume)
+	require.Equal(t, &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "pvc-dd-uid", Labels: map[string]string{api.LabelRebind: "dd-uid", "wanted": "x"},
+			Annotations: map[string]string{api.AnnotationReclaimPolicy: "Delete", objects.AnnotationProvisionedBy: "csi"},
+		},
+		Spec: corev1.PersistentVolumeSpec{
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+				Driver: "csi", VolumeHandle: "h", FSType: "xfs", VolumeAttributes: map[string]string{"pool": "a"},
+			}},
+			ClaimRef: &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: "app", Name: "data", UID: "target-uid"},
+		},
+	}, volume)
+	for _, labelled := range [][]corev1.PersistentVolume{{*was, *volume}, {*volume, *was}} {
+		d.Volume, d.Replaced = nil, nil
+		d.Choose(labelled)
+		require.Equal(t, []string{"pvc-dd-uid", "pv"}, []string{d.Volume.Name, d.Replaced.Name})
+	}
+}
+
 func TestPatchesOfARebind(t *testing.T) {
 	requireJSON := func(want string, patch any) {
 		t.Helper()
@@ -143,7 +201,7 @@ func TestPatchesOfARebind(t *testing.T) {
 		"lateen.dev/rebind": null, "lateen.dev/mover": null, "lateen.dev/owner-uid": null, "lateen.dev/exposer": null}},
 		"spec": {"persistentVolumeReclaimPolicy": "Delete"}}`, scratch.Keep())
 
-	requireJSON(`{"metadata": {"uid": "target-uid"}, "spec": {"volumeName": "pv"}}`, d.Choose())
+	requireJSON(`{"metadata": {"uid": "target-uid"}, "spec": {"volumeName": "pv"}}`, d.NameVolume())
 	d.Target.Annotations = map[string]string{objects.AnnotationBindCompleted: "yes", "note": "mine"}
-	requireJSON(`{"metadata": {"uid": "target-uid", "annotations": {"pv.kubernetes.io/bind-completed": null}}, "spec": {"volumeName": "pv"}}`, d.Choose())
+	requireJSON(`{"metadata": {"uid": "target-uid", "annotations": {"pv.kubernetes.io/bind-completed": null}}, "spec": {"volumeName": "pv"}}`, d.NameVolume())
 }

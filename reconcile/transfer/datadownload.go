@@ -28,8 +28,11 @@ func getDataDownload(dd *velerov2alpha1.DataDownload) State {
 	status := dd.Status
 	state.Phase, state.Cancel = phaseOf(status.Phase), dd.Spec.Cancel
 	state.Foreign, state.DataMover = foreign(dd.Spec.DataMover), dd.Spec.DataMover
-	state.UnsupportedReason = cmp.Or(refuseMover(dd.Spec.DataMover, "restore it with Velero's node-agent"),
-		refuseFields(dd, "csiSnapshot", "restoreType", "targetVolume.fsType"))
+	harmless := []string{"restoreType", "targetVolume.fsType"}
+	if dd.Spec.DataMover != blockMover {
+		harmless = append(harmless, "csiSnapshot")
+	}
+	state.UnsupportedReason = refuseFields(dd, harmless...)
 	state.Acceptor, state.Node = status.AcceptedByNode, status.Node
 	state.InPlace = dd.Spec.TargetVolume.PV
 	state.RebindTimeout = dd.Spec.OperationTimeout.Duration
@@ -59,10 +62,10 @@ func specOfDataDownload(dd *velerov2alpha1.DataDownload, resourceTimeout time.Du
 	spec := newMoverSpec(dd)
 	spec.Command = command(dd, cmp.Or(dd.Spec.OperationTimeout.Duration, resourceTimeout), "data-mover", "restore", "--data-download="+dd.Name)
 	spec.PassVolumeMode, spec.Group, spec.OS = true, groupRestores, cmp.Or(nodeOS(dd.Spec.NodeOS), corev1.Linux)
-	spec.Restores, spec.SnapshotSize = true, dd.Spec.SnapshotSize
+	spec.Restores, spec.SnapshotSize, spec.BlockMover = true, dd.Spec.SnapshotSize, dd.Spec.DataMover == blockMover
 	spec.Source.Target = &objects.TargetSource{
 		Namespace: dd.Spec.TargetVolume.Namespace, Claim: dd.Spec.TargetVolume.PVC, Volume: dd.Spec.TargetVolume.PV,
-		Scratch: isScratch(dd),
+		MoverNode: dd.Status.Node, Scratch: isScratch(dd),
 	}
 	return spec
 }

@@ -34,8 +34,7 @@ func getDataUpload(du *velerov2alpha1.DataUpload) State {
 	state.AcceptedAt, state.StartedAt, state.CompletedAt = objects.TimeOf(status.AcceptedTimestamp), objects.TimeOf(status.StartTimestamp), objects.TimeOf(status.CompletionTimestamp)
 	state.Progress = Progress{Total: status.Progress.TotalBytes, Done: status.Progress.BytesDone}
 	state.Outcome = Outcome{SnapshotID: status.SnapshotID, Path: status.Path, IncrementalBytes: status.IncrementalBytes}
-	state.UnsupportedReason = cmp.Or(
-		refuseMover(du.Spec.DataMover, "run the backup with data mover "+fileMover), refuseSnapshot(du.Spec), refuseFields(du, "parentSnapshot", "sourceFSType"))
+	state.UnsupportedReason = cmp.Or(refuseSnapshot(du.Spec), refuseFields(du, "parentSnapshot", "sourceFSType"))
 	return state
 }
 
@@ -67,7 +66,7 @@ func setDataUpload(du *velerov2alpha1.DataUpload, state State) {
 func specOfDataUpload(du *velerov2alpha1.DataUpload, resourceTimeout time.Duration) objects.MoverSpec {
 	spec := newMoverSpec(du)
 	spec.Command = command(du, cmp.Or(du.Spec.OperationTimeout.Duration, resourceTimeout), "data-mover", "backup", "--data-upload="+du.Name)
-	spec.PassVolumeMode, spec.Group = true, groupSnapshots
+	spec.PassVolumeMode, spec.Group, spec.BlockMover = true, groupSnapshots, du.Spec.DataMover == blockMover
 	if snapshot := du.Spec.CSISnapshot; snapshot != nil {
 		spec.Source.Snapshot = &objects.SnapshotSource{
 			Namespace: du.Spec.SourceNamespace, Snapshot: snapshot.VolumeSnapshot, Class: snapshot.SnapshotClass,

@@ -52,21 +52,13 @@ func foreign(dataMover string) bool {
 	return !slices.Contains([]string{"", veleroMover, fileMover, blockMover}, dataMover)
 }
 
-// refuseMover returns why transfers of the data mover are not supported; empty if they are.
-func refuseMover(dataMover, remedy string) string {
-	if dataMover != blockMover {
-		return ""
-	}
-	return fmt.Sprintf("data mover %s is not supported by Lateen; %s", dataMover, remedy)
-}
-
 // refuseFields returns why a transfer with fields in its spec that this build does not know is not supported; empty if it has
 // none but these, which change nothing for an agent. Velero's development branch has them (d2241adba, 2026-08-21, and design
 // volume-data-inplace-restore):
 //   - parentSnapshot, restoreType: the mover reads them
 //   - sourceFSType: Velero's server keeps it for the restore
-//   - csiSnapshot of a DataDownload: for velero-block
-//   - targetVolume.fsType: an agent uses it for a volume that changes its mode, as those of velero-block do
+//   - csiSnapshot of a DataDownload: of incremental in-place restores by velero-block, which are refused
+//   - targetVolume.fsType: the exposer reads it for a volume that changes its mode, as those of velero-block do
 func refuseFields(transfer metav1.Object, harmless ...string) string {
 	unknown := slices.DeleteFunc(api.UnknownFields(transfer), func(path string) bool { return slices.Contains(harmless, path) })
 	if len(unknown) == 0 {

@@ -3,7 +3,6 @@ package transfer
 import (
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -181,28 +180,28 @@ func TestMoverSpecs(t *testing.T) {
 		dd := &velerov2alpha1.DataDownload{ObjectMeta: meta, Spec: velerov2alpha1.DataDownloadSpec{
 			TargetVolume: velerov2alpha1.TargetVolumeSpec{Namespace: "app", PVC: "claim", PV: "pv-1"}, NodeOS: velerov2alpha1.NodeOSAuto, SnapshotSize: 9,
 			OperationTimeout: metav1.Duration{Duration: time.Minute},
-		}}
+		}, Status: velerov2alpha1.DataDownloadStatus{Node: "n2"}}
 		require.Equal(t, with(func(m *objects.MoverSpec) {
 			m.Command = []string{"data-mover", "restore", "--data-download=x", "--volume-path=/uid", "--resource-timeout=1m0s"}
 			m.PassVolumeMode, m.Group, m.OS, m.Restores, m.SnapshotSize = true, "generic-restore-exposer", corev1.Linux, true, 9
-			m.Source.Target = &objects.TargetSource{Namespace: "app", Claim: "claim", Volume: "pv-1"}
+			m.Source.Target = &objects.TargetSource{Namespace: "app", Claim: "claim", Volume: "pv-1", MoverNode: "n2"}
 		}), DataDownload().MoverSpec(dd, 10*time.Minute))
 	})
 }
 
-func TestOnlyVelerosFileMoverIsSupported(t *testing.T) {
-	for mover, want := range map[string]struct{ foreign, refused bool }{
-		"": {}, "velero": {}, "velero-fs": {}, "velero-block": {refused: true}, "other": {foreign: true}, "Velero": {foreign: true},
+func TestOnlyVelerosMoversAreSupported(t *testing.T) {
+	for mover, want := range map[string]struct{ foreign, block bool }{
+		"": {}, "velero": {}, "velero-fs": {}, "velero-block": {block: true}, "other": {foreign: true}, "Velero": {foreign: true},
 	} {
-		upload := DataUpload().Get(&velerov2alpha1.DataUpload{
+		du := &velerov2alpha1.DataUpload{
 			Spec:   velerov2alpha1.DataUploadSpec{DataMover: mover, SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{StorageClass: "fast"}},
 			Status: velerov2alpha1.DataUploadStatus{Phase: velerov2alpha1.DataUploadPhaseInProgress},
-		})
-		download := DataDownload().Get(&velerov2alpha1.DataDownload{Spec: velerov2alpha1.DataDownloadSpec{DataMover: mover}})
+		}
+		dd := &velerov2alpha1.DataDownload{Spec: velerov2alpha1.DataDownloadSpec{DataMover: mover}}
+		upload, download := DataUpload().Get(du), DataDownload().Get(dd)
 		require.Equal(t, []bool{want.foreign, want.foreign, want.foreign}, []bool{upload.Foreign, !upload.TakesSlot(), download.Foreign}, mover)
-		why := map[bool]string{true: "data mover velero-block is not supported by Lateen; "}[want.refused]
-		require.Equal(t, why, strings.TrimSuffix(upload.UnsupportedReason, "run the backup with data mover velero-fs"), mover)
-		require.Equal(t, why, strings.TrimSuffix(download.UnsupportedReason, "restore it with Velero's node-agent"), mover)
+		require.Empty(t, upload.UnsupportedReason+download.UnsupportedReason, mover)
+		require.Equal(t, []bool{want.block, want.block}, []bool{DataUpload().MoverSpec(du, 0).BlockMover, DataDownload().MoverSpec(dd, 0).BlockMover}, mover)
 	}
 }
 

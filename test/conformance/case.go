@@ -418,7 +418,7 @@ func (c *Case) CompareStatus(status string) error {
 	}
 	recorded := report.of(c)
 	if recorded == nil {
-		return fmt.Errorf("%s: %s has no recorded result; run: make conformance AGENT=lateen CASES='%s'", c.Kind, c.Title, c.Title) //nolint:err113 // for people
+		return fmt.Errorf("%s: %s has no recorded result; run: make conformance AGENT=lateen CASES='%s/%s'", c.Kind, c.Title, c.Kind, c.Title) //nolint:err113 // for people
 	}
 	var compact bytes.Buffer
 	if len(recorded.Status) > 0 {

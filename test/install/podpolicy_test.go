@@ -154,6 +154,7 @@ func TestThePodPolicyOfAgents(t *testing.T) {
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	t.Run("refuses fields", func(t *testing.T) { p.refusesFields(t) })
+	t.Run("refuses volumes", func(t *testing.T) { p.refusesVolumes(t) })
 	t.Run("has no warnings", func(t *testing.T) { p.hasNoWarnings(t) })
 
 	p.install("--apply", "--restrict-movers", "--pod-policy="+deploy.PodPolicyPrivileged)
@@ -167,6 +168,27 @@ func TestThePodPolicyOfAgents(t *testing.T) {
 	bidirectional := privileged(podVolumeMover())
 	bidirectional.Spec.Containers[0].VolumeMounts[0].MountPropagation = new(corev1.MountPropagationBidirectional)
 	require.ErrorContains(t, p.create(soon(t), bidirectional), "do not reach the host")
+}
+
+// refusesVolumes tries PersistentVolumes. That of a driver with the label of a restore is admitted.
+func (p *policies) refusesVolumes(t *testing.T) {
+	t.Helper()
+	create := func(labels map[string]string, source corev1.PersistentVolumeSource) error {
+		_, err := p.agent.CoreV1().PersistentVolumes().Create(soon(t), &corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: "restored", Labels: labels},
+			Spec: corev1.PersistentVolumeSpec{
+				PersistentVolumeSource: source, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			},
+		}, dryRun)
+		return err
+	}
+	restored := map[string]string{api.LabelRebind: "uid"}
+	driver := corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "csi.example.com", VolumeHandle: "handle"}}
+	require.NoError(t, create(restored, driver))
+	const refusal = "agents may create only PersistentVolumes of CSI drivers, for a DataDownload"
+	require.ErrorContains(t, create(nil, driver), refusal)
+	require.ErrorContains(t, create(restored, corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}), refusal)
 }
 
 // admits tries all that agents create, as the tests of package objects have it.

@@ -67,15 +67,9 @@ var fallback = map[string][]string{"watch": {"list"}}
 func Unused(grants []Grant, account string, requests cluster.Records) []Grant {
 	used := map[Grant]bool{}
 	for _, request := range requests {
-		home, ours := namespaceOf(request.User, account)
+		grant, ours := grantOf(request, account)
 		if !ours || request.Forbidden() {
 			continue
-		}
-		grant := Grant{
-			Elsewhere: request.Namespace != home, Verb: request.Verb, Group: request.APIGroup, Resource: request.Resource,
-		}
-		if request.Subresource != "" {
-			grant.Resource += "/" + request.Subresource
 		}
 		for _, verb := range append(fallback[grant.Verb], grant.Verb) {
 			grant.Verb = verb
@@ -86,6 +80,31 @@ func Unused(grants []Grant, account string, requests cluster.Records) []Grant {
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(grants), func(grant Grant) bool { return used[grant] })
+}
+
+// Missing are the grants that requests of a ServiceAccount called account need and do not have. What the ClusterRole allows holds
+// in the agents' namespace too.
+func Missing(grants []Grant, account string, requests cluster.Records) (missing []Grant) {
+	for _, request := range requests {
+		grant, ours := grantOf(request, account)
+		if ours && grant.Resource != "" && !slices.ContainsFunc(grants, func(has Grant) bool {
+			return has.Verb == grant.Verb && has.Group == grant.Group && has.Resource == grant.Resource &&
+				(has.Elsewhere || !grant.Elsewhere) && (has.Name == "" || has.Name == request.Name)
+		}) {
+			missing = append(missing, grant)
+		}
+	}
+	return missing
+}
+
+// grantOf is the grant that a request needs, without a name; ours is false for another account.
+func grantOf(request cluster.Record, account string) (grant Grant, ours bool) {
+	home, ours := namespaceOf(request.User, account)
+	grant = Grant{Elsewhere: request.Namespace != home, Verb: request.Verb, Group: request.APIGroup, Resource: request.Resource}
+	if request.Subresource != "" {
+		grant.Resource += "/" + request.Subresource
+	}
+	return grant, ours
 }
 
 // namespaceOf is where the ServiceAccount of a user lives, if it is called account.

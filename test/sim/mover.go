@@ -1,11 +1,13 @@
 package sim
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -171,6 +173,37 @@ func (s *Simulation) handleOf(pod *corev1.Pod) string {
 	return apiserver.As[corev1.PersistentVolume](volume).Spec.CSI.VolumeHandle
 }
 
+// attach attaches the volume of a pod to its node. A VolumeAttachment has the name that Kubernetes gives it (pkg/volume/csi,
+// getAttachmentName), and the UID of the pod in a label.
+func (s *Simulation) attach(pod *corev1.Pod) {
+	handle := s.handleOf(pod)
+	name := fmt.Sprintf("csi-%x", sha256.Sum256([]byte(handle+driver+pod.Spec.NodeName)))
+	switch attachment := s.API.Get("volumeattachments", "", name); {
+	case handle == "":
+	case attachment != nil:
+		s.Patch("volumeattachments", attachment, map[string]any{"metadata": map[string]any{"labels": map[string]string{"pod": string(pod.UID)}}})
+	default:
+		s.Create("volumeattachments", "", &storagev1.VolumeAttachment{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"pod": string(pod.UID)}},
+			Spec:       storagev1.VolumeAttachmentSpec{Attacher: driver, NodeName: pod.Spec.NodeName},
+		})
+	}
+}
+
+// detaching plays the attach-detach controller: it detaches the volumes of pods that are gone.
+func (s *Simulation) detaching() (all []choice) {
+	pods := map[string]bool{}
+	for _, pod := range s.API.List("pods") {
+		pods[string(pod.GetUID())] = true
+	}
+	for _, object := range s.API.List("volumeattachments") {
+		if !pods[object.GetLabels()["pod"]] {
+			all = append(all, choice{"attach-detach controller: detaches " + object.GetName(), seldom, func() { s.Delete("volumeattachments", object) }})
+		}
+	}
+	return all
+}
+
 // waitContainer is Velero's init container of restored pods.
 const waitContainer = "restore-wait"
 
@@ -235,6 +268,7 @@ func (s *Simulation) begins(object *apiserver.Object) {
 			Name: container.Name, Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: s.Now()}},
 		})
 	}
+	s.attach(pod)
 	s.setStatus(object, status)
 	s.mover(pod)
 }

@@ -148,6 +148,10 @@ func (s *Simulation) transfer(j *job, name, node string) *apiserver.Object {
 		owner := s.API.Get(plural, veleroNamespace, "nightly")
 		meta.OwnerReferences = []metav1.OwnerReference{{APIVersion: "velero.io/v1", Kind: kind, Name: "nightly", UID: owner.GetUID(), Controller: new(true)}}
 	}
+	mover := ""
+	if j.Blocks {
+		mover = "velero-block"
+	}
 	var object any
 	switch j.Kind {
 	case Backup:
@@ -163,7 +167,7 @@ func (s *Simulation) transfer(j *job, name, node string) *apiserver.Object {
 	case Upload:
 		owned("backups", "Backup")
 		object = &velerov2alpha1.DataUpload{ObjectMeta: meta, Spec: velerov2alpha1.DataUploadSpec{
-			SnapshotType: velerov2alpha1.SnapshotTypeCSI, SourcePVC: name, SourceNamespace: appNamespace, BackupStorageLocation: "default",
+			DataMover: mover, SnapshotType: velerov2alpha1.SnapshotTypeCSI, SourcePVC: name, SourceNamespace: appNamespace, BackupStorageLocation: "default",
 			CSISnapshot:      &velerov2alpha1.CSISnapshotSpec{VolumeSnapshot: j.snapshot, StorageClass: className, SnapshotClass: snapshotClass},
 			OperationTimeout: metav1.Duration{Duration: 10 * time.Minute},
 		}}
@@ -174,7 +178,7 @@ func (s *Simulation) transfer(j *job, name, node string) *apiserver.Object {
 			existing = "pv-" + name
 		}
 		object = &velerov2alpha1.DataDownload{ObjectMeta: meta, Spec: velerov2alpha1.DataDownloadSpec{
-			TargetVolume: velerov2alpha1.TargetVolumeSpec{PVC: name, PV: existing, Namespace: appNamespace}, BackupStorageLocation: "default",
+			DataMover: mover, TargetVolume: velerov2alpha1.TargetVolumeSpec{PVC: name, PV: existing, Namespace: appNamespace}, BackupStorageLocation: "default",
 			SnapshotID: "snapshot", SourceNamespace: appNamespace, OperationTimeout: metav1.Duration{Duration: 10 * time.Minute}, NodeOS: "linux",
 		}}
 	}

@@ -73,7 +73,7 @@ var (
 const enough = 200
 
 // unsimulated are the rights that agents need for what no schedule has: objects that Velero's agents of the release before made,
-// --finished-ttl, and the attachments of vSphere volumes.
+// --finished-ttl.
 var unsimulated = []string{
 	"get backups.velero.io in the agents' namespace",
 	"get restores.velero.io in the agents' namespace",
@@ -81,7 +81,6 @@ var unsimulated = []string{
 	"delete datadownloads.velero.io in the agents' namespace",
 	"patch persistentvolumeclaims in the agents' namespace",
 	"patch volumesnapshots.snapshot.storage.k8s.io in the agents' namespace",
-	"list volumeattachments.storage.k8s.io elsewhere",
 }
 
 func described(grants []rights.Grant) (all []string) {
@@ -95,7 +94,8 @@ func TestSchedules(t *testing.T) {
 	start := time.Now()
 	var played, steps atomic.Int64
 	var lock sync.Mutex
-	unused := rights.Grants(deploy.NamespaceRules(), deploy.ClusterRules())
+	granted := rights.Grants(deploy.NamespaceRules(), deploy.ClusterRules())
+	unused := granted
 	t.Cleanup(func() {
 		if played.Load() >= enough && !t.Failed() {
 			require.Equal(t, unsimulated, described(unused), "deploy/base/rbac.yaml gives rights that no schedule uses, or the list has one that a schedule uses")
@@ -115,6 +115,7 @@ func TestSchedules(t *testing.T) {
 		lock.Lock()
 		unused = rights.Unused(unused, deploy.ServiceAccountName, trace.records)
 		lock.Unlock()
+		require.Empty(t, described(rights.Missing(granted, deploy.ServiceAccountName, trace.records)), "deploy/base/rbac.yaml does not give them")
 		steps.Add(int64(len(trace.lines)))
 		if *first {
 			require.NoError(t, broken)
@@ -181,10 +182,13 @@ func (p played) equal(other played) error {
 	return nil
 }
 
-// onePerKind returns a plan with one transfer of each kind, and one that restores in place. That of a backup has a repository to
+// onePerKind returns a plan with one transfer of each kind, and one that restores in place, and one of blocks. That of a backup has a repository to
 // maintain, too.
 func onePerKind() map[Kind]Plan {
-	plans := map[Kind]Plan{"in place": {Nodes: 1, Slots: 1, Hurry: true, Work: []Work{{Kind: Download, InPlace: true}}}}
+	plans := map[Kind]Plan{
+		"in place": {Nodes: 1, Slots: 1, Hurry: true, Work: []Work{{Kind: Download, InPlace: true}}},
+		"blocks":   {Nodes: 1, Slots: 1, Hurry: true, Work: []Work{{Kind: Download, Blocks: true}}},
+	}
 	for _, kind := range Kinds() {
 		plans[kind] = Plan{Nodes: 1, Slots: 1, Hurry: true, Work: []Work{{Kind: kind}}}
 	}

@@ -172,6 +172,7 @@ func (s *Simulation) choices() []choice {
 	all = append(all, s.deliveries()...)
 	all = append(all, controlled(s.Scheduler())...)
 	all = append(all, s.kubelets()...)
+	all = append(all, s.detaching()...)
 	all = append(all, s.moving()...)
 	if !time.Now().Before(s.lag.volumes) {
 		all = append(all, controlled(s.Volumes())...)

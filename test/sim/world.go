@@ -175,6 +175,7 @@ type Work struct {
 
 	Veleros bool // the pod is on the node with Velero's agent instead
 	InPlace bool // a Download restores the volume that its claim had before
+	Blocks  bool // the mover of an Upload or Download is Velero's for blocks
 }
 
 // onNode reports whether the transfer is of a volume of a pod.
@@ -214,6 +215,7 @@ func Draw(seed uint64) Plan {
 	drawHandover(&plan)
 	drawPolicy(&plan)
 	drawInPlace(&plan)
+	drawBlocks(&plan)
 	slices.SortStableFunc(plan.Faults, func(a, b Fault) int { return a.Step - b.Step })
 	return plan
 }
@@ -223,6 +225,15 @@ func drawInPlace(plan *Plan) {
 	random := rand.New(rand.NewPCG(plan.Seed, inPlaceStream))
 	for i := range plan.Work {
 		plan.Work[i].InPlace = random.IntN(3) == 0 && plan.Work[i].Kind == Download && !plan.Velero
+	}
+}
+
+// drawBlocks makes one of three other DataUploads and DataDownloads one of Velero's block mover, unless its agents run: those of 1.18 do
+// not know it.
+func drawBlocks(plan *Plan) {
+	random := rand.New(rand.NewPCG(plan.Seed, blocksStream))
+	for i, work := range plan.Work {
+		plan.Work[i].Blocks = random.IntN(3) == 0 && !work.onNode() && !work.InPlace && !plan.Velero
 	}
 }
 
@@ -261,4 +272,5 @@ const (
 	handoverStream    = 12
 	policyStream      = 13
 	inPlaceStream     = 14
+	blocksStream      = 15
 )

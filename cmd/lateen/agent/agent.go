@@ -68,12 +68,14 @@ func (a *assembly) run(ctx context.Context) error {
 	}
 	ctx, stop := context.WithCancel(ctx)
 	a.targets, a.restored = informers.NewTargets(ctx, a.clients.kube), informers.NewTargets(ctx, a.clients.kube)
+	a.attached = informers.NewAttachments(ctx, a.clients.kube)
 	var started sync.WaitGroup
 	defer func() {
 		stop()
 		started.Wait()
 		a.targets.Wait()
 		a.restored.Wait()
+		a.attached.Wait()
 	}()
 	var kinds kindSet
 	a.snapshots = informers.NewSnapshots(a.clients.snapshots, a.clients.kube.Discovery(), func(namespace, name string) { a.enqueueUploads(kinds.uploads, namespace+"/"+name) })
@@ -173,6 +175,7 @@ func (a *assembly) shared() reconcile.Dependencies {
 		Claims:          a.caches,
 		Targets:         a.targets,
 		Restored:        a.restored,
+		Attached:        a.attached,
 		StorageClass:    a.caches.StorageClass,
 		LivePod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 			return live.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -258,6 +261,7 @@ func (a *assembly) exposer() *exposer.Exposer {
 		Source:       a.caches.Pod,
 		Lost:         a.leadership.Lost,
 		StorageClass: a.caches.StorageClass,
+		TargetFSType: a.clients.velero.TargetFSType,
 		Refresh:      a.class.refresh,
 		Rejected:     a.class.rejected,
 		Created:      a.caches.Movers.Record,

@@ -82,6 +82,7 @@ type assembly struct {
 	snapshots  *informers.Snapshots // watched only while this agent coordinates
 	targets    *informers.Targets
 	restored   *informers.Targets
+	attached   *informers.Attachments
 	exposing   *exposer.Exposer
 	class      *moverClass
 	own        *ownState

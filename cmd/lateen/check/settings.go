@@ -17,6 +17,7 @@ type Settings struct {
 	BackupPVC                 map[string]objects.BackupClaim `json:"backupPVC,omitempty"` // by the storage class of the source volume
 	RestorePVC                RestorePVC                     `json:"restorePVC,omitzero"`
 	CachePVC                  *CachePVC                      `json:"cachePVC,omitempty"`
+	SnapshotMetadata          objects.SnapshotMetadata       `json:"csiSnapshotMetadataServiceConfigs,omitzero"`
 	PodResources              map[string]string              `json:"podResources,omitempty"` // quantities by field, such as cpuRequest
 	PodLabels                 map[string]string              `json:"podLabels,omitempty"`
 	PodAnnotations            map[string]string              `json:"podAnnotations,omitempty"`
@@ -78,7 +79,7 @@ func (r *Result) inEffect() Settings {
 		LoadAffinity: movers.LoadAffinity, BackupPVC: movers.BackupClaims,
 		RestorePVC:   RestorePVC{IgnoreDelayBinding: movers.IgnoreDelayBinding, Copies: movers.RestoreCopies},
 		PodResources: podResources(movers.Resources), PodLabels: movers.Labels, PodAnnotations: movers.Annotations,
-		PrivilegedFsBackup: movers.Privileged, Tolerations: movers.Tolerations,
+		PrivilegedFsBackup: movers.Privileged, Tolerations: movers.Tolerations, SnapshotMetadata: movers.SnapshotMetadata,
 	}
 	if cache := movers.Cache; cache != nil {
 		settings.CachePVC = &CachePVC{StorageClass: cache.StorageClass, ResidentThresholdInMB: cache.Threshold >> mebi}

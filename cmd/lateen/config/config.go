@@ -145,7 +145,7 @@ func (r *reader) sections(config *Config, nodeLabels map[string]string) fields {
 		string(SectionPodLabels):                         func(v value) { movers.Labels = r.labels(v) },
 		string(SectionPodAnnotations):                    func(v value) { movers.Annotations = r.podAnnotations(v) },
 		string(SectionTolerations):                       func(v value) { movers.Tolerations = r.tolerations(v) },
-		string(SectionCSISnapshotMetadataServiceConfigs): r.snapshotMetadata,
+		string(SectionCSISnapshotMetadataServiceConfigs): func(v value) { r.snapshotMetadata(v, movers) },
 	}
 }
 
@@ -266,6 +266,7 @@ func Apply(inForce, edited Config) Edit {
 		{name: string(SectionPodLabels), of: func(c *Config) any { return c.Movers.Labels }},
 		{name: string(SectionPodAnnotations), of: func(c *Config) any { return c.Movers.Annotations }},
 		{name: string(SectionTolerations), of: func(c *Config) any { return c.Movers.Tolerations }},
+		{name: string(SectionCSISnapshotMetadataServiceConfigs), of: func(c *Config) any { return c.Movers.SnapshotMetadata }},
 		{name: string(SectionPrivilegedFsBackup), of: func(c *Config) any { return c.Movers.Privileged }},
 		{
 			name: string(SectionLoadConcurrency) + ".prepareQueueLength", of: func(c *Config) any { return c.PrepareQueueLength },

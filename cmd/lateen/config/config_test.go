@@ -54,6 +54,7 @@ func TestParseOfEverything(t *testing.T) {
 			},
 			IgnoreDelayBinding: true,
 			RestoreCopies:      objects.Copies{SecretNames: []string{"key"}, ConfigMapNames: []string{"kms"}},
+			SnapshotMetadata:   objects.SnapshotMetadata{SAName: "cbt"},
 			Tolerations: []corev1.Toleration{
 				{Key: "dedicated", Value: "backup", Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(60))},
 				{Operator: corev1.TolerationOpExists},
@@ -129,6 +130,7 @@ func TestAnEditOfAnyFieldIsAppliedOrNeedsARestart(t *testing.T) {
 		`{"podLabels": {"a": "1"}}`:                                        {Applied: []string{"podLabels"}},
 		`{"podAnnotations": {"a": "1"}}`:                                   {Applied: []string{"podAnnotations"}},
 		`{"tolerations": [{"key": "a", "operator": "Exists"}]}`:            {Applied: []string{"tolerations"}},
+		`{"csiSnapshotMetadataServiceConfigs": {"saName": "a"}}`:           {Applied: []string{"csiSnapshotMetadataServiceConfigs"}},
 		`{"privilegedFsBackup": true}`:                                     {Applied: []string{"privilegedFsBackup"}},
 		`{"loadConcurrency": {"cluster": 3}}`:                              {Applied: []string{"loadConcurrency"}},
 		`{"loadConcurrency": {"storageClasses": {"fast": 3}}}`:             {Applied: []string{"loadConcurrency"}},
@@ -268,11 +270,9 @@ func TestParseConcurrencyOfANode(t *testing.T) {
 		"the smaller of two that match counts":      {map[string]string{"size": "big", "zone": "a"}, 6},
 		"a rule may be under the global number":     {map[string]string{"size": "small"}, 2},
 	} {
-		t.Run(name, func(t *testing.T) {
-			got, problems := parse(rules, test.labels)
-			require.Empty(t, problems)
-			require.Equal(t, config.Limits{Concurrency: test.want, GlobalConcurrency: 3, MaxConcurrency: 9}, got.Limits)
-		})
+		got, problems := parse(rules, test.labels)
+		require.Empty(t, problems, name)
+		require.Equal(t, config.Limits{Concurrency: test.want, GlobalConcurrency: 3, MaxConcurrency: 9}, got.Limits, name)
 	}
 }
 
@@ -396,10 +396,8 @@ func TestParseRepository(t *testing.T) {
 		"null is left out":                 {`{"cacheLimitMB": null}`, 5000},
 		"fields of the server are skipped": {`{"cacheLimitMB": 1, "fullMaintenanceInterval": "fastGC"}`, 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			limit, problems := config.ParseRepository(map[string]string{"kopia": test.text, "other": "{"})
-			require.Empty(t, problems)
-			require.Equal(t, test.limit*1024*1024, limit)
-		})
+		limit, problems := config.ParseRepository(map[string]string{"kopia": test.text, "other": "{"})
+		require.Empty(t, problems, name)
+		require.Equal(t, test.limit*1024*1024, limit, name)
 	}
 }

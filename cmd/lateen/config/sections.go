@@ -356,9 +356,10 @@ func oneOfThese[T ~string](r *reader, v value, known ...T) T {
 	return text
 }
 
-// snapshotMetadata validates a field of Velero's block data mover. Lateen has no such mover, so it stores nothing.
-func (r *reader) snapshotMetadata(v value) {
-	r.object(v, fields{"saName": func(v value) { r.name(v) }})
+func (r *reader) snapshotMetadata(v value, movers *objects.Settings) {
+	r.object(v, fields{
+		"saName": set(r, r.name, &movers.SnapshotMetadata.SAName),
+	})
 }
 
 // suggestion names the closest known name of an unknown one. At most a third of the known name may differ. If none is

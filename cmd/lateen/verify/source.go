@@ -23,6 +23,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -45,6 +46,7 @@ type source struct {
 	download velerov2alpha1.DataDownloadSpec // without its target
 	from     types.NamespacedName            // the claim that was backed up; no name if the volume had none
 	claim    corev1.PersistentVolumeClaimSpec
+	block    bool // its mover restores a device
 }
 
 // sources returns the volumes of the backup, DataUploads first.
@@ -93,6 +95,7 @@ func readAs[T any, P interface {
 	}
 	s, state := of(typed), kind.Get(typed)
 	s.Kind, s.Name, s.Bytes = kind.GVK.Kind, object.GetName(), state.Progress.Done
+	s.block = kind.MoverSpec(typed, 0).BlockMover
 	s.download.SnapshotID, s.download.SnapshotSize = state.Outcome.SnapshotID, state.Progress.Total
 	s.Result, s.Message = decide(state)
 	return s, nil
@@ -148,18 +151,21 @@ func ofPodVolumeBackup(backup *velerov1.PodVolumeBackup) *source {
 func (v *verification) addClaim(ctx context.Context, s *source) error {
 	s.claim.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	size := enough(s.Bytes)
+	if s.block { // no pod uses the claim, so the device need not become a file system
+		s.claim.VolumeMode = new(corev1.PersistentVolumeBlock)
+	}
 	if s.from.Name != "" {
 		claim, err := v.Kube.CoreV1().PersistentVolumeClaims(s.from.Namespace).Get(ctx, s.from.Name, metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("read claim %s: %w", s.from, err)
 		}
 		if err == nil {
-			s.claim.VolumeMode = claim.Spec.VolumeMode
+			s.claim.VolumeMode = cmp.Or(s.claim.VolumeMode, claim.Spec.VolumeMode)
 			if s.claim.StorageClassName == nil {
 				s.claim.StorageClassName = claim.Spec.StorageClassName
 			}
 			least := max(s.Bytes, 1)
-			if ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeFilesystem {
+			if !objects.IsBlock(s.claim.VolumeMode) {
 				least += s.Bytes / 20 // for the file system; the claim may have been created again, with another size
 			}
 			if capacity := claim.Status.Capacity[corev1.ResourceStorage]; capacity.Value() >= least {

@@ -185,18 +185,22 @@ func TestAScratchClaimIsLargeEnough(t *testing.T) {
 	for name, test := range map[string]struct {
 		claim string
 		bytes int64
+		mover string
 		want  string
 	}{
-		"the claim is gone":       {"gone", 10 * gib, "13Gi"},
-		"few bytes":               {"gone", 1, "1Gi"},
-		"the claim is smaller":    {"data", 10 * gib, "13Gi"},
-		"as large as the device":  {"data", 5 * gib, "5Gi"},
-		"a full file system":      {"files", 5*gib - 1, "7Gi"},
-		"a file system with room": {"files", 4 * gib, "5Gi"},
-		"a claim that is not yet": {"pending", 0, "1Gi"},
+		"the claim is gone":       {"gone", 10 * gib, "", "13Gi"},
+		"few bytes":               {"gone", 1, "", "1Gi"},
+		"the claim is smaller":    {"data", 10 * gib, "", "13Gi"},
+		"as large as the device":  {"data", 5 * gib, "", "5Gi"},
+		"a full file system":      {"files", 5*gib - 1, "", "7Gi"},
+		"its device":              {"files", 5 * gib, "velero-block", "5Gi"},
+		"a file system with room": {"files", 4 * gib, "", "5Gi"},
+		"a claim that is not yet": {"pending", 0, "", "1Gi"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newCluster(backup("Completed"), upload("up", test.claim, backedUp(test.bytes)))
+			up := upload("up", test.claim, backedUp(test.bytes))
+			require.NoError(t, unstructured.SetNestedField(up.Object, test.mover, "spec", "datamover"))
+			c := newCluster(backup("Completed"), up)
 			for _, each := range []*corev1.PersistentVolumeClaim{claim("files", "5Gi"), claim("pending", "0")} {
 				require.NoError(t, c.kube.Tracker().Add(each))
 			}

@@ -55,7 +55,7 @@ func (e *evaluator) remedyOfWait(of *subject, wait view.Wait) string {
 	case view.WaitMover:
 		return e.remedyOfAgent(of)
 	case view.WaitRebind:
-		return fmt.Sprintf("kubectl -n %s describe pvc %s shows why the claim is not bound.", source.Target.Namespace, source.Target.Claim)
+		return fmt.Sprintf("kubectl -n %s describe pvc %s shows why the claim is not bound. kubectl get volumeattachments shows whether the mover's node still has the volume.", source.Target.Namespace, source.Target.Claim)
 	case view.WaitCleanUp:
 		return e.remedyOfCleanUp(of)
 	case view.WaitCancel:
@@ -127,7 +127,7 @@ func (e *evaluator) remedyOfReason(of *subject) string {
 		transfer.ReasonMoverLost:      lost,
 		transfer.ReasonMoverStalled:   "The bucket or the volume may not respond: see the log of the next mover while it runs. If movers may be silent for longer than --stall-timeout, raise it.",
 		transfer.ReasonUnconfirmed:    "Check the data of the named volume: if it is complete, nothing is left to do; if not, delete the pod first.",
-		transfer.ReasonRebindFailed:   "The restored data is kept: bind the named PersistentVolume to a claim, or delete it.",
+		transfer.ReasonRebindFailed:   "The restored data is kept: bind the named PersistentVolume to a claim of its volume mode, or delete it.",
 		transfer.ReasonSourceGone:     "The pod was deleted before or during the transfer, so its volume cannot be accessed any more.",
 		transfer.ReasonNotEligible:    e.remedyOfIneligible(of),
 		transfer.ReasonPrepareTimeout: e.remedyOfMover(of),

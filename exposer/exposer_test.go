@@ -235,14 +235,12 @@ func TestEnsureSendsOneRequestForEachObject(t *testing.T) {
 			requests: []string{"get persistentvolumeclaims", "create persistentvolumeclaims", "create persistentvolumeclaims", "create pods"},
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			client := fake.NewClientset(freeClaim())
-			_, err := exposed(client, test.settings).Ensure(t.Context(), test.spec)
-			require.NoError(t, err)
-			require.Equal(t, test.requests, requests(client))
-			require.Equal(t, test.creates, left(t, client))
-			require.Len(t, exposed(client, test.settings).Claims(test.spec), len(test.creates)-1)
-		})
+		client := fake.NewClientset(freeClaim())
+		_, err := exposed(client, test.settings).Ensure(t.Context(), test.spec)
+		require.NoError(t, err, name)
+		require.Equal(t, test.requests, requests(client), name)
+		require.Equal(t, test.creates, left(t, client), name)
+		require.Len(t, exposed(client, test.settings).Claims(test.spec), len(test.creates)-1, name)
 	}
 	backup := restore()
 	backup.Restores = false
@@ -355,15 +353,13 @@ func TestTheEndOfALogIsKept(t *testing.T) {
 		"of one byte too many":       {log: strings.Repeat("x", 1<<20+1), starts: "x", ends: "x", bytes: 1 << 20},
 		"that has exactly the bytes": {log: strings.Repeat("x", 1<<20-1) + "\n", starts: "x", ends: "x\n", bytes: 1 << 20},
 	} {
-		t.Run(name, func(t *testing.T) {
-			e, requests := logged(t, test.log)
-			text, err := e.Log(t.Context(), mover())
-			require.NoError(t, err)
-			require.LessOrEqual(t, len(text), test.bytes)
-			require.True(t, strings.HasPrefix(string(text), test.starts))
-			require.True(t, strings.HasSuffix(string(text), test.ends))
-			require.Equal(t, url.Values{"container": {"b1-uid"}}, *requests, "the whole log of the mover alone")
-		})
+		e, requests := logged(t, test.log)
+		text, err := e.Log(t.Context(), mover())
+		require.NoError(t, err, name)
+		require.LessOrEqual(t, len(text), test.bytes, name)
+		require.True(t, strings.HasPrefix(string(text), test.starts), name)
+		require.True(t, strings.HasSuffix(string(text), test.ends), name)
+		require.Equal(t, url.Values{"container": {"b1-uid"}}, *requests, "the whole log of the mover alone")
 	}
 	e, _ := logged(t, long.String())
 	text, err := e.Log(t.Context(), mover())

@@ -112,14 +112,12 @@ func TestAForbiddenCopyFailsTheTransfer(t *testing.T) {
 		"the copy that exists may not be":    {verb: "get", namespace: "velero", there: []runtime.Object{secret("velero", "s3cret")}, message: "get secrets velero/key: the agent is not allowed to"},
 		"the copy that exists may not share": {verb: "patch", namespace: "velero", there: []runtime.Object{secret("velero", "s3cret", func(s *corev1.Secret) { s.Labels = map[string]string{api.LabelCopy: "true"} })}, message: "patch secrets velero/key: the agent is not allowed to"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			client := withUIDs(fake.NewClientset(append(test.there, freeClaim(), secret("app", "s3cret"), configMap())...))
-			refuseAccess(client, test.verb, test.namespace, test.allowed)
-			_, err := exposed(client, copied()).Ensure(t.Context(), download())
-			require.ErrorContains(t, err, test.message)
-			require.Equal(t, !test.passes, errors.As(err, new(*TerminalError)), "%v", err)
-			require.NotContains(t, requests(client), "create pods")
-		})
+		client := withUIDs(fake.NewClientset(append(test.there, freeClaim(), secret("app", "s3cret"), configMap())...))
+		refuseAccess(client, test.verb, test.namespace, test.allowed)
+		_, err := exposed(client, copied()).Ensure(t.Context(), download())
+		require.ErrorContains(t, err, test.message, name)
+		require.Equal(t, !test.passes, errors.As(err, new(*TerminalError)), "%s: %v", name, err)
+		require.NotContains(t, requests(client), "create pods")
 	}
 }
 

@@ -162,14 +162,12 @@ func TestACleanUpAfterItsOwnHandOverIsConfirmedByOneRead(t *testing.T) {
 		"by this process":    {true, []string{"get volumesnapshots du-1"}},
 		"by another process": {false, []string{"get volumesnapshots du-1", "get volumesnapshots snap"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStorage()
-			s.refresh(t)
-			waits, err := (&Exposer{Snapshots: s}).CleanUpSnapshots(t.Context(), upload(), test.handedOver)
-			require.NoError(t, err)
-			require.Empty(t, waits)
-			require.Equal(t, test.want, s.requests())
-		})
+		s := newStorage()
+		s.refresh(t)
+		waits, err := (&Exposer{Snapshots: s}).CleanUpSnapshots(t.Context(), upload(), test.handedOver)
+		require.NoError(t, err, name)
+		require.Empty(t, waits, name)
+		require.Equal(t, test.want, s.requests(), name)
 	}
 }
 

@@ -415,14 +415,12 @@ func TestADeletedResourceHoldsNothing(t *testing.T) {
 			s.object.UID, s.object.Status = "its successor", velerov1.PodVolumeBackupStatus{}
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			s := newWorking()
-			s.step(t)
-			require.Equal(t, 1, s.NodeSlots.On(testNode).InUse())
-			end(s)
-			require.Zero(t, s.step(t))
-			require.Zero(t, s.NodeSlots.On(testNode).InUse())
-			require.Zero(t, s.local.read(testKey).activeAt)
-		})
+		s := newWorking()
+		s.step(t)
+		require.Equal(t, 1, s.NodeSlots.On(testNode).InUse(), name)
+		end(s)
+		require.Zero(t, s.step(t), name)
+		require.Zero(t, s.NodeSlots.On(testNode).InUse(), name)
+		require.Zero(t, s.local.read(testKey).activeAt, name)
 	}
 }

@@ -61,17 +61,15 @@ func TestAnEventThatIsNoReportOfTheMoverDoesNotCount(t *testing.T) {
 		"of before its start":      func(event *corev1.Event) { event.LastTimestamp.Time = event.LastTimestamp.Add(-time.Second) },
 		"a mover that has started": func(*corev1.Event) {},
 	} {
-		t.Run(sentence, func(t *testing.T) {
-			s := newWorking()
-			counts := sentence == "a mover that has started"
-			s.pods[testKey].CreationTimestamp = metav1.NewTime(s.clock.Now())
-			s.says(eventStarted, "", s.clock.Now())
-			change(s.reports[0])
-			s.object.Status.Phase, s.object.Spec.Cancel = velerov1.PodVolumeBackupPhaseCanceling, true
-			require.Equal(t, counts, s.observed(t).observed.Started)
-			s.step(t)
-			require.Equal(t, !counts, len(s.kube.Actions()) > 0, "one that has not started may never see the cancel, and is deleted at once")
-		})
+		s := newWorking()
+		counts := sentence == "a mover that has started"
+		s.pods[testKey].CreationTimestamp = metav1.NewTime(s.clock.Now())
+		s.says(eventStarted, "", s.clock.Now())
+		change(s.reports[0])
+		s.object.Status.Phase, s.object.Spec.Cancel = velerov1.PodVolumeBackupPhaseCanceling, true
+		require.Equal(t, counts, s.observed(t).observed.Started, sentence)
+		s.step(t)
+		require.Equal(t, !counts, len(s.kube.Actions()) > 0, "one that has not started may never see the cancel, and is deleted at once")
 	}
 }
 
@@ -102,16 +100,14 @@ func TestAFailedMoverKeepsItsLastProgress(t *testing.T) {
 		unlisted error
 		done     int64
 	}{"reported": {nil, 3}, "unreadable": {errors.New("no answer"), 0}} {
-		t.Run(sentence, func(t *testing.T) {
-			s := newWorking()
-			s.unlisted = test.unlisted
-			s.says(eventProgress, `{"totalBytes":10,"doneBytes":3}`, s.clock.Now())
-			s.pods[testKey].Status.Phase = corev1.PodFailed
-			s.pods[testKey].Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "b1-uid", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}}}
-			s.step(t)
-			require.Equal(t, transfer.Failed, s.state().Phase)
-			require.Equal(t, test.done, s.state().Progress.Done)
-		})
+		s := newWorking()
+		s.unlisted = test.unlisted
+		s.says(eventProgress, `{"totalBytes":10,"doneBytes":3}`, s.clock.Now())
+		s.pods[testKey].Status.Phase = corev1.PodFailed
+		s.pods[testKey].Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "b1-uid", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}}}
+		s.step(t)
+		require.Equal(t, transfer.Failed, s.state().Phase, sentence)
+		require.Equal(t, test.done, s.state().Progress.Done, sentence)
 	}
 }
 

@@ -135,13 +135,11 @@ func TestReadJob(t *testing.T) {
 		"a success without its time":        {batchv1.JobStatus{Succeeded: 1, Conditions: condition(batchv1.JobComplete)}, JobStatus{HasPod: true, Counted: true, Outcome: JobSucceeded, Finished: ended.Time}},
 		"a failure":                         {batchv1.JobStatus{Failed: 1, Conditions: condition(batchv1.JobFailed)}, JobStatus{HasPod: true, Counted: true, Outcome: JobFailed, Finished: ended.Time, Reason: "BackoffLimitExceeded: it failed"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			job := Job(maintenance(), jobTemplate(), jobSettings())
-			job.CreationTimestamp, job.Spec.Suspend, job.Status = began, new(false), test.status
-			test.want.Name, test.want.Created, test.want.Class, test.want.Keep, test.want.Factor = job.Name, began.Time, "maintenance", new(2), 1
-			test.want.Ours, test.want.Limited = true, true
-			require.Equal(t, test.want, ReadJob(job))
-		})
+		job := Job(maintenance(), jobTemplate(), jobSettings())
+		job.CreationTimestamp, job.Spec.Suspend, job.Status = began, new(false), test.status
+		test.want.Name, test.want.Created, test.want.Class, test.want.Keep, test.want.Factor = job.Name, began.Time, "maintenance", new(2), 1
+		test.want.Ours, test.want.Limited = true, true
+		require.Equal(t, test.want, ReadJob(job), name)
 	}
 	released := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{api.AnnotationReleased: "2026-01-02T03:04:05Z"}}}
 	require.Equal(t, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), ReadJob(released).Released)

@@ -291,13 +291,11 @@ func TestPodVolumeBackupMetadata(t *testing.T) {
 			after:  metadata{Labels: exposing, Finalizers: []string{"a/b"}},
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			pvb := &velerov1.PodVolumeBackup{}
-			pvb.Labels, pvb.Annotations, pvb.Finalizers = test.before.Labels, test.before.Annotations, test.before.Finalizers
-			PodVolumeBackup().Set(pvb, test.state)
-			written := metadata{pvb.Labels, pvb.Annotations, pvb.Finalizers}
-			require.Equal(t, test.after, written)
-		})
+		pvb := &velerov1.PodVolumeBackup{}
+		pvb.Labels, pvb.Annotations, pvb.Finalizers = test.before.Labels, test.before.Annotations, test.before.Finalizers
+		PodVolumeBackup().Set(pvb, test.state)
+		written := metadata{pvb.Labels, pvb.Annotations, pvb.Finalizers}
+		require.Equal(t, test.after, written, name)
 	}
 }
 

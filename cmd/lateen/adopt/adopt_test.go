@@ -302,13 +302,11 @@ func TestAgentsThatCannotBeAdoptedAreLeftAsTheyAre(t *testing.T) {
 			says:   "its pods have 2 containers",
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			agents := velerosAgents(t, api.DaemonSetName, test.change)
-			before := agents.Object["spec"]
-			a := adoption{Client: &cli.Client{Kube: fake.NewClientset(), Namespace: "velero"}, options: options{image: "example.test/lateen:v1"}}
-			require.ErrorContains(t, a.adopt(t.Context(), agents), test.says)
-			require.Equal(t, before, agents.Object["spec"])
-		})
+		agents := velerosAgents(t, api.DaemonSetName, test.change)
+		before := agents.Object["spec"]
+		a := adoption{Client: &cli.Client{Kube: fake.NewClientset(), Namespace: "velero"}, options: options{image: "example.test/lateen:v1"}}
+		require.ErrorContains(t, a.adopt(t.Context(), agents), test.says, name)
+		require.Equal(t, before, agents.Object["spec"], name)
 	}
 }
 

@@ -344,15 +344,13 @@ func TestAnAgentLabelsOnlyItsOwnPod(t *testing.T) {
 
 func TestOnlyTheOrphanedClaimIsDeletedNotALaterOneOfItsName(t *testing.T) {
 	for _, uid := range []types.UID{"orphan", "later"} {
-		t.Run(string(uid), func(t *testing.T) {
-			claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: uid}}
-			kube := fake.NewClientset(claim)
-			a := &assembly{clients: &clients{kube: kube}, exposing: &exposer.Exposer{Client: kube}}
-			orphan := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "orphan"}}
-			require.NoError(t, a.removeClaim(t.Context(), orphan))
-			_, err := kube.CoreV1().PersistentVolumeClaims("velero").Get(t.Context(), "b1", metav1.GetOptions{})
-			require.Equal(t, uid == "orphan", apierrors.IsNotFound(err), "%v", err)
-		})
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: uid}}
+		kube := fake.NewClientset(claim)
+		a := &assembly{clients: &clients{kube: kube}, exposing: &exposer.Exposer{Client: kube}}
+		orphan := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "orphan"}}
+		require.NoError(t, a.removeClaim(t.Context(), orphan), string(uid))
+		_, err := kube.CoreV1().PersistentVolumeClaims("velero").Get(t.Context(), "b1", metav1.GetOptions{})
+		require.Equal(t, uid == "orphan", apierrors.IsNotFound(err), "%s: %v", uid, err)
 	}
 }
 

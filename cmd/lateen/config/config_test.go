@@ -359,14 +359,12 @@ func TestParseInvalidMaintenance(t *testing.T) {
 		"an unknown field":                            {map[string]string{"global": `{"keepLatest":1}`}, config.UnknownField, ""},
 		"resources that are none":                     {map[string]string{"global": `{"podResources":{"cpuLimit":"lots"}}`}, config.InvalidValue, ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			got, problems := config.ParseMaintenance(test.data, repositoryKey)
-			require.Len(t, problems, 1)
-			require.Equal(t, test.reason, problems[0].Reason)
-			require.Equal(t, config.SectionMaintenance, problems[0].Section)
-			want := config.Maintenance{Jobs: objects.JobSettings{Keep: 3}, Unreadable: test.unreadable}
-			require.Equal(t, want, got)
-		})
+		got, problems := config.ParseMaintenance(test.data, repositoryKey)
+		require.Len(t, problems, 1, name)
+		require.Equal(t, test.reason, problems[0].Reason, name)
+		require.Equal(t, config.SectionMaintenance, problems[0].Section, name)
+		want := config.Maintenance{Jobs: objects.JobSettings{Keep: 3}, Unreadable: test.unreadable}
+		require.Equal(t, want, got, name)
 	}
 }
 

@@ -54,16 +54,14 @@ func TestABadEditIsRejectedAsAWholeWithPlaceAndRemedy(t *testing.T) {
 		"a second key":  {map[string]string{"any": `{}`, "other": `{}`}, "keep only the key with the configuration"},
 		"an empty text": {map[string]string{"any": ""}, "add the configuration as JSON"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			e := newEdits(t)
-			reload := e.edit(test.data)
-			require.Nil(t, reload.InForce)
-			require.Len(t, reload.Added, 1)
-			require.Equal(t, reload.Added, reload.Problems)
-			require.Contains(t, reload.Added[0].String(), test.want)
-			require.Equal(t, "low", e.inForce.Settings().PriorityClass)
-			require.Equal(t, []string{"podLabels"}, e.accepts(`{"priorityClassName": "low", "podLabels": {"a": "3"}}`).Applied, "it recovers")
-		})
+		e := newEdits(t)
+		reload := e.edit(test.data)
+		require.Nil(t, reload.InForce, name)
+		require.Len(t, reload.Added, 1, name)
+		require.Equal(t, reload.Added, reload.Problems, name)
+		require.Contains(t, reload.Added[0].String(), test.want, name)
+		require.Equal(t, "low", e.inForce.Settings().PriorityClass, name)
+		require.Equal(t, []string{"podLabels"}, e.accepts(`{"priorityClassName": "low", "podLabels": {"a": "3"}}`).Applied, "it recovers")
 	}
 }
 

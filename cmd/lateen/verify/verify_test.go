@@ -379,14 +379,12 @@ func TestADownloadThatSomebodyDeletesIsNotVerified(t *testing.T) {
 			})
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			c := newCluster(backup("Completed"), upload("up", "data", backedUp(1)))
-			c.agents = ends("Accepted")
-			prepare(c)
-			_, output, err := c.run(t.Context(), nil)
-			require.Error(t, err)
-			require.Contains(t, output.Volumes[0].Message, "it was deleted")
-		})
+		c := newCluster(backup("Completed"), upload("up", "data", backedUp(1)))
+		c.agents = ends("Accepted")
+		prepare(c)
+		_, output, err := c.run(t.Context(), nil)
+		require.Error(t, err, name)
+		require.Contains(t, output.Volumes[0].Message, "it was deleted")
 	}
 }
 

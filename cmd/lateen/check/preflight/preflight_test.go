@@ -219,16 +219,14 @@ func TestEachFindingHasARemedy(t *testing.T) {
 		}, "clocks", OK, "the clocks of 0 Ready nodes agree", ""},
 		"no answer": {func(w *world) { w.unread = "storageclasses" }, "snapshots", Unknown, "list storage classes: no answer", ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			test.change(w)
-			found, has := w.run(t)[test.check]
-			require.True(t, has)
-			require.Equal(t, test.status, found.Status, found.Message)
-			require.Contains(t, found.Message, test.message)
-			require.Contains(t, found.Remedy, test.remedy)
-			require.Equal(t, test.remedy == "", found.Remedy == "")
-		})
+		w := newWorld()
+		test.change(w)
+		found, has := w.run(t)[test.check]
+		require.True(t, has, name)
+		require.Equal(t, test.status, found.Status, "%s: %s", name, found.Message)
+		require.Contains(t, found.Message, test.message, name)
+		require.Contains(t, found.Remedy, test.remedy, name)
+		require.Equal(t, test.remedy == "", found.Remedy == "", name)
 	}
 }
 

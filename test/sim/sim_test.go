@@ -349,8 +349,9 @@ func TestATransferKeepsWithinItsBudgetOfRequests(t *testing.T) {
 	const more, schedules = 5, 20
 	for kind, most := range map[Kind]struct{ writes, reads, conflicts int }{
 		// An upload that waits for its turn gets its finalizer before it is accepted. Other controllers also change and delete its
-		// VolumeSnapshotContents: a write that the API server refuses for that is repeated until the cache has the change.
-		Backup: {7, 1, 0}, Restore: {7, 1, 0}, Upload: {17, 5, 2}, Download: {14, 10, 0},
+		// VolumeSnapshotContents: a write that the API server refuses for that is repeated until the cache has the change. A Download
+		// reads its VolumeAttachment, and once more its volume and target if it had to wait for that.
+		Backup: {7, 1, 0}, Restore: {7, 1, 0}, Upload: {17, 5, 2}, Download: {14, 13, 0},
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()

@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/exposer/api"
@@ -261,104 +263,50 @@ func isHash(text string) bool {
 	return len(text) == hex.EncodedLen(md5.Size) && strings.Trim(text, "0123456789abcdef") == ""
 }
 
-// Directories of volume plugins (their names in Kubernetes, escaped by k8s.io/utils/strings).
-const (
-	pluginCSI       = "kubernetes.io~csi"
-	pluginNFS       = "kubernetes.io~nfs"
-	pluginISCSI     = "kubernetes.io~iscsi"
-	pluginFC        = "kubernetes.io~fc"
-	pluginCephFS    = "kubernetes.io~cephfs"
-	pluginRBD       = "kubernetes.io~rbd"
-	pluginEBS       = "kubernetes.io~aws-ebs"
-	pluginGCE       = "kubernetes.io~gce-pd"
-	pluginAzureDisk = "kubernetes.io~azure-disk"
-	pluginAzureFile = "kubernetes.io~azure-file"
-	pluginCinder    = "kubernetes.io~cinder"
-	pluginVSphere   = "kubernetes.io~vsphere-volume"
-	pluginPortworx  = "kubernetes.io~portworx-volume"
-)
+// pluginCSI is the directory of CSI volumes, which have another one for their files in it.
+const pluginCSI = "kubernetes.io~csi"
 
 // plugin returns the directory of the volume's plugin and the name of the volume in it.
 func (p PodVolume) plugin() (plugin, name string, err error) {
-	if p.Bound == nil {
-		plugin = inlinePlugin(p.Volume.VolumeSource)
-		if plugin == "" {
-			return "", "", fmt.Errorf("volume %q of pod %s/%s has a type whose files are not in the kubelet's pods directory", p.Volume.Name, p.Pod.Namespace, p.Pod.Name)
-		}
-		return plugin, p.Volume.Name, nil
+	switch {
+	case p.Bound == nil:
+		plugin, name = pluginDir(&p.Volume.VolumeSource), p.Volume.Name
+	case p.Bound.Annotations[annotationMigrated] != "":
+		plugin, name = pluginCSI, p.Bound.Name
+	default:
+		plugin, name = pluginDir(&p.Bound.Spec.PersistentVolumeSource), p.Bound.Name
 	}
-	plugin = boundPlugin(p.Bound)
-	if plugin == "" {
-		return "", "", fmt.Errorf("persistent volume %s has a type whose files are not in the kubelet's pods directory", p.Bound.Name)
+	switch {
+	case plugin != "":
+		return plugin, name, nil
+	case p.Bound == nil:
+		return "", "", fmt.Errorf("volume %q of pod %s/%s has a type whose files are not in the kubelet's pods directory", name, p.Pod.Namespace, p.Pod.Name)
 	}
-	return plugin, p.Bound.Name, nil
+	return "", "", fmt.Errorf("persistent volume %s has a type whose files are not in the kubelet's pods directory", name)
 }
 
-// volumePlugin is a volume type, whether the volume is of that type, and the directory of its plugin.
-type volumePlugin struct {
-	set bool
-	dir string
-}
-
-func firstSet(plugins []volumePlugin) string {
-	for _, plugin := range plugins {
-		if plugin.set {
-			return plugin.dir
+// pluginDir returns the directory of the plugin (its name in Kubernetes, escaped by k8s.io/utils/strings) of a VolumeSource or
+// PersistentVolumeSource, of which one field is set; empty if it has none, such as hostPath. That of a FlexVolume is called
+// vendor~driver (pkg/volume/flexvolume).
+func pluginDir(source any) string {
+	set, err := runtime.DefaultUnstructuredConverter.ToUnstructured(source)
+	if err != nil {
+		return ""
+	}
+	if driver, ok, _ := unstructured.NestedString(set, "flexVolume", "driver"); ok {
+		return strings.ReplaceAll(driver, "/", "~")
+	}
+	for field, name := range map[string]string{
+		"awsElasticBlockStore": "aws-ebs", "azureDisk": "azure-disk", "azureFile": "azure-file", "cephfs": "cephfs", "cinder": "cinder",
+		"configMap": "configmap", "csi": "csi", "downwardAPI": "downward-api", "emptyDir": "empty-dir", "fc": "fc",
+		"gcePersistentDisk": "gce-pd", "iscsi": "iscsi", "local": "local-volume", "nfs": "nfs", "portworxVolume": "portworx-volume",
+		"projected": "projected", "rbd": "rbd", "secret": "secret", "vsphereVolume": "vsphere-volume",
+	} {
+		if set[field] != nil {
+			return "kubernetes.io~" + name
 		}
 	}
 	return ""
-}
-
-// flexPlugin returns the directory of a FlexVolume driver, which is called vendor/driver (pkg/volume/flexvolume).
-func flexPlugin(driver string) string { return strings.ReplaceAll(driver, "/", "~") }
-
-func inlinePlugin(source corev1.VolumeSource) string {
-	if source.FlexVolume != nil {
-		return flexPlugin(source.FlexVolume.Driver)
-	}
-	return firstSet([]volumePlugin{
-		{source.EmptyDir != nil, "kubernetes.io~empty-dir"},
-		{source.CSI != nil, pluginCSI},
-		{source.NFS != nil, pluginNFS},
-		{source.ISCSI != nil, pluginISCSI},
-		{source.FC != nil, pluginFC},
-		{source.CephFS != nil, pluginCephFS},
-		{source.RBD != nil, pluginRBD},
-		{source.AWSElasticBlockStore != nil, pluginEBS},
-		{source.GCEPersistentDisk != nil, pluginGCE},
-		{source.AzureDisk != nil, pluginAzureDisk},
-		{source.AzureFile != nil, pluginAzureFile},
-		{source.Cinder != nil, pluginCinder},
-		{source.VsphereVolume != nil, pluginVSphere},
-		{source.PortworxVolume != nil, pluginPortworx},
-		{source.ConfigMap != nil, "kubernetes.io~configmap"},
-		{source.Secret != nil, "kubernetes.io~secret"},
-		{source.Projected != nil, "kubernetes.io~projected"},
-		{source.DownwardAPI != nil, "kubernetes.io~downward-api"},
-	})
-}
-
-func boundPlugin(volume *corev1.PersistentVolume) string {
-	source := volume.Spec.PersistentVolumeSource
-	if source.FlexVolume != nil {
-		return flexPlugin(source.FlexVolume.Driver)
-	}
-	return firstSet([]volumePlugin{
-		{source.CSI != nil || volume.Annotations[annotationMigrated] != "", pluginCSI},
-		{source.Local != nil, "kubernetes.io~local-volume"},
-		{source.NFS != nil, pluginNFS},
-		{source.ISCSI != nil, pluginISCSI},
-		{source.FC != nil, pluginFC},
-		{source.CephFS != nil, pluginCephFS},
-		{source.RBD != nil, pluginRBD},
-		{source.AWSElasticBlockStore != nil, pluginEBS},
-		{source.GCEPersistentDisk != nil, pluginGCE},
-		{source.AzureDisk != nil, pluginAzureDisk},
-		{source.AzureFile != nil, pluginAzureFile},
-		{source.Cinder != nil, pluginCinder},
-		{source.VsphereVolume != nil, pluginVSphere},
-		{source.PortworxVolume != nil, pluginPortworx},
-	})
 }
 
 // ChangedBlocks identifies a snapshot to the service that lists its changed blocks: CSI's snapshot metadata service (KEP-3314), or

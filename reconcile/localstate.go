@@ -48,16 +48,6 @@ type entry struct {
 	since      time.Time // when the phase began; finer than the API's timestamps of one second
 }
 
-func (l *localState) of(key string) *entry {
-	if l.kept == nil {
-		l.kept = map[string]*entry{}
-	}
-	if l.kept[key] == nil {
-		l.kept[key] = &entry{}
-	}
-	return l.kept[key]
-}
-
 // read returns a copy of what is known of a resource.
 func (l *localState) read(key string) entry {
 	l.lock.Lock()
@@ -68,11 +58,18 @@ func (l *localState) read(key string) entry {
 	return entry{}
 }
 
-// update changes what is known of a resource.
-func (l *localState) update(key string, change func(*entry)) {
+// update changes what is known of a resource. It returns a copy of the changed entry.
+func (l *localState) update(key string, change func(*entry)) entry {
 	l.lock.Lock()
 	defer l.lock.Unlock()
-	change(l.of(key))
+	if l.kept == nil {
+		l.kept = map[string]*entry{}
+	}
+	if l.kept[key] == nil {
+		l.kept[key] = &entry{}
+	}
+	change(l.kept[key])
+	return *l.kept[key]
 }
 
 // exposed records how the last attempt to expose ended. The message of the prepare timeout contains it.
@@ -147,14 +144,12 @@ func (l *localState) forget(key string) (last types.UID) {
 // toRemove returns the objects in found that this agent did not delete yet. The caches may still show deleted
 // objects.
 func (l *localState) toRemove(key string, found exposer.Existing) exposer.Existing {
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	removed := l.of(key).removed
-	if found.Pod != nil && slices.Contains(removed, found.Pod.UID) && (!found.Force || l.of(key).forced == found.Pod.UID) {
+	kept := l.read(key)
+	if found.Pod != nil && slices.Contains(kept.removed, found.Pod.UID) && (!found.Force || kept.forced == found.Pod.UID) {
 		found.Pod = nil
 	}
 	found.Claims = slices.DeleteFunc(slices.Clone(found.Claims), func(claim *corev1.PersistentVolumeClaim) bool {
-		return slices.Contains(removed, claim.UID)
+		return slices.Contains(kept.removed, claim.UID)
 	})
 	return found
 }
@@ -162,39 +157,32 @@ func (l *localState) toRemove(key string, found exposer.Existing) exposer.Existi
 // markDeleted records deletions. Objects that were never cached produce no delete event, so a later GET checks them
 // again.
 func (l *localState) markDeleted(key string, found exposer.Existing, cached bool) {
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	kept := l.of(key)
-	kept.podDeleted = kept.podDeleted || cached && found.Pod != nil
-	if found.Pod != nil {
-		kept.removed = append(kept.removed, found.Pod.UID)
-	}
-	if found.Pod != nil && found.Force {
-		kept.forced = found.Pod.UID
-	}
-	for _, claim := range found.Claims {
-		kept.removed = append(kept.removed, claim.UID)
-		if cached {
-			kept.deleted = append(kept.deleted, claim.Name)
+	l.update(key, func(kept *entry) {
+		if found.Pod != nil {
+			kept.removed = append(kept.removed, found.Pod.UID)
+			kept.podDeleted = kept.podDeleted || cached
+			if found.Force {
+				kept.forced = found.Pod.UID
+			}
 		}
-	}
+		for _, claim := range found.Claims {
+			kept.removed = append(kept.removed, claim.UID)
+			if cached {
+				kept.deleted = append(kept.deleted, claim.Name)
+			}
+		}
+	})
 }
 
 // undeleted returns what this agent did not delete: whether the mover pod is among it, and which of the claims.
 func (l *localState) undeleted(key string, claims []string) (pod bool, unreadable []string) {
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	kept := l.of(key)
+	kept := l.read(key)
 	return !kept.podDeleted, slices.DeleteFunc(slices.Clone(claims), func(name string) bool { return slices.Contains(kept.deleted, name) })
 }
 
 // toLog reports whether the log of a mover is still to be saved, and records that it is.
-func (l *localState) toLog(key string, mover types.UID) bool {
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	kept := l.of(key)
-	first := kept.logged != mover
-	kept.logged = mover
+func (l *localState) toLog(key string, mover types.UID) (first bool) {
+	l.update(key, func(kept *entry) { first, kept.logged = kept.logged != mover, mover })
 	return first
 }
 
@@ -212,12 +200,8 @@ func (l *localState) markRebind(key string, found exposer.Existing, reserved typ
 
 // toReport reports whether the one-time Event of a resource is still to be sent, and records that it is. Transfers of
 // foreign data movers are never cleaned up, so no resource needs two.
-func (l *localState) toReport(key string) bool {
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	kept := l.of(key)
-	first := !kept.reported
-	kept.reported = true
+func (l *localState) toReport(key string) (first bool) {
+	l.update(key, func(kept *entry) { first, kept.reported = !kept.reported, true })
 	return first
 }
 

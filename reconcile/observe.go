@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -427,74 +428,50 @@ func (t *TransferReconciler[T]) cachedPod(s *request[T]) *corev1.Pod {
 
 // canceled returns when a cancel was first observed.
 func (l *localState) canceled(key string, now time.Time) time.Time {
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	kept := l.of(key)
-	if kept.canceled.IsZero() {
-		kept.canceled = now
-	}
-	return kept.canceled
+	return l.update(key, func(kept *entry) { kept.canceled = cmp.Or(kept.canceled, now) }).canceled
 }
 
 // waitsSince returns when this agent first observed that a new resource is not eligible.
 func (l *localState) waitsSince(key string, now time.Time) time.Time {
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	kept := l.of(key)
-	if kept.waits.IsZero() {
-		kept.waits = now
-	}
-	return kept.waits
+	return l.update(key, func(kept *entry) { kept.waits = cmp.Or(kept.waits, now) }).waits
 }
 
 // clearWait records that a resource is eligible, or that this agent does not act on it.
 func (l *localState) clearWait(key string) {
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	if kept := l.kept[key]; kept != nil {
-		kept.waits = time.Time{}
+	if !l.read(key).waits.IsZero() {
+		l.update(key, func(kept *entry) { kept.waits = time.Time{} })
 	}
 }
 
 // deletingSince returns when the mover pod was first observed as deleting, or given up.
 func (l *localState) deletingSince(key string, mover types.UID, now time.Time) time.Time {
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	kept := l.of(key)
-	if kept.deleting != mover {
-		kept.deleting, kept.deletingAt = mover, now
-	}
-	return kept.deletingAt
+	return l.update(key, func(kept *entry) {
+		if kept.deleting != mover {
+			kept.deleting, kept.deletingAt = mover, now
+		}
+	}).deletingAt
 }
 
 // entered records that a phase begins now. It returns when the previous phase began; zero if this agent did not
 // observe that.
-func (l *localState) entered(key string, now time.Time) time.Time {
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	kept := l.of(key)
-	since := kept.since
-	kept.since = now
+func (l *localState) entered(key string, now time.Time) (since time.Time) {
+	l.update(key, func(kept *entry) { since, kept.since = kept.since, now })
 	return since
 }
 
 // active returns when the current activity of a mover was first observed.
 func (l *localState) active(key string, observed activity, now time.Time) time.Time {
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	kept := l.of(key)
-	if kept.activeAt.IsZero() || kept.activity != observed {
-		kept.activity, kept.activeAt = observed, now
-	}
-	return kept.activeAt
+	return l.update(key, func(kept *entry) {
+		if kept.activeAt.IsZero() || kept.activity != observed {
+			kept.activity, kept.activeAt = observed, now
+		}
+	}).activeAt
 }
 
 // silent returns how long the mover of a resource has reported nothing new; 0 if this agent does not watch it.
 func (l *localState) silent(key string, now time.Time) time.Duration {
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	if kept := l.kept[key]; kept != nil && !kept.activeAt.IsZero() {
-		return now.Sub(kept.activeAt)
+	if since := l.read(key).activeAt; !since.IsZero() {
+		return now.Sub(since)
 	}
 	return 0
 }

@@ -1,6 +1,9 @@
 package reconcile
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // startDelay reports whether another restore to the same pod blocks this one, and for how long if that is known. Once
 // no other restore runs, a restarted one waits for RestartDelay: the kubelet must report the end of the pod's init
@@ -46,14 +49,11 @@ func (t *TransferReconciler[T]) AwaitsSibling(object T) bool {
 
 // aloneSince returns since when no other restore to the same pod runs, as observed by this agent; zero if one runs.
 func (l *localState) aloneSince(key string, busy bool, now time.Time) time.Time {
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	kept := l.of(key)
-	switch {
-	case busy:
-		kept.alone = time.Time{}
-	case kept.alone.IsZero():
-		kept.alone = now
-	}
-	return kept.alone
+	return l.update(key, func(kept *entry) {
+		if busy {
+			kept.alone = time.Time{}
+		} else {
+			kept.alone = cmp.Or(kept.alone, now)
+		}
+	}).alone
 }

@@ -295,5 +295,7 @@ func TestThePoliciesAllowWhatVeleroHas(t *testing.T) {
 		Image: "mirror.test:5000/velero", Account: "velero-server",
 		Secrets: []string{"agents", "cloud-credentials", "key", "projected", "proxy", "vault"}, CSIDrivers: []string{"secrets-store.csi.k8s.io"},
 	}, deploy.InheritedFrom(server, agents))
+	server.Containers[1].Command, server.Containers[1].Args = []string{"/wrapper"}, nil
+	require.Equal(t, "mirror.test:5000/velero", deploy.InheritedFrom(server, agents).Image, "as movers inherit it")
 	require.Equal(t, deploy.Inherited{Account: "default"}, deploy.InheritedFrom(corev1.PodSpec{}, corev1.PodSpec{}))
 }

@@ -79,11 +79,11 @@ type Inherited struct {
 func (v Velero) Inherited() Inherited { return InheritedFrom(serverPod(v), corev1.PodSpec{}) }
 
 // InheritedFrom reads image and ServiceAccount from the pods of Velero's server, and Secrets and CSI drivers from those
-// of the agents too. Without a container that runs the server, the image is that of the first one.
+// of the agents too.
 func InheritedFrom(server, agents corev1.PodSpec) Inherited {
 	found := Inherited{Account: cmp.Or(server.ServiceAccountName, "default")}
-	if len(server.Containers) > 0 {
-		found.Image, _, _ = api.SplitImage(server.Containers[max(slices.IndexFunc(server.Containers, api.RunsServer), 0)].Image)
+	for _, container := range api.ServerContainer(server) {
+		found.Image, _, _ = api.SplitImage(container.Image)
 	}
 	for _, pod := range []corev1.PodSpec{server, agents} {
 		found.addVolumes(pod.Volumes)

@@ -220,3 +220,16 @@ func RunsServer(container corev1.Container) bool {
 	at := slices.Index(description, "server")
 	return at > 0 && path.Base(description[at-1]) == "velero"
 }
+
+// ServerContainer returns the container that runs Velero's server, else the one called velero, as with a wrapper, else the first;
+// none for a pod without containers.
+func ServerContainer(pod corev1.PodSpec) []corev1.Container {
+	if len(pod.Containers) == 0 {
+		return nil
+	}
+	at := slices.IndexFunc(pod.Containers, RunsServer)
+	if at < 0 {
+		at = max(0, slices.IndexFunc(pod.Containers, func(c corev1.Container) bool { return c.Name == VeleroDeployment }))
+	}
+	return pod.Containers[at : at+1]
+}

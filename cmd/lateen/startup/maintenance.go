@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
@@ -33,7 +34,7 @@ func MaintenanceConfigMap(own string, server *appsv1.Deployment) (name string, b
 	if server == nil {
 		return "", ""
 	}
-	if name = FlagOf(serverContainer(server.Spec.Template.Spec), maintenanceFlag); name == "" {
+	if name = FlagOf(api.ServerContainer(server.Spec.Template.Spec), maintenanceFlag); name == "" {
 		return "", ""
 	}
 	return name, NamedBy("Deployment " + server.Name)
@@ -108,7 +109,7 @@ func JobTemplate(server *appsv1.Deployment, options Options) (objects.JobTemplat
 // inheritServer inherits from the server's container and ignores its sidecars.
 func inheritServer(template corev1.PodTemplateSpec) (objects.JobTemplate, error) {
 	own := template.DeepCopy()
-	own.Spec.Containers = serverContainer(own.Spec)
+	own.Spec.Containers = api.ServerContainer(own.Spec)
 	inherited, err := Inherit(*own)
 	if err != nil {
 		return objects.JobTemplate{}, err

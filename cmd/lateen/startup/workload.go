@@ -96,7 +96,7 @@ func (l loader) template(ctx context.Context, os corev1.OSName) (objects.Templat
 	}
 	inherited := *source
 	if from.resource != daemonSets { // the server may have sidecars; of agents, Velero requires one container
-		inherited.Spec.Containers = serverContainer(source.Spec)
+		inherited.Spec.Containers = api.ServerContainer(source.Spec)
 	}
 	template, err := Inherit(inherited)
 	if err != nil {
@@ -190,23 +190,10 @@ func (l loader) withoutServer(startup *Startup) error {
 
 // ServerImage returns the image of the container velero, or of the first container if none has that name.
 func ServerImage(pod corev1.PodSpec) string {
-	for _, container := range serverContainer(pod) {
+	for _, container := range api.ServerContainer(pod) {
 		return container.Image
 	}
 	return ""
-}
-
-// serverContainer returns the container velero, or the first one if none has that name; none for a pod without
-// containers.
-func serverContainer(pod corev1.PodSpec) []corev1.Container {
-	if len(pod.Containers) == 0 {
-		return nil
-	}
-	at := slices.IndexFunc(pod.Containers, api.RunsServer)
-	if at < 0 {
-		at = max(0, slices.IndexFunc(pod.Containers, func(c corev1.Container) bool { return c.Name == api.VeleroDeployment }))
-	}
-	return pod.Containers[at : at+1]
 }
 
 // hostPluginsVolume is a volume of Velero's DaemonSet, like api.HostPodsVolume. A mover gets only the one volume that it

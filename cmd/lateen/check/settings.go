@@ -53,7 +53,7 @@ type CachePVC struct {
 func (r *Result) inEffect() Settings {
 	switch r.Document.Kind {
 	case BackupRepository:
-		return Settings{CacheLimitMB: r.CacheLimit >> mebi}
+		return Settings{CacheLimitMB: r.CacheLimit >> config.Mebi}
 	case Maintenance:
 		jobs := r.Jobs.Jobs
 		settings := Settings{
@@ -82,12 +82,10 @@ func (r *Result) inEffect() Settings {
 		PrivilegedFsBackup: movers.Privileged, Tolerations: movers.Tolerations, SnapshotMetadata: movers.SnapshotMetadata,
 	}
 	if cache := movers.Cache; cache != nil {
-		settings.CachePVC = &CachePVC{StorageClass: cache.StorageClass, ResidentThresholdInMB: cache.Threshold >> mebi}
+		settings.CachePVC = &CachePVC{StorageClass: cache.StorageClass, ResidentThresholdInMB: cache.Threshold >> config.Mebi}
 	}
 	return settings
 }
-
-const mebi = 20 // Velero's MB, as a shift
 
 // podResources returns the quantities by their fields in a ConfigMap, such as ephemeralStorageLimit.
 func podResources(of corev1.ResourceRequirements) map[string]string {

@@ -187,9 +187,9 @@ const (
 	// the backup repository ConfigMap.
 	repositoryType = "kopia"
 	// DefaultCacheLimit is the default size of a mover's cache, in bytes: Velero's 5000 MB of 2^20 bytes.
-	DefaultCacheLimit int64 = 5000 << mebi
-
-	mebi = 20 // Velero's MB, as a shift
+	DefaultCacheLimit int64 = 5000 << Mebi
+	// Mebi is Velero's MB, as a shift.
+	Mebi = 20
 )
 
 // ParseRepository evaluates the data of a backup repository ConfigMap: the cache limit of a mover, in bytes. It is
@@ -213,7 +213,7 @@ func ParseRepository(data map[string]string) (cacheLimit int64, problems []Probl
 	if limit == 0 {
 		return DefaultCacheLimit, r.problems
 	}
-	return int64(limit) << mebi, r.problems
+	return int64(limit) << Mebi, r.problems
 }
 
 // repositoryValue returns the value of the key kopia. It ignores the keys of other types.

@@ -137,7 +137,7 @@ func (r *reader) cachePVC(v value) *objects.Cache {
 		"storageClass":          set(r, r.name, &cache.StorageClass),
 		"residentThresholdInMB": set(r, r.atLeast(0), &threshold),
 	})
-	cache.Threshold = int64(threshold) << mebi
+	cache.Threshold = int64(threshold) << Mebi
 	if cache.StorageClass != "" {
 		return &cache
 	}

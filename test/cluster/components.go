@@ -95,7 +95,7 @@ func (c *Cluster) launch(name string, args []string) error {
 	defer log.Close()
 	command := exec.Command(filepath.Join(c.dir, name), args...)
 	command.Dir, command.Stdout, command.Stderr = c.dir, log, log
-	command.Env = []string{"HOME=" + c.dir, "TMPDIR=" + c.dir, "PATH=" + os.Getenv("PATH")}
+	command.Env = []string{"HOME=" + c.dir, "TMPDIR=" + c.dir, "PATH=" + os.Getenv("PATH"), "GOGC=400", "GOMEMLIMIT=2GiB"}
 	if one.Process, err = process.Start(command); err != nil {
 		return err
 	}

@@ -163,7 +163,7 @@ func (t *TransferReconciler[T]) abandonRebind(ctx context.Context, s *request[T]
 	return t.write(ctx, s, transfer.FailRebind(s.state, s.observed, joinNonEmpty(why, t.local.read(s.key).blocker, message)))
 }
 
-// deleteMover deletes the mover pod. It saves the log of a finished mover first.
+// deleteMover deletes the pod of a mover that has not finished, or of an earlier one.
 func (t *TransferReconciler[T]) deleteMover(ctx context.Context, s *request[T], step transfer.Step) error {
 	if step.Loss != (transfer.Loss{}) {
 		t.local.markLost(s.key, s.state.Restarts, step.Loss)
@@ -173,7 +173,6 @@ func (t *TransferReconciler[T]) deleteMover(ctx context.Context, s *request[T], 
 	if found.Pod == nil {
 		return nil // already deleting
 	}
-	t.keepLog(ctx, s)
 	klog.FromContext(ctx).V(2).Info("Deleting mover pod", "reason", step.Reason, "force", step.Force)
 	if err := t.Exposer.DeleteMover(ctx, found); err != nil {
 		t.reportRefusal(s, EventCleanUpWaits, err)

@@ -210,11 +210,13 @@ func TestMetricsOfVeleroFollowThePhases(t *testing.T) {
 }
 
 func TestAJobWhoseClassAWebhookRemovesIsReported(t *testing.T) {
-	registry, events := prometheus.NewRegistry(), record.NewFakeRecorder(1)
+	registry, events, log := prometheus.NewRegistry(), record.NewFakeRecorder(1), &bytes.Buffer{}
 	p := jobPlanner{assembly: &assembly{Options: Options{Metrics: metrics.New(registry, "v1", "n1")}, recorder: events}}
-	p.reportClass(t.Context(), &velerov1.BackupRepository{}, &batchv1.Job{}, priority.Resolution{Configured: "low", Effective: "low"})
+	ctx := klog.NewContext(t.Context(), logr.FromSlogHandler(slog.NewTextHandler(log, nil)))
+	p.reportClass(ctx, &velerov1.BackupRepository{}, &batchv1.Job{}, priority.Resolution{Configured: "low", Effective: "low"})
 	require.Contains(t, <-events.Events, `Warning PriorityClassNotInForce Maintenance job runs without priority class "low" (rejected)`)
 	require.InDelta(t, 1, sums(t, registry)["lateen_priority_class_fallbacks_total"], 0)
+	require.Contains(t, log.String(), `level=WARN msg="Priority class is not in force, created maintenance job without one" configured=low reason=rejected`)
 }
 
 // sums returns the counters and gauges of a registry by name, each the sum of its series.

@@ -122,24 +122,25 @@ const inForce = `{
 
 func TestAnEditOfAnyFieldIsAppliedOrNeedsARestart(t *testing.T) {
 	for text, want := range map[string]config.Edit{
-		`{"priorityClassName": "high"}`:                                    {Applied: []string{"priorityClassName"}},
-		`{"loadConcurrency": {"globalConfig": 3}}`:                         {Applied: []string{"loadConcurrency"}},
-		`{"loadConcurrency": {"perNodeConfig": [{"number": 3}]}}`:          {Applied: []string{"loadConcurrency"}},
-		`{"loadAffinity": [{"nodeSelector": {"matchLabels": {"a":"b"}}}]}`: {Applied: []string{"loadAffinity"}},
-		`{"podResources": {"memoryLimit": "1Gi"}}`:                         {Applied: []string{"podResources"}},
-		`{"podLabels": {"a": "1"}}`:                                        {Applied: []string{"podLabels"}},
-		`{"podAnnotations": {"a": "1"}}`:                                   {Applied: []string{"podAnnotations"}},
-		`{"tolerations": [{"key": "a", "operator": "Exists"}]}`:            {Applied: []string{"tolerations"}},
-		`{"csiSnapshotMetadataServiceConfigs": {"saName": "a"}}`:           {Applied: []string{"csiSnapshotMetadataServiceConfigs"}},
-		`{"privilegedFsBackup": true}`:                                     {Applied: []string{"privilegedFsBackup"}},
-		`{"loadConcurrency": {"cluster": 3}}`:                              {Applied: []string{"loadConcurrency"}},
-		`{"loadConcurrency": {"storageClasses": {"fast": 3}}}`:             {Applied: []string{"loadConcurrency"}},
-		`{"loadConcurrency": {"prepareQueueLength": 3}}`:                   {Pending: []string{"loadConcurrency.prepareQueueLength"}},
-		`{"backupPVC": {"fast": {"readOnly": true}}}`:                      {Pending: []string{"backupPVC"}},
-		`{"restorePVC": {"ignoreDelayBinding": true}}`:                     {Pending: []string{"restorePVC"}},
-		`{"restorePVC": {"secretNames": ["a"]}}`:                           {Pending: []string{"restorePVC"}},
-		`{"cachePVC": {"storageClass": "fast"}}`:                           {Pending: []string{"cachePVC"}},
-		`{}`:                                                               {},
+		`{"priorityClassName": "high"}`:                                       {Applied: []string{"priorityClassName"}},
+		`{"loadConcurrency": {"globalConfig": 3}}`:                            {Applied: []string{"loadConcurrency"}},
+		`{"loadConcurrency": {"perNodeConfig": [{"number": 3}]}}`:             {Applied: []string{"loadConcurrency"}},
+		`{"loadAffinity": [{"nodeSelector": {"matchLabels": {"a":"b"}}}]}`:    {Applied: []string{"loadAffinity"}},
+		`{"podResources": {"memoryLimit": "1Gi"}}`:                            {Applied: []string{"podResources"}},
+		`{"podLabels": {"a": "1"}}`:                                           {Applied: []string{"podLabels"}},
+		`{"podAnnotations": {"a": "1"}}`:                                      {Applied: []string{"podAnnotations"}},
+		`{"podAnnotations": {"a": "` + strings.Repeat("1", 256<<10-1) + `"}}`: {Applied: []string{"podAnnotations"}}, // the limit of an object
+		`{"tolerations": [{"key": "a", "operator": "Exists"}]}`:               {Applied: []string{"tolerations"}},
+		`{"csiSnapshotMetadataServiceConfigs": {"saName": "a"}}`:              {Applied: []string{"csiSnapshotMetadataServiceConfigs"}},
+		`{"privilegedFsBackup": true}`:                                        {Applied: []string{"privilegedFsBackup"}},
+		`{"loadConcurrency": {"cluster": 3}}`:                                 {Applied: []string{"loadConcurrency"}},
+		`{"loadConcurrency": {"storageClasses": {"fast": 3}}}`:                {Applied: []string{"loadConcurrency"}},
+		`{"loadConcurrency": {"prepareQueueLength": 3}}`:                      {Pending: []string{"loadConcurrency.prepareQueueLength"}},
+		`{"backupPVC": {"fast": {"readOnly": true}}}`:                         {Pending: []string{"backupPVC"}},
+		`{"restorePVC": {"ignoreDelayBinding": true}}`:                        {Pending: []string{"restorePVC"}},
+		`{"restorePVC": {"secretNames": ["a"]}}`:                              {Pending: []string{"restorePVC"}},
+		`{"cachePVC": {"storageClass": "fast"}}`:                              {Pending: []string{"cachePVC"}},
+		`{}`:                                                                  {},
 	} {
 		t.Run(text, func(t *testing.T) {
 			got := config.Apply(parsed(t, `{}`), parsed(t, text))

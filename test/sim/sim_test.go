@@ -198,9 +198,13 @@ func onePerKind() map[Kind]Plan {
 	return plans
 }
 
-// TestAnAgentMayDieAtAnyStep kills the agent before each choice of a schedule, so also before and after each of its writes.
+// TestAnAgentMayDieAtAnyStep kills the agent before each choice of a schedule.
 func TestAnAgentMayDieAtAnyStep(t *testing.T) {
 	everyStep(t, func(string) []Fault { return []Fault{{What: killAgent}} })
+}
+
+func TestAnAgentMayDieBeforeAndAfterEachWrite(t *testing.T) {
+	everyStep(t, atWrites(Fault{What: killAgent}, Fault{What: killAgent, Step: 1}))
 }
 
 var (
@@ -208,13 +212,13 @@ var (
 	writes  = regexp.MustCompile(`node-\d+#\d+: (POST|PUT|PATCH|DELETE) /`)
 )
 
-// atWrites returns a fault for each choice that is a write of an agent.
-func atWrites(fault Fault) func(choice string) []Fault {
+// atWrites returns the faults for each choice that is a write of an agent.
+func atWrites(faults ...Fault) func(choice string) []Fault {
 	return func(choice string) []Fault {
 		if !writes.MatchString(choice) {
 			return nil
 		}
-		return []Fault{fault}
+		return faults
 	}
 }
 
@@ -286,7 +290,7 @@ func begins(t *testing.T, of played) (step int) {
 	return step
 }
 
-// atEachStep returns the number of schedules that it played.
+// atEachStep plays a plan again for each fault of each choice. Step 0 of a fault is that choice. It returns the number of schedules.
 func atEachStep(t *testing.T, plan Plan, without played, faults func(choice string) []Fault) (count int64) {
 	t.Helper()
 	given := plan.Faults
@@ -296,7 +300,7 @@ func atEachStep(t *testing.T, plan Plan, without played, faults func(choice stri
 			continue // a note on the choice before
 		}
 		for _, fault := range faults(choice) {
-			fault.Step = step
+			fault.Step += step
 			plan.Faults = append(slices.Clone(given), fault)
 			trace, broken := play(t, plan)
 			require.NoError(t, broken, "%+v\n%s", plan, trace)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"time"
@@ -24,6 +25,9 @@ func topologyKey(name string) string { return name + "/node" }
 
 // pinned is the parameter of a StorageClass whose volumes can be reached from one node alone, as those of a local disk.
 const pinned = "pinned"
+
+// image is the parameter of a StorageClass whose volumes are images of ext4. One can be a device and a file system, as those of most storage.
+const image = "image"
 
 // The calls that sidecars make of the controller. GetSnapshot looks up a snapshot of another creator. CSI has no call of
 // that name: csi-snapshotter makes ListSnapshots.
@@ -56,9 +60,8 @@ func (d *Driver) CreateVolume(ctx context.Context, request *csi.CreateVolumeRequ
 	d.store.lock.Lock()
 	defer d.store.lock.Unlock()
 	wanted := item{ID: request.Name, Size: max(request.CapacityRange.GetRequiredBytes(), defaultSize), Created: time.Now()}
-	for _, each := range request.VolumeCapabilities {
-		wanted.Block = wanted.Block || each.GetBlock() != nil
-	}
+	wanted.Image = request.Parameters[image] == "true"
+	wanted.Block = wanted.Image || slices.ContainsFunc(request.VolumeCapabilities, func(c *csi.VolumeCapability) bool { return c.GetBlock() != nil })
 	volume, err := d.store.get(volumes, wanted.ID)
 	if errors.Is(err, errNotFound) {
 		volume, err = d.create(ctx, wanted, request.VolumeContentSource)
@@ -120,7 +123,8 @@ func (d *Driver) CreateSnapshot(ctx context.Context, request *csi.CreateSnapshot
 		if notThere != nil {
 			return nil, statusOf(notThere)
 		}
-		snapshot = item{ID: request.Name, Size: volume.Size, Block: volume.Block, Source: volume.ID, Created: time.Now()}
+		unix.Sync() // of a mounted image
+		snapshot = item{ID: request.Name, Size: volume.Size, Block: volume.Block, Image: volume.Image, Source: volume.ID, Created: time.Now()}
 		err = d.store.create(ctx, snapshots, snapshot, d.store.data(volumes, volume.ID))
 	}
 	if err != nil {
@@ -240,13 +244,14 @@ func (d *Driver) NodeGetCapabilities(
 
 // NodePublishVolume implements csi.NodeServer.
 func (d *Driver) NodePublishVolume(
-	_ context.Context, request *csi.NodePublishVolumeRequest,
+	ctx context.Context, request *csi.NodePublishVolumeRequest,
 ) (*csi.NodePublishVolumeResponse, error) {
 	volume, err := d.store.get(volumes, request.VolumeId)
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	if (request.VolumeCapability.GetBlock() != nil) != volume.Block {
+	device := request.VolumeCapability.GetBlock() != nil
+	if device != volume.Block && !volume.Image {
 		return nil, status.Errorf(codes.InvalidArgument, "volume %s has the other volume mode", volume.ID)
 	}
 	d.store.lock.Lock()
@@ -255,11 +260,14 @@ func (d *Driver) NodePublishVolume(
 		return &csi.NodePublishVolumeResponse{}, statusOf(err)
 	}
 	source := d.store.data(volumes, volume.ID)
-	if volume.Block {
+	if device {
 		return &csi.NodePublishVolumeResponse{}, statusOf(publishBlock(source, request.TargetPath))
 	}
 	if err := os.MkdirAll(request.TargetPath, 0o750); err != nil {
 		return nil, statusOf(err)
+	}
+	if volume.Image {
+		return &csi.NodePublishVolumeResponse{}, statusOf(mountImage(ctx, source, request.TargetPath))
 	}
 	return &csi.NodePublishVolumeResponse{}, statusOf(bind(source, request.TargetPath, request.Readonly))
 }
@@ -281,6 +289,16 @@ func publishBlock(source, target string) error {
 	}
 	if err := bind(device, target, false); err != nil {
 		return errors.Join(err, detach(device))
+	}
+	return nil
+}
+
+// mountImage mounts an image, and makes a file system in a new one.
+func mountImage(ctx context.Context, source, target string) error {
+	const script = `blkid -p "$1" >/dev/null || mkfs.ext4 -q "$1"; mount -o loop "$1" "$2"`
+	output, err := exec.CommandContext(ctx, "sh", "-e", "-c", script, "sh", source, target).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("mount %s at %s: %w: %s", source, target, err, output)
 	}
 	return nil
 }

@@ -23,6 +23,23 @@ func TestTheDataOfABlockVolumeIsMovedThereAndBack(t *testing.T) {
 	newBlockApp(t, "raw").comesBack("datauploads", "datadownloads", "--snapshot-move-data")
 }
 
+// Only make velero-checkout runs it: the block mover of Velero's next version moves a device, and a file system as a device.
+func TestCheckoutMovesBlocks(t *testing.T) {
+	definitions := run(t, "velero", "install", "--crds-only", "--dry-run", "--output=yaml")
+	feed(t, definitions, "kubectl", "apply", "--server-side", "--force-conflicts", "--filename=-")
+	files := &app{t: t, namespace: "image", paths: []string{"/claim"}}
+	files.deploy(replaced("accessModes:", "storageClassName: image\n  accessModes:"))
+	files.sh(contents, "/claim")
+	for _, a := range []*app{newBlockApp(t, "blocks"), files} {
+		a.comesBack("datauploads", "datadownloads", "--snapshot-move-data", "--data-mover=velero-block")
+	}
+	for _, kind := range []string{"datauploads", "datadownloads"} {
+		require.Equal(t, "velero-block velero-block", get(t, "{.items[*].spec.dataMover}", kind, "--namespace=velero"))
+	}
+	download := get(t, "{.items[0].metadata.uid}", "datadownloads", "--namespace=velero", "--selector=velero.io/restore-name=image")
+	require.Equal(t, "pvc-"+download, get(t, "{.spec.volumeName}", "persistentvolumeclaim", "claim", "--namespace=image"), "the volume that has replaced the device")
+}
+
 // A claim of which a pod mounts a subPath is backed up whole. Of the other two volumes, which the pod asks for too, Velero's
 // server makes no transfers: a hostPath is the node's, and the kubelet writes a projected volume anew.
 func TestSubPathsComeBackAndVolumesOfTheNodeDoNot(t *testing.T) {
@@ -135,6 +152,13 @@ func TestABackupIsVerifiedUntilItsRepositoryLosesData(t *testing.T) {
 	require.Error(t, err)
 	require.Contains(t, string(output), "0 volumes are verified, 2 failed", string(output))
 	noScratchLeft(t)
+
+	bundle := filepath.Join(t.TempDir(), "bundle.tar.gz")
+	run(t, "lateen", "bundle", "--file="+bundle)
+	reported := run(t, "tar", "--extract", "--to-stdout", "--file="+bundle)
+	require.Contains(t, reported, "Begin of mover log", "logs of agents, read from their kubelet")
+	require.Regexp(t, `logs/velero-[^/]+/velero.log\n`, run(t, "tar", "--list", "--file="+bundle), "and of Velero's server")
+	require.NotContains(t, reported, "lateen-secret", "the key of the bucket")
 }
 
 // noScratchLeft waits until nothing of `lateen verify` is left, and no volume of a claim in Velero's namespace.

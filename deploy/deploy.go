@@ -33,7 +33,7 @@ const (
 	CoordinatorLease = "lateen-coordinator"
 )
 
-//go:embed base components
+//go:embed base components server
 var manifests embed.FS
 
 // read returns the objects of a file of manifests, which are for namespace velero, for another namespace. It panics if the

@@ -76,7 +76,9 @@ type Inherited struct {
 }
 
 // Inherited is what Velero's own server gives movers and jobs.
-func (v Velero) Inherited() Inherited { return InheritedFrom(serverPod(v), corev1.PodSpec{}) }
+func (v Velero) Inherited() Inherited {
+	return InheritedFrom(deployment(v).Spec.Template.Spec, corev1.PodSpec{})
+}
 
 // InheritedFrom reads image and ServiceAccount from the pods of Velero's server, and Secrets and CSI drivers from those
 // of the agents too.

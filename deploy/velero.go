@@ -20,14 +20,8 @@ import (
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
-const (
-	// VeleroImage is the image of the Velero version that Lateen is tested with.
-	VeleroImage = "velero/velero:v1.18.3"
-	// credentials is the name of the Secret with the credentials of the object store, and of its volume.
-	credentials = "cloud-credentials"
-	// veleroAccount is the ServiceAccount of Velero's server and of all movers.
-	veleroAccount = "velero"
-)
+// VeleroImage is the image of the Velero version that Lateen is tested with.
+const VeleroImage = "velero/velero:v1.18.3"
 
 // Velero configures an installation of Velero's server. The objects equal those of `velero install` in Velero 1.18,
 // except the node-agent.
@@ -68,51 +62,6 @@ func veleroMeta(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"component": "velero"}}
 }
 
-// namespace admits all pods: movers use hostPath volumes, and run privileged if the node-agent ConfigMap requests it.
-func namespace(name string) *corev1.Namespace {
-	created := &corev1.Namespace{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
-		ObjectMeta: veleroMeta("", name),
-	}
-	for _, mode := range []string{"enforce", "audit", "warn"} {
-		created.Labels["pod-security.kubernetes.io/"+mode] = "privileged"
-		created.Labels["pod-security.kubernetes.io/"+mode+"-version"] = "latest"
-	}
-	return created
-}
-
-// adminBinding grants Velero's server all permissions: it backs up and restores objects of any kind.
-func adminBinding(namespace string) *rbacv1.ClusterRoleBinding {
-	name := veleroAccount
-	if namespace != api.DefaultNamespace {
-		name += "-" + namespace
-	}
-	return &rbacv1.ClusterRoleBinding{
-		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRoleBinding"},
-		ObjectMeta: veleroMeta("", name),
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: veleroAccount}},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-	}
-}
-
-func account(v Velero) *corev1.ServiceAccount {
-	created := &corev1.ServiceAccount{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
-		ObjectMeta: veleroMeta(v.Namespace, veleroAccount),
-	}
-	created.Annotations = v.ServiceAccountAnnotations
-	return created
-}
-
-func secret(v Velero) *corev1.Secret {
-	return &corev1.Secret{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
-		ObjectMeta: veleroMeta(v.Namespace, credentials),
-		Type:       corev1.SecretTypeOpaque,
-		Data:       map[string][]byte{"cloud": v.Credentials},
-	}
-}
-
 func storageLocation(v Velero) *velerov1.BackupStorageLocation {
 	return &velerov1.BackupStorageLocation{
 		TypeMeta:   metav1.TypeMeta{APIVersion: velerov1.SchemeGroupVersion.String(), Kind: "BackupStorageLocation"},
@@ -136,13 +85,24 @@ func snapshotLocation(v Velero) *velerov1.VolumeSnapshotLocation {
 
 // Server returns the objects of Velero's server in the order of their creation, without Definitions.
 func Server(v Velero) []runtime.Object {
-	all := []runtime.Object{namespace(v.Namespace)}
-	if v.Account == "" {
-		all = append(all, adminBinding(v.Namespace), account(v))
+	all := read("server/server.yaml", v.Namespace)
+	first[*corev1.Namespace](all).Name = v.Namespace
+	if v.Namespace != api.DefaultNamespace {
+		first[*rbacv1.ClusterRoleBinding](all).Name += "-" + v.Namespace
 	}
-	if v.Credentials != nil {
-		all = append(all, secret(v))
-	}
+	first[*corev1.ServiceAccount](all).Annotations = v.ServiceAccountAnnotations
+	first[*corev1.Secret](all).Data = map[string][]byte{"cloud": v.Credentials}
+	all = slices.DeleteFunc(all, func(object runtime.Object) bool {
+		switch object.(type) {
+		case *rbacv1.ClusterRoleBinding, *corev1.ServiceAccount:
+			return v.Account != ""
+		case *corev1.Secret:
+			return v.Credentials == nil
+		case *appsv1.Deployment: // it is created last
+			return true
+		}
+		return false
+	})
 	if !v.NoLocation {
 		all = append(all, storageLocation(v))
 	}
@@ -154,67 +114,18 @@ func Server(v Velero) []runtime.Object {
 
 // deployment returns the Deployment of Velero's server. Movers inherit from it, because it has the credentials.
 func deployment(v Velero) *appsv1.Deployment {
-	selector := map[string]string{"deploy": api.VeleroDeployment}
-	all := labels.Merge(v.Labels, map[string]string{"component": "velero", "deploy": api.VeleroDeployment})
-	scraped := map[string]string{"prometheus.io/scrape": "true", "prometheus.io/port": "8085", "prometheus.io/path": "/metrics"}
-	return &appsv1.Deployment{
-		TypeMeta:   metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "Deployment"},
-		ObjectMeta: veleroMeta(v.Namespace, api.VeleroDeployment),
-		Spec: appsv1.DeploymentSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: selector},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: all, Annotations: labels.Merge(scraped, v.Annotations)},
-				Spec:       serverPod(v),
-			},
-		},
+	created := first[*appsv1.Deployment](read("server/server.yaml", v.Namespace))
+	template := &created.Spec.Template
+	template.Labels, template.Annotations = labels.Merge(v.Labels, template.Labels), labels.Merge(template.Annotations, v.Annotations)
+	pod, server := &template.Spec, &template.Spec.Containers[0]
+	pod.ServiceAccountName, pod.PriorityClassName, pod.InitContainers = cmp.Or(v.Account, pod.ServiceAccountName), v.PriorityClass, plugins(v)
+	server.Image, server.ImagePullPolicy, server.Resources, server.Args = v.Image, pullPolicy(v.Image), v.Resources, append(server.Args, v.Args...)
+	if v.Credentials == nil {
+		pod.Volumes = slices.DeleteFunc(pod.Volumes, func(volume corev1.Volume) bool { return volume.Secret != nil })
+		server.VolumeMounts = slices.DeleteFunc(server.VolumeMounts, func(mount corev1.VolumeMount) bool { return mount.MountPath == "/credentials" })
+		server.Env = slices.DeleteFunc(server.Env, func(variable corev1.EnvVar) bool { return strings.HasPrefix(variable.Value, "/credentials/") })
 	}
-}
-
-func serverPod(v Velero) corev1.PodSpec {
-	pod := corev1.PodSpec{
-		ServiceAccountName: cmp.Or(v.Account, veleroAccount),
-		PriorityClassName:  v.PriorityClass,
-		RestartPolicy:      corev1.RestartPolicyAlways,
-		OS:                 &corev1.PodOS{Name: corev1.Linux},
-		Affinity:           notWindows(),
-		InitContainers:     plugins(v),
-		Containers:         []corev1.Container{server(v)},
-		Volumes:            []corev1.Volume{emptyDir("plugins"), emptyDir("scratch")},
-	}
-	if v.Credentials != nil {
-		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: credentials, VolumeSource: corev1.VolumeSource{
-			Secret: &corev1.SecretVolumeSource{SecretName: credentials, DefaultMode: new(int32(0o444))},
-		}})
-	}
-	return pod
-}
-
-func server(v Velero) corev1.Container {
-	container := corev1.Container{
-		Name:            api.VeleroDeployment,
-		Image:           v.Image,
-		ImagePullPolicy: pullPolicy(v.Image),
-		Command:         []string{"/velero"},
-		Args:            append([]string{"server"}, v.Args...),
-		Ports:           []corev1.ContainerPort{{Name: "metrics", ContainerPort: MetricsPort}},
-		Resources:       v.Resources,
-		VolumeMounts:    []corev1.VolumeMount{{Name: "plugins", MountPath: "/plugins"}, {Name: "scratch", MountPath: "/scratch"}},
-		Env: []corev1.EnvVar{
-			{Name: "VELERO_SCRATCH_DIR", Value: "/scratch"},
-			{Name: "VELERO_NAMESPACE", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}},
-			{Name: "LD_LIBRARY_PATH", Value: "/plugins"},
-		},
-	}
-	if v.Credentials != nil {
-		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: credentials, MountPath: "/credentials"})
-		for _, name := range []string{
-			"GOOGLE_APPLICATION_CREDENTIALS", "AWS_SHARED_CREDENTIALS_FILE",
-			"AZURE_CREDENTIALS_FILE", "ALIBABA_CLOUD_CREDENTIALS_FILE",
-		} {
-			container.Env = append(container.Env, corev1.EnvVar{Name: name, Value: "/credentials/cloud"})
-		}
-	}
-	return container
+	return created
 }
 
 // plugins returns init containers that copy each plugin into the server's plugin volume.
@@ -256,19 +167,4 @@ func pullPolicy(image string) corev1.PullPolicy {
 		return corev1.PullAlways
 	}
 	return corev1.PullIfNotPresent
-}
-
-// notWindows keeps a Linux image off Windows nodes. It allows nodes without the label.
-func notWindows() *corev1.Affinity {
-	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-			MatchExpressions: []corev1.NodeSelectorRequirement{{
-				Key: corev1.LabelOSStable, Operator: corev1.NodeSelectorOpNotIn, Values: []string{string(corev1.Windows)},
-			}},
-		}}},
-	}}
-}
-
-func emptyDir(name string) corev1.Volume {
-	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
 }

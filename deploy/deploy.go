@@ -213,12 +213,6 @@ func args(o Options) []string {
 	return list
 }
 
-// Users of the Windows base images. Only the administrator may read the kubelet's pods directory.
-const (
-	windowsUser          = "ContainerUser"
-	windowsAdministrator = "ContainerAdministrator"
-)
-
 // windowsDaemonSet returns the DaemonSet of the agents on Windows nodes, with the tolerations of Velero's DaemonSet
 // of this name. A Windows pod must not set uid, capabilities or seccomp profile, which exist only on Linux.
 func windowsDaemonSet(o Options) *appsv1.DaemonSet {
@@ -236,9 +230,9 @@ func windowsDaemonSet(o Options) *appsv1.DaemonSet {
 			Key: "os", Operator: corev1.TolerationOpEqual, Value: string(corev1.Windows), Effect: effect,
 		})
 	}
-	user := windowsUser
+	user := "ContainerUser" // of the Windows base images
 	if o.HostPath {
-		user = windowsAdministrator
+		user = "ContainerAdministrator" // only it may read the kubelet's pods directory
 	}
 	pod.SecurityContext = &corev1.PodSecurityContext{
 		RunAsNonRoot: new(!o.HostPath), WindowsOptions: &corev1.WindowsSecurityContextOptions{RunAsUserName: new(user)},

@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -279,20 +278,12 @@ func NewRepositoryCaches(kube kubernetes.Interface, velero *Clientset, namespace
 	return created, b.err
 }
 
-// Typed clients for the resources of one kind in one namespace.
-type (
-	// BackupRepositories is a client for BackupRepositories.
-	BackupRepositories = gentype.ClientWithList[*velerov1.BackupRepository, *velerov1.BackupRepositoryList]
-	// BackupStorageLocations is a client for BackupStorageLocations.
-	BackupStorageLocations = gentype.ClientWithList[*velerov1.BackupStorageLocation, *velerov1.BackupStorageLocationList]
-)
-
 // BackupRepositories returns the client for one namespace.
-func (c *Clientset) BackupRepositories(namespace string) *BackupRepositories {
+func (c *Clientset) BackupRepositories(namespace string) *Client[*velerov1.BackupRepository, *velerov1.BackupRepositoryList] {
 	return clientOf[velerov1.BackupRepository, velerov1.BackupRepositoryList](c, c.v1, "backuprepositories", namespace)
 }
 
 // BackupStorageLocations returns the client for one namespace.
-func (c *Clientset) BackupStorageLocations(namespace string) *BackupStorageLocations {
+func (c *Clientset) BackupStorageLocations(namespace string) *Client[*velerov1.BackupStorageLocation, *velerov1.BackupStorageLocationList] {
 	return clientOf[velerov1.BackupStorageLocation, velerov1.BackupStorageLocationList](c, c.v1, "backupstoragelocations", namespace)
 }

@@ -71,17 +71,8 @@ func (t *Transfers) index() error {
 	})
 }
 
-// Typed clients for the transfers of one kind in one namespace.
-type (
-	// PodVolumeBackups is a client for PodVolumeBackups.
-	PodVolumeBackups = gentype.ClientWithList[*velerov1.PodVolumeBackup, *velerov1.PodVolumeBackupList]
-	// PodVolumeRestores is a client for PodVolumeRestores.
-	PodVolumeRestores = gentype.ClientWithList[*velerov1.PodVolumeRestore, *velerov1.PodVolumeRestoreList]
-	// DataUploads is a client for DataUploads.
-	DataUploads = gentype.ClientWithList[*velerov2alpha1.DataUpload, *velerov2alpha1.DataUploadList]
-	// DataDownloads is a client for DataDownloads.
-	DataDownloads = gentype.ClientWithList[*velerov2alpha1.DataDownload, *velerov2alpha1.DataDownloadList]
-)
+// Client is a typed client for the resources of one kind in one namespace.
+type Client[T Object, L runtime.Object] = gentype.ClientWithList[T, L]
 
 // clientOf returns a client for the resources of one kind in one namespace.
 func clientOf[S, L any, T interface {
@@ -95,22 +86,22 @@ func clientOf[S, L any, T interface {
 }
 
 // PodVolumeBackups returns the client for one namespace.
-func (c *Clientset) PodVolumeBackups(namespace string) *PodVolumeBackups {
+func (c *Clientset) PodVolumeBackups(namespace string) *Client[*velerov1.PodVolumeBackup, *velerov1.PodVolumeBackupList] {
 	return clientOf[velerov1.PodVolumeBackup, velerov1.PodVolumeBackupList](c, c.v1, api.PodVolumeBackup().Resource, namespace)
 }
 
 // PodVolumeRestores returns the client for one namespace.
-func (c *Clientset) PodVolumeRestores(namespace string) *PodVolumeRestores {
+func (c *Clientset) PodVolumeRestores(namespace string) *Client[*velerov1.PodVolumeRestore, *velerov1.PodVolumeRestoreList] {
 	return clientOf[velerov1.PodVolumeRestore, velerov1.PodVolumeRestoreList](c, c.v1, api.PodVolumeRestore().Resource, namespace)
 }
 
 // DataUploads returns the client for one namespace.
-func (c *Clientset) DataUploads(namespace string) *DataUploads {
+func (c *Clientset) DataUploads(namespace string) *Client[*velerov2alpha1.DataUpload, *velerov2alpha1.DataUploadList] {
 	return clientOf[velerov2alpha1.DataUpload, velerov2alpha1.DataUploadList](c, c.v2, api.DataUpload().Resource, namespace)
 }
 
 // DataDownloads returns the client for one namespace.
-func (c *Clientset) DataDownloads(namespace string) *DataDownloads {
+func (c *Clientset) DataDownloads(namespace string) *Client[*velerov2alpha1.DataDownload, *velerov2alpha1.DataDownloadList] {
 	return clientOf[velerov2alpha1.DataDownload, velerov2alpha1.DataDownloadList](c, c.v2, api.DataDownload().Resource, namespace)
 }
 

@@ -12,7 +12,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/cmd/lateen/startup"
@@ -72,15 +71,11 @@ func newVersion() *cobra.Command {
 func (v *versions) read(ctx context.Context, from *cli.Flags) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	connection, err := from.Config()
+	client, err := from.Connect(io.Discard)
 	if err != nil {
 		return err
 	}
-	kube, err := kubernetes.NewForConfig(connection)
-	if err != nil {
-		return fmt.Errorf("create client: %w", err)
-	}
-	namespace := from.ViewNamespace()
+	kube, namespace := client.Kube, from.ViewNamespace()
 	for _, name := range []string{api.DaemonSetName, api.WindowsDaemonSetName} {
 		agents, err := kube.AppsV1().DaemonSets(namespace).Get(ctx, name, metav1.GetOptions{})
 		switch {

@@ -203,11 +203,10 @@ func (a *AgentTracker) evaluate(name string) {
 	a.watch(name, node)
 	a.measure(name, &node.unavailable, !ready)
 	a.measure(name, &node.down, a.isDown(name, node))
-	node.answer = answer{
-		ready:       node.hasLateens(),
-		unavailable: node.unavailable.past,
-		veleros:     node.hasVeleros(ready, node.unavailable.past),
-		lost:        node.unavailable.past && node.down.past,
+	node.answer = answer{unavailable: node.unavailable.past, lost: node.unavailable.past && node.down.past}
+	for _, pod := range node.pods { // while no agent is Ready and the grace is not over, any agent of Velero counts
+		node.answer.ready = node.answer.ready || pod.ready && !pod.veleros
+		node.answer.veleros = node.answer.veleros || pod.veleros && (pod.ready || !ready && !node.unavailable.past)
 	}
 	a.expire(name, node)
 }
@@ -333,27 +332,6 @@ func (o *overdue) reset() {
 func (a *agentState) ready() bool {
 	for _, pod := range a.pods {
 		if pod.ready {
-			return true
-		}
-	}
-	return false
-}
-
-// hasLateens reports whether an agent of Lateen is Ready.
-func (a *agentState) hasLateens() bool {
-	for _, pod := range a.pods {
-		if pod.ready && !pod.veleros {
-			return true
-		}
-	}
-	return false
-}
-
-// hasVeleros reports whether a Ready agent is Velero's. While no agent is Ready and the grace is not over, any agent
-// counts.
-func (a *agentState) hasVeleros(ready, unavailable bool) bool {
-	for _, pod := range a.pods {
-		if pod.veleros && (pod.ready || !ready && !unavailable) {
 			return true
 		}
 	}

@@ -100,7 +100,7 @@ func (r *Reconciler) recordRuns(ctx context.Context, key string, object *velerov
 
 // markFailed marks jobs that never finish as failed. Kubernetes then ends those without a pod.
 func (r *Reconciler) markFailed(ctx context.Context, key string, jobs []objects.JobStatus) error {
-	namespace, _ := splitKey(key)
+	namespace, _, _ := strings.Cut(key, "/")
 	for _, job := range jobs {
 		released, err := r.JobClient.Release(ctx, namespace, job, r.Clock.Now())
 		if err != nil {
@@ -118,7 +118,7 @@ func (r *Reconciler) markFailed(ctx context.Context, key string, jobs []objects.
 
 // delete deletes jobs.
 func (r *Reconciler) delete(ctx context.Context, key string, jobs []objects.JobStatus) error {
-	namespace, _ := splitKey(key)
+	namespace, _, _ := strings.Cut(key, "/")
 	for _, job := range jobs {
 		if err := r.JobClient.Remove(ctx, namespace, job); err != nil {
 			return err
@@ -154,12 +154,6 @@ func (r *Reconciler) writeHistory(ctx context.Context, key string, object *veler
 	r.Repositories.Record(written)
 	r.exportAge(written)
 	return true, nil
-}
-
-// splitKey splits the key of an object into namespace and name.
-func splitKey(key string) (namespace, name string) {
-	namespace, name, _ = strings.Cut(key, "/")
-	return namespace, name
 }
 
 // Reasons of the Kubernetes Events on backup repositories.

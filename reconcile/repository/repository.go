@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"strings"
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -120,7 +121,7 @@ func (r *Reconciler) step(ctx context.Context, key string) (time.Duration, error
 // reconcileOrphans executes one step for the jobs of a repository that does not exist. The key contains the name of
 // the repository, or the value of its jobs' label.
 func (r *Reconciler) reconcileOrphans(ctx context.Context, key string) (time.Duration, error) {
-	_, name := splitKey(key)
+	_, name, _ := strings.Cut(key, "/")
 	step := maintenance.WithoutRepository(r.jobs()[objects.RepositoryLabel(name)], r.Policy, r.Clock.Now())
 	switch step.Action {
 	case maintenance.MarkFailed:
@@ -269,7 +270,7 @@ func (r *Reconciler) update(key string, change func(*repositoryState)) {
 
 // forget drops the state of a repository that does not exist.
 func (r *Reconciler) forget(key string) {
-	_, name := splitKey(key)
+	_, name, _ := strings.Cut(key, "/")
 	r.Metrics.DeleteRepository(name)
 	r.lock.Lock()
 	last := r.states[key]

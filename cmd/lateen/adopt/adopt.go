@@ -10,7 +10,6 @@ import (
 	"slices"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -306,16 +305,11 @@ func (a *adoption) copyRights(ctx context.Context) (rights []*unstructured.Unstr
 	return rights, nil
 }
 
-// server returns Velero's server; nil without one.
-func (a *adoption) server(ctx context.Context) (*appsv1.Deployment, error) {
-	return startup.ReadServer(ctx, a.Kube, a.Namespace, "")
-}
-
 // serverArgs returns the arguments that replace Velero's Deployment if it does not have the usual name. They set the
 // image and ServiceAccount of movers, as in Velero's agents, and the ConfigMap of maintenance jobs. With --restrict-movers,
 // they always set the ServiceAccount.
 func (a *adoption) serverArgs(ctx context.Context, velero corev1.PodTemplateSpec) ([]string, error) {
-	server, err := a.server(ctx)
+	server, err := startup.ReadServer(ctx, a.Kube, a.Namespace, "")
 	if err != nil {
 		return nil, err
 	}
@@ -361,7 +355,7 @@ func (a *adoption) restrict(ctx context.Context, agents *unstructured.Unstructur
 	if a.podPolicy == "" {
 		return wanted, nil
 	}
-	server, err := a.server(ctx)
+	server, err := startup.ReadServer(ctx, a.Kube, a.Namespace, "")
 	if err != nil {
 		return nil, err
 	}

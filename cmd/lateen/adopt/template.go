@@ -116,7 +116,7 @@ func (a *adoption) restore(ctx context.Context, agents *unstructured.Unstructure
 	if is.velero {
 		return changeTemplate(agents, is.current, deploy.Strip(is.current, is.original))
 	}
-	server, err := a.server(ctx)
+	server, err := startup.ReadServer(ctx, a.Kube, a.Namespace, "")
 	if err != nil {
 		return err
 	}

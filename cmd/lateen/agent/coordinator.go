@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -204,29 +205,20 @@ func (a *assembly) agentTracker(nodes leader.Nodes, kinds []kind) *leader.AgentT
 }
 
 func (a *assembly) addTermHandlers(term *informers.CoordinatorCaches, kinds []kind, agents *leader.AgentTracker) ([]cache.DoneChecker, error) {
-	handled, err := term.Agents.AddHandler(func(pod *corev1.Pod) {
+	handled, err1 := term.Agents.AddHandler(func(pod *corev1.Pod) {
 		if _, exists := term.Agents.Get(informers.Key(pod)); exists {
 			agents.Update(pod)
 		} else {
 			agents.Delete(pod)
 		}
 	})
-	if err != nil {
-		return nil, err
-	}
-	classes, err := term.Classes.AddHandler(func(class *storagev1.StorageClass) { a.targets.ClassChanged(class.Name) })
-	if err != nil {
-		return nil, err
-	}
-	all := append(term.Handled, handled, classes)
+	classes, err2 := term.Classes.AddHandler(func(class *storagev1.StorageClass) { a.targets.ClassChanged(class.Name) })
+	all, failed := append(term.Handled, handled, classes), errors.Join(err1, err2)
 	for _, k := range kinds {
 		done, err := k.addTermHandlers(a.caches, term)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, done...)
+		all, failed = append(all, done...), errors.Join(failed, err)
 	}
-	return all, nil
+	return all, failed
 }
 
 // EventJobConfig is the reason of a Kubernetes Event on a BackupRepository whose job does not follow the
@@ -292,20 +284,11 @@ func (a *assembly) maintainer(caches *informers.RepositoryCaches) *repository.Re
 }
 
 func addRepositoryHandlers(caches *informers.RepositoryCaches, maintainer *repository.Reconciler) ([]cache.DoneChecker, error) {
-	repositories, err := caches.Repositories.AddHandler(func(repository *velerov1.BackupRepository) { maintainer.Enqueue(informers.Key(repository)) })
-	if err != nil {
-		return nil, err
-	}
-	locations, err := caches.Locations.AddHandler(maintainer.Location)
-	if err != nil {
-		return nil, err
-	}
-	jobs, err := caches.Jobs.AddHandler(func(job *batchv1.Job) { maintainer.Job(job) })
-	if err != nil {
-		return nil, err
-	}
-	pods, err := caches.TerminalPods.AddHandler(maintainer.TerminalPod)
-	return []cache.DoneChecker{repositories, locations, jobs, pods}, err
+	repositories, err1 := caches.Repositories.AddHandler(func(repository *velerov1.BackupRepository) { maintainer.Enqueue(informers.Key(repository)) })
+	locations, err2 := caches.Locations.AddHandler(maintainer.Location)
+	jobs, err3 := caches.Jobs.AddHandler(maintainer.Job)
+	pods, err4 := caches.TerminalPods.AddHandler(maintainer.TerminalPod)
+	return []cache.DoneChecker{repositories, locations, jobs, pods}, errors.Join(err1, err2, err3, err4)
 }
 
 // jobPlanner plans the next maintenance job of a repository. One worker uses it.

@@ -87,7 +87,8 @@ func (o *options) target(ctx context.Context, out, warnings io.Writer) (*cli.Cli
 // send installs the objects and, with --wait, waits for the workloads.
 func (o *options) send(ctx context.Context, client *cli.Client, definitions, rest []*unstructured.Unstructured, warnings io.Writer) error {
 	if !o.crdsOnly {
-		if err := o.checkCluster(ctx, client, warnings); err != nil {
+		o.checkClasses(ctx, client, warnings)
+		if err := o.checkConfigMaps(ctx, client.Kube, warnings); err != nil {
 			return err
 		}
 	}
@@ -137,13 +138,7 @@ func (o *options) manifests() (definitions, rest []*unstructured.Unstructured, e
 	return definitions, rest, err
 }
 
-// checkCluster checks the existing objects that the installation names. An unusable ConfigMap fails the installation,
-// as in Velero. A missing class is a warning, because it may be created later.
-func (o *options) checkCluster(ctx context.Context, client *cli.Client, warnings io.Writer) error {
-	o.checkClasses(ctx, client, warnings)
-	return o.checkConfigMaps(ctx, client.Kube, warnings)
-}
-
+// checkClasses warns of classes that the installation names: each may be created later.
 func (o *options) checkClasses(ctx context.Context, client *cli.Client, warnings io.Writer) {
 	for _, class := range []struct{ flag, name, whose, workload string }{
 		{"--server-priority-class-name", o.server.PriorityClass, "the server", "Velero server deployment"},
@@ -163,7 +158,7 @@ func (o *options) checkClasses(ctx context.Context, client *cli.Client, warnings
 	}
 }
 
-// checkConfigMaps evaluates the named ConfigMaps as `lateen check` does. Ignored settings, and settings whose objects do not
+// checkConfigMaps evaluates the named ConfigMaps as `lateen check` does. An unusable one fails the installation, as in Velero. Ignored settings, and settings whose objects do not
 // exist in the cluster, are warnings.
 func (o *options) checkConfigMaps(ctx context.Context, kube kubernetes.Interface, warnings io.Writer) error {
 	maintenance := o.agent.MaintenanceConfigMap

@@ -200,14 +200,6 @@ func ServerImage(pod corev1.PodSpec) string {
 // moves.
 const hostPluginsVolume = "host-plugins"
 
-// Labels, annotations and taints that cloud providers use for the identity and the placement of a pod
-// (velero-protocol 2.1).
-func identityLabels() []string      { return []string{"azure.workload.identity/use"} }
-func identityAnnotations() []string { return []string{"iam.amazonaws.com/role"} }
-func inheritedTaints() []string {
-	return []string{"kubernetes.azure.com/scalesetpriority", "CriticalAddonsOnly"}
-}
-
 // Inherit copies what a mover needs from the pod template of a workload. It copies no host mounts and no placement of
 // the workload. Its error names what the template lacks. The caller adds the name of the workload.
 func Inherit(template corev1.PodTemplateSpec) (objects.Template, error) {
@@ -231,8 +223,9 @@ func Inherit(template corev1.PodTemplateSpec) (objects.Template, error) {
 		DNSConfig:        own.Spec.DNSConfig,
 		ImagePullSecrets: own.Spec.ImagePullSecrets,
 		LogArgs:          arguments,
-		Labels:           only(own.Labels, identityLabels()),
-		Annotations:      only(own.Annotations, identityAnnotations()),
+		// by which cloud providers give a pod its identity (velero-protocol 2.1)
+		Labels:           only(own.Labels, "azure.workload.identity/use"),
+		Annotations:      only(own.Annotations, "iam.amazonaws.com/role"),
 		Tolerations:      tolerations(own.Spec.Tolerations),
 	}, nil
 }
@@ -297,15 +290,15 @@ func withIdentity(env []corev1.EnvVar) []corev1.EnvVar {
 }
 
 // only removes the entries with other names.
-func only(all map[string]string, names []string) map[string]string {
-	maps.DeleteFunc(all, func(name, _ string) bool { return !slices.Contains(names, name) })
+func only(all map[string]string, name string) map[string]string {
+	maps.DeleteFunc(all, func(each, _ string) bool { return each != name })
 	return all
 }
 
 // tolerations returns the first toleration of each taint that movers inherit.
 func tolerations(all []corev1.Toleration) []corev1.Toleration {
 	var kept []corev1.Toleration
-	for _, taint := range inheritedTaints() {
+	for _, taint := range []string{"kubernetes.azure.com/scalesetpriority", "CriticalAddonsOnly"} {
 		if i := slices.IndexFunc(all, func(t corev1.Toleration) bool { return t.Key == taint }); i >= 0 {
 			kept = append(kept, all[i])
 		}

@@ -130,8 +130,10 @@ func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T]) error
 		t.Enqueue(s.key)
 		return nil
 	}
-	if rebound.Attachment != "" {
-		t.Attached.Watch(s.object.GetUID(), types.NamespacedName{Name: rebound.Attachment}, func() { t.Enqueue(s.key) })
+	if uid := s.object.GetUID(); rebound.Attachment != "" {
+		t.Attached.Watch(uid, types.NamespacedName{Name: rebound.Attachment}, func() { t.Enqueue(s.key) })
+	} else {
+		t.Attached.Forget(uid) // on the same node, the attachment of the next consumer has the same name
 	}
 	t.local.markRebind(s.key, found, rebound.Reserved)
 	klog.FromContext(ctx).V(2).Info("Rebind is waiting", "waitsFor", rebound.Waits)
@@ -350,7 +352,7 @@ func (t *TransferReconciler[T]) reserve(s *request[T]) {
 	}
 	switch {
 	case !s.state.Phase.IsNew():
-		if left := t.trackPlace(s.object, s.state); s.observed.Exposes {
+		if left := t.trackPlace(s.object, s.state); s.observed.Exposes || t.Agent.IsCoordinator() { // it may give the place to the next
 			s.requeueWithin = left
 		}
 	case s.observed.Eligible && s.observed.Exposes:

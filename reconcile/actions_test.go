@@ -254,7 +254,7 @@ func TestTheLabelNamesTheNodeWhoseAgentActs(t *testing.T) {
 	for fleet, label := range map[coordinatorFleet]string{{veleros: "n2"}: "", {}: "n2"} {
 		s.Agent.Fleet = fleet
 		delete(s.object.Labels, api.LabelNode)
-		require.Zero(t, s.step(t))
+		s.step(t)
 		require.Equal(t, label, s.object.Labels[api.LabelNode], "%+v: only an agent of Lateen needs it", fleet)
 	}
 	require.Equal(t, transfer.Accepted, s.state().Phase)
@@ -324,6 +324,20 @@ func TestAMoverThatDoesNotRunGivesItsPlaceToTheNext(t *testing.T) {
 	s.TrackCapacity(s.object)
 	require.True(t, s.Preparing.TryAcquire(another, func() {}), "an event of it changes nothing")
 	require.Equal(t, transfer.Accepted, s.state().Phase, "it can still start")
+}
+
+// Its own agent exposes it, and the coordinator gives its place to the next.
+func TestAMoverOfAnotherNodeThatDoesNotRunGivesItsPlaceToTheNext(t *testing.T) {
+	s := newPaced()
+	s.Preparing.Release("another")
+	s.object.Spec.Node = "n2"
+	s.step(t)
+	require.Equal(t, transfer.Accepted, s.state().Phase)
+	require.Equal(t, s.Limits.PlaceTimeout, s.step(t), "no event ends the wait")
+	require.False(t, s.Preparing.TryAcquire(capacity.Transfer{UID: "next", Home: "n2"}, func() {}))
+	s.clock.Step(s.Limits.PlaceTimeout)
+	s.step(t)
+	require.True(t, s.Preparing.TryAcquire(capacity.Transfer{UID: "next", Home: "n2"}, func() {}))
 }
 
 func TestAConflictIsRequeuedWithoutAnEvent(t *testing.T) {

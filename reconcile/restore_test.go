@@ -280,9 +280,11 @@ func TestARebindWaitsUntilTheNodeOfItsMoverHasDetachedTheVolume(t *testing.T) {
 	s.attached.detached = true // and no request asks again
 	s.step(t)
 	require.Contains(t, s.local.read(testKey).blocker, "is not yet bound")
+	require.Zero(t, s.attached.watched, "that of the consumer's pod may have the same name")
 	s.clock.Step(s.Limits.RebindGrace)
 	s.step(t)
 	require.Equal(t, velerov2alpha1.DataDownloadPhaseFailed, s.object.Status.Phase)
+	s.attached.watched = types.NamespacedName{Name: attachment.Name}
 	s.step(t)
 	require.Zero(t, s.attached.watched)
 }

@@ -51,6 +51,7 @@ type Resolution struct {
 	Reason     Reason // why Configured is not in force; empty if it is, or if nothing is configured
 	Message    string // explanation of Reason, with the fix, or why it is not known whether the class exists
 	Preempts   bool   // as of function Preempts; false if that is not known
+	Unanswered bool   // the API server gave no answer
 }
 
 // FallsBack reports whether pods run without a class that is configured.
@@ -81,7 +82,7 @@ func Resolve(ctx context.Context, name string, get Getter) Resolution {
 		return Resolution{Configured: name, Effective: name, Message: fmt.Sprintf(
 			"not allowed to read PriorityClass %q; allow get on priorityclasses of scheduling.k8s.io", name)}
 	default:
-		return Resolution{Configured: name, Effective: name, Message: fmt.Sprintf("cannot read PriorityClass %q: %v", name, err)}
+		return Resolution{Configured: name, Effective: name, Unanswered: true, Message: fmt.Sprintf("cannot read PriorityClass %q: %v", name, err)}
 	}
 }
 

@@ -234,6 +234,7 @@ func TestPriorityClass(t *testing.T) {
 		"deleted":                   {cluster: classes{exist: true}, later: func(c *classes) { c.exist = false }, movers: "low low - -", reason: priority.NotFound},
 		"forbidden to read":         {cluster: classes{exist: true, readError: unreadable}, movers: "low low low low"},
 		"forbidden and missing":     {cluster: classes{readError: unreadable}, movers: "- - - -", reason: priority.NotFound},
+		"forbidden, made later":     {cluster: classes{readError: unreadable}, later: func(c *classes) { c.exist = true }, movers: "- - - low", reason: priority.NotFound},
 		"unanswered":                {cluster: classes{exist: true, readError: refused}, movers: "low low low low"},
 		"none, beside a default":    {none: true, cluster: classes{globalDefault: "standard"}, movers: "- standard standard standard"},
 		"missing, beside a default": {cluster: classes{globalDefault: "standard"}, movers: "- standard standard standard", reason: priority.NotFound},

@@ -67,8 +67,8 @@ func (m *moverClass) refresh(ctx context.Context) {
 		return
 	}
 	class := m.resolve(ctx, name)
-	if class.Reason == "" && class.Message != "" {
-		return // without an answer
+	if class.Unanswered {
+		return
 	}
 	m.lock.Lock()
 	defer m.lock.Unlock()

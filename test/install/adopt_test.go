@@ -343,7 +343,7 @@ func TestAdoptionsWarnOfTransfersWithoutAMoverAndOfRestic(t *testing.T) {
 	phase("podvolumebackups", "Accepted")
 	s.succeeds("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
 	require.Contains(t, warned("--undo"), "1 podvolumebackups Accepted: a New transfer may be accepted by an agent of Velero or of Lateen while both run; "+
-		"an Accepted transfer whose mover starts before Velero's agent is marked as Prepared")
+		"an Accepted transfer whose mover runs when Velero's agents are ready is marked as Prepared")
 	phase("podvolumebackups", "Completed")
 	require.Empty(t, warned("--undo"))
 }

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/util/retry"
 
@@ -132,12 +135,15 @@ func (a *adoption) stopVelerosAgents(ctx context.Context, owner types.UID) error
 // revert restores Velero's agents. It removes Lateen's RBAC objects after the last agent of Lateen has stopped, and the
 // annotations at last: until then, the command can be repeated.
 func (a *adoption) revert(ctx context.Context, changes []replacement) error {
+	waiting, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	if err := a.awaitRebinds(waiting); err != nil {
+		return err
+	}
 	var failed error
 	for _, change := range changes {
 		failed = errors.Join(failed, a.update(ctx, change))
 	}
-	waiting, cancel := context.WithTimeout(ctx, a.timeout)
-	defer cancel()
 	for _, change := range changes {
 		if failed == nil {
 			failed = a.DaemonSetRollout(waiting, change.before.GetName())
@@ -156,6 +162,25 @@ func (a *adoption) revert(ctx context.Context, changes []replacement) error {
 		if err := a.release(ctx, change.before.GetName()); err != nil {
 			return fmt.Errorf("remove annotations of DaemonSet %s: %w", change.before.GetName(), err)
 		}
+	}
+	return nil
+}
+
+// awaitRebinds waits until no restored volume is being bound to its target. Velero's agents would find no mover, cancel the restore,
+// and leave its volume without a claim.
+func (a *adoption) awaitRebinds(ctx context.Context) error {
+	rebinding := map[string]bool{}
+	downloads := a.Dynamic.Resource(api.DataDownload().GVR()).Namespace(a.Namespace)
+	err := cli.Follow(ctx, downloads, metav1.ListOptions{}, func(event watch.EventType, object *unstructured.Unstructured) {
+		if event != watch.Deleted && cli.PhaseOf(object) == "InProgress" && object.GetAnnotations()[api.AnnotationMoved] != "" {
+			rebinding[object.GetName()] = true
+		} else {
+			delete(rebinding, object.GetName())
+		}
+	}, func() bool { return len(rebinding) == 0 })
+	if err != nil {
+		names := strings.Join(slices.Sorted(maps.Keys(rebinding)), ", ")
+		return fmt.Errorf("wait for DataDownloads whose restored volumes are being bound (%s): %w; nothing changed", names, err)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -199,6 +200,29 @@ func TestUndoMarksAcceptedTransfersWhoseMoversRunAsPrepared(t *testing.T) {
 			}()
 		}
 		require.NoError(t, i.run(true))
+	})
+}
+
+func TestUndoWaitsUntilRestoredVolumesAreBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newInstallation(t)
+		require.NoError(t, i.run(false))
+		downloads := i.dynamic.Resource(api.DataDownload().GVR()).Namespace("velero")
+		object := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"phase": "InProgress"}}}
+		object.SetGroupVersionKind(api.DataDownload().GVK)
+		object.SetName("restored")
+		object.SetAnnotations(map[string]string{api.AnnotationMoved: "2026-01-01T00:00:00Z"})
+		_, err := downloads.Create(t.Context(), object, metav1.CreateOptions{})
+		require.NoError(t, err)
+		require.ErrorContains(t, i.run(true), "wait for DataDownloads whose restored volumes are being bound (restored): ")
+		require.Equal(t, "example.test/lateen:v1", i.agents().Image)
+		time.AfterFunc(time.Second, func() {
+			object.Object["status"] = map[string]any{"phase": "Completed"}
+			_, err := downloads.Update(t.Context(), object, metav1.UpdateOptions{})
+			assert.NoError(t, err)
+		})
+		require.NoError(t, i.run(true))
+		require.NotEqual(t, "example.test/lateen:v1", i.agents().Image)
 	})
 }
 

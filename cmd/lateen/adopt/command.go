@@ -62,7 +62,7 @@ func NewCommand(userAgent string) *cobra.Command {
 	flags.BoolVar(&options.dryRun, "dry-run", false, "print the changes without applying them")
 	options.output.AddFlag(flags, "print the objects that --dry-run leaves unapplied: json or yaml (default: a diff)")
 	flags.BoolVar(&options.force, "force", false, "do not ask for confirmation")
-	flags.DurationVar(&options.timeout, "timeout", 5*time.Minute, "how long --undo waits for Velero's agents, after confirmation")
+	flags.DurationVar(&options.timeout, "timeout", 5*time.Minute, "how long --undo waits for restored volumes and for Velero's agents, after confirmation")
 	return command
 }
 
@@ -231,7 +231,7 @@ func (a *adoption) warnOfRestic(ctx context.Context) {
 const (
 	newMeans            = "a New transfer may be accepted by an agent of Velero or of Lateen while both run"
 	acceptedAtAdoption  = "an Accepted transfer belongs to Velero's agent until that agent stops, then Lateen continues it"
-	acceptedAtUndo      = "an Accepted transfer whose mover starts before Velero's agent is marked as Prepared when Velero's agents are ready"
+	acceptedAtUndo      = "an Accepted transfer whose mover runs when Velero's agents are ready is marked as Prepared, any other one fails after their prepare timeout"
 	transfersMayBeAwait = "lateen status shows whether there are any left"
 )
 

@@ -36,8 +36,6 @@ type Exposer struct {
 	Paths     HostPaths
 	// Source returns the cached pod with that key if it runs on this node; nil falls back to a GET.
 	Source func(key string) *corev1.Pod
-	// Lost reports whether a node counts as lost; nil: none does.
-	Lost func(node string) bool
 	// StorageClass returns the cached class of that name; nil falls back to a GET. The function itself may be nil.
 	StorageClass func(name string) *storagev1.StorageClass
 	// TargetFSType returns the file system of a DataDownload's target volume; empty if it names none.

@@ -140,12 +140,27 @@ func (e *Exposer) target(ctx context.Context, spec objects.MoverSpec) (objects.V
 		info.Existing, err = e.existing(ctx, spec, claim)
 		return info, err
 	}
-	selected := claim.Annotations[objects.AnnotationSelectedNode]
-	lost := selected != "" && e.Lost != nil && e.Lost(selected) // its consumer starts again on another node
-	if !lost && !e.current().IgnoreDelayBinding {
-		info.SelectedNode = selected
+	if !e.current().IgnoreDelayBinding {
+		info.SelectedNode, err = e.selectedNode(ctx, claim)
 	}
-	return info, nil
+	return info, err
+}
+
+// selectedNode returns the node that was selected for the consumer of a claim; empty if it is not ready or was deleted: the consumer
+// starts again on another one.
+func (e *Exposer) selectedNode(ctx context.Context, claim *corev1.PersistentVolumeClaim) (string, error) {
+	name := claim.Annotations[objects.AnnotationSelectedNode]
+	if name == "" {
+		return "", nil
+	}
+	node, err := e.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && !objects.IsReady(node) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("get node %s: %w", name, err)
+	}
+	return name, nil
 }
 
 func (e *Exposer) storageClass(ctx context.Context, name string) (*storagev1.StorageClass, error) {

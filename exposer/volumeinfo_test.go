@@ -145,21 +145,29 @@ func TestVolumeInfoOfATarget(t *testing.T) {
 		c.Spec.VolumeName, c.Spec.StorageClassName = "", new("fast")
 		c.Annotations = map[string]string{objects.AnnotationSelectedNode: "n3"}
 	})
-	e := exposed(fake.NewClientset(free), objects.Settings{})
-	info, err := e.volumeInfo(t.Context(), download())
-	require.NoError(t, err)
-	require.Equal(t, objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", SelectedNode: "n3", Target: free}, info)
-
-	e = exposed(fake.NewClientset(free), objects.Settings{IgnoreDelayBinding: true})
-	info, err = e.volumeInfo(t.Context(), download())
-	require.NoError(t, err)
-	require.Empty(t, info.SelectedNode, "it is restored without waiting for its consumer")
-
-	e = exposed(fake.NewClientset(free), objects.Settings{})
-	e.Lost = func(node string) bool { return node == "n3" }
-	info, err = e.volumeInfo(t.Context(), download())
-	require.NoError(t, err)
-	require.Empty(t, info.SelectedNode, "its consumer starts on another node")
+	node := func(ready corev1.ConditionStatus) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n3"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}}}
+	}
+	for name, test := range map[string]struct {
+		settings objects.Settings
+		node     *corev1.Node
+		want     string
+	}{
+		"its consumer was to run there":   {node: node(corev1.ConditionTrue), want: "n3"},
+		"it does not wait for a consumer": {settings: objects.Settings{IgnoreDelayBinding: true}, node: node(corev1.ConditionTrue)},
+		"the node is not ready":           {node: node(corev1.ConditionUnknown)},
+		"the node was deleted":            {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset(free)
+			if test.node != nil {
+				require.NoError(t, client.Tracker().Add(test.node))
+			}
+			info, err := exposed(client, test.settings).volumeInfo(t.Context(), download())
+			require.NoError(t, err)
+			require.Equal(t, objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", SelectedNode: test.want, Target: free}, info)
+		})
+	}
 }
 
 func TestASourceWithoutItsVolume(t *testing.T) {

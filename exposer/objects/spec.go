@@ -248,5 +248,12 @@ func Merged(layers ...map[string]string) map[string]string {
 	return all
 }
 
+// IsReady reports whether a Node has condition Ready.
+func IsReady(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool {
+		return condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue
+	})
+}
+
 // IsDeleting reports whether an object has a deletionTimestamp, so that only its finalizers keep it.
 func IsDeleting(object metav1.Object) bool { return object.GetDeletionTimestamp() != nil }

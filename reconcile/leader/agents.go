@@ -1,7 +1,6 @@
 package leader
 
 import (
-	"slices"
 	"sync"
 	"time"
 
@@ -169,7 +168,7 @@ func (a *AgentTracker) isDown(name string, node *agentState) bool {
 		return false
 	}
 	observed, known := a.watched.Node(name)
-	return known && (observed == nil || !nodeReady(observed))
+	return known && (observed == nil || !objects.IsReady(observed))
 }
 
 // change updates the state of a node and reports a changed answer.
@@ -359,10 +358,4 @@ func podStateOf(pod *corev1.Pod) podState {
 // the last of several changes.
 func (p podState) wasReady(before podState) bool {
 	return before.uid == p.uid && !before.unready.IsZero() && !p.unready.IsZero() && !before.unready.Equal(&p.unready)
-}
-
-func nodeReady(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool {
-		return condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue
-	})
 }

@@ -259,7 +259,6 @@ func (a *assembly) exposer() *exposer.Exposer {
 		Paths:        exposer.HostPaths{Client: a.clients.kube, PodsDir: a.startup.PodsDir, Mounted: a.Flags.HostPath, OS: a.startup.Node.OS},
 		Snapshots:    a.snapshots,
 		Source:       a.caches.Pod,
-		Lost:         a.leadership.Lost,
 		StorageClass: a.caches.StorageClass,
 		TargetFSType: a.clients.velero.TargetFSType,
 		Refresh:      a.class.refresh,

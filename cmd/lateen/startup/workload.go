@@ -224,9 +224,9 @@ func Inherit(template corev1.PodTemplateSpec) (objects.Template, error) {
 		ImagePullSecrets: own.Spec.ImagePullSecrets,
 		LogArgs:          arguments,
 		// by which cloud providers give a pod its identity (velero-protocol 2.1)
-		Labels:           only(own.Labels, "azure.workload.identity/use"),
-		Annotations:      only(own.Annotations, "iam.amazonaws.com/role"),
-		Tolerations:      tolerations(own.Spec.Tolerations),
+		Labels:      only(own.Labels, "azure.workload.identity/use"),
+		Annotations: only(own.Annotations, "iam.amazonaws.com/role"),
+		Tolerations: tolerations(own.Spec.Tolerations),
 	}, nil
 }
 

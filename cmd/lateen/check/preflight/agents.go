@@ -17,6 +17,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/truncate"
 )
 
@@ -128,10 +129,8 @@ func bySystem(nodes []corev1.Node) (linux, windows []corev1.Node) {
 
 func readyNodes(nodes []corev1.Node) map[string]bool {
 	ready := map[string]bool{}
-	for _, node := range nodes {
-		ready[node.Name] = slices.ContainsFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool {
-			return condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue
-		})
+	for index := range nodes {
+		ready[nodes[index].Name] = objects.IsReady(&nodes[index])
 	}
 	return ready
 }

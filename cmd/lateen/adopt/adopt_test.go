@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -216,12 +215,13 @@ func TestUndoWaitsUntilRestoredVolumesAreBound(t *testing.T) {
 		require.NoError(t, err)
 		require.ErrorContains(t, i.run(true), "wait for DataDownloads whose restored volumes are being bound (restored): ")
 		require.Equal(t, "example.test/lateen:v1", i.agents().Image)
-		time.AfterFunc(time.Second, func() {
-			object.Object["status"] = map[string]any{"phase": "Completed"}
-			_, err := downloads.Update(t.Context(), object, metav1.UpdateOptions{})
-			assert.NoError(t, err)
-		})
-		require.NoError(t, i.run(true))
+		done := make(chan error, 1)
+		go func() { done <- i.run(true) }()
+		synctest.Wait()
+		object.Object["status"] = map[string]any{"phase": "Completed"}
+		_, err = downloads.Update(t.Context(), object, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		require.NoError(t, <-done)
 		require.NotEqual(t, "example.test/lateen:v1", i.agents().Image)
 	})
 }

@@ -40,7 +40,7 @@ verify: ## Run the tests that need root and apt: real control plane, Velero's se
 	for module in cluster velero release; do (cd test/$$module && $(TEST) ./...) || exit 1; done
 	CGO_ENABLED=1 $(TEST) -race $(CONCURRENT)
 	cd test && $(TEST) -run 'OnKubernetes$$' -timeout 60m -p 2 -parallel 6 ./integration ./docs
-	cd test && $(TEST) -skip '$(MONITORED)' -timeout 60m -p 2 -parallel 10 $(KUBERNETES:%=./%)
+	cd test && $(TEST) -skip '$(MONITORED)' -timeout 60m -p 2 -parallel 10 $(SUITES:%=./%)
 	$(call after)
 
 nightly: ## Run what make test and make verify leave out, with fresh seeds: all parts, even if one fails; seeds that fail are recorded

@@ -68,24 +68,7 @@ func asUsual(options *agent.Options) {
 // hourly maintains them every hour, whatever they say themselves.
 func hourly(options *agent.Options) { options.Flags.MaintenanceFrequency = time.Hour }
 
-// The first way to live beside Velero's server: it waits for a year, and leaves alone what has not been
-// maintained for two days.
-func TestAServerThatIsToWaitForAYearLeavesMaintenanceToLateen(t *testing.T) {
-	s := newMaintained(t)
-	s.asks(t, s.repository, "8760h")
-	s.overdue(t, s.repository)
-	s.asks(t, s.repository, "8761h") // has the server look
-	s.looked(t, "another")
-	jobs := s.followJobs(t)
-	s.startAgent(t, hourly)
-	only := jobs.until(t, func(*batchv1.Job) bool { return true })
-	require.True(t, ofLateen(only), "the server has made %s", only.Name)
-	require.True(t, maintains(only, s.repository))
-	maintained := s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return has(r, only) })
-	require.Len(t, maintained.Status.RecentMaintenance, 1)
-}
-
-// The second way: the server stays as it is, and Lateen comes first, because the server looks only every five minutes.
+// The server stays as it is, and Lateen comes first, because the server looks only every five minutes.
 func TestLateenComesFirstAndAdoptsWhatTheServerHasBegun(t *testing.T) {
 	s := newMaintained(t)
 	jobs := s.followJobs(t)

@@ -72,41 +72,6 @@ func TestTheServerBacksUpAndRestores(t *testing.T) {
 	}
 }
 
-// The bucket is away while a mover works, for longer than kopia tries: the transfer fails and says where the storage was. Nothing is
-// left of it, and once the bucket is back, so are backups.
-func TestABucketThatIsAwayDuringATransferFailsThatTransferAlone(t *testing.T) {
-	s := newServed(t, "velero", "")
-	s.startLateen(t)
-	app := s.plant(t, "app", s.claim(t, "data"))
-	s.movers.shut()
-	s.startBackup(t)
-	working, err := s.Transfers(testenv.DataUpload).WaitAny(s.ctx, testenv.In(testenv.InProgress))
-	require.NoError(t, err)
-	require.NoError(t, s.store.Close())
-	s.movers.open()
-	ended, err := s.Transfers(testenv.DataUpload).Wait(s.ctx, working.Name, testenv.Settled)
-	require.NoError(t, s.store.Open(s.ctx))
-	require.NoError(t, err)
-	require.Equal(t, testenv.Failed, ended.Status.Phase)
-	require.Contains(t, ended.Status.Message, s.store.Address())
-	backup, err := testenv.Wait(s.ctx, s.Backups(), testenv.Named(s.Apps), func(backup *velerov1.Backup) bool { return isTerminal(backup.Status.Phase) })
-	require.NoError(t, err)
-	require.NotEqual(t, velerov1.BackupPhaseCompleted, backup.Status.Phase)
-	s.nothingLeft(t)
-	require.NoError(t, s.available())
-	s.deleteBackup(t)
-	// A repository that was being opened stays NotReady until the server looks at it again, minutes later. Deleted, it is opened anew.
-	s.deleteRepositories(t)
-	s.startBackup(t)
-	s.backedUp(t)
-	s.deleteNamespace(t, s.Apps)
-	s.nothingLeft(t)
-	require.Empty(t, s.Driver.Volumes())
-	s.startRestore(t, "back")
-	s.restored(t, "back")
-	s.same(t, s.Apps, app)
-}
-
 // copies is a namespace that backups of Apps are restored to.
 func (s *served) copies() string { return s.Apps + "-copy" }
 

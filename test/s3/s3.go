@@ -30,12 +30,12 @@ const (
 // readyInterval is how often the server is dialed while it starts; it reports nothing.
 const readyInterval = 25 * time.Millisecond
 
-// Server is a server at an address that stays. Who connects there while the server is closed loses the connection at once.
+// Server is a server of one process.
 type Server struct {
-	binary, dir string
-	listener    net.Listener
-	socket      string // where its process listens
-	process     *process.Process
+	dir      string
+	listener net.Listener
+	socket   string // where its process listens
+	process  *process.Process
 }
 
 // Start opens a server of bin/versitygw, with a directory for the buckets and the log. It ends by Stop, or with this
@@ -52,21 +52,21 @@ func Start(ctx context.Context, binary, dir string) (*Server, error) {
 	}
 	socket := "@lateen-s3-" + rand.Text() // abstract: it needs no path, and no other server can have it
 	go process.Relay(listener, "unix", socket)
-	s := &Server{binary: binary, dir: dir, listener: listener, socket: socket}
-	if err := s.Open(ctx); err != nil {
+	s := &Server{dir: dir, listener: listener, socket: socket}
+	if err := s.run(ctx, binary); err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
 	return s, nil
 }
 
-// Open starts the process, and returns when it accepts connections.
-func (s *Server) Open(ctx context.Context) error {
+// run starts the process, and returns when it accepts connections.
+func (s *Server) run(ctx context.Context, binary string) error {
 	log, err := os.OpenFile(s.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("open log of S3 server: %w", err)
 	}
 	defer log.Close()
-	command := exec.Command(s.binary, "--port="+s.socket, "--access="+accessKey, "--secret="+secretKey, "--region="+Region,
+	command := exec.Command(binary, "--port="+s.socket, "--access="+accessKey, "--secret="+secretKey, "--region="+Region,
 		"posix", "--sidecar="+filepath.Join(s.dir, "metadata"), filepath.Join(s.dir, "buckets"))
 	command.Env = []string{"HOME=" + s.dir, "TMPDIR=" + s.dir}
 	command.Stdout, command.Stderr = log, log
@@ -78,9 +78,6 @@ func (s *Server) Open(ctx context.Context) error {
 	}
 	return nil
 }
-
-// Close kills the process, and all connections with it. The objects stay.
-func (s *Server) Close() error { return s.process.Kill() }
 
 func (s *Server) untilReady(ctx context.Context) error {
 	tick := time.NewTicker(readyInterval)
@@ -114,5 +111,5 @@ func (s *Server) Credentials() []byte {
 	return fmt.Appendf(nil, "[default]\naws_access_key_id = %s\naws_secret_access_key = %s\n", accessKey, secretKey)
 }
 
-// Stop closes the server for ever.
-func (s *Server) Stop() error { return errors.Join(s.Close(), s.listener.Close()) }
+// Stop kills the process. The objects stay.
+func (s *Server) Stop() error { return errors.Join(s.process.Kill(), s.listener.Close()) }

@@ -213,11 +213,6 @@ func (e *Env) WaitClaimGone(ctx context.Context, namespace, name string) error {
 	return WaitGone(ctx, e.Kube.CoreV1().PersistentVolumeClaims(namespace), Named(name))
 }
 
-// WaitVolume returns the PersistentVolume after done accepts it.
-func (e *Env) WaitVolume(ctx context.Context, name string, done func(*corev1.PersistentVolume) bool) (*corev1.PersistentVolume, error) {
-	return Wait(ctx, e.Kube.CoreV1().PersistentVolumes(), Named(name), done)
-}
-
 // WaitSnapshot returns the VolumeSnapshot after done accepts it, for example ReadyToUse.
 func (e *Env) WaitSnapshot(
 	ctx context.Context, namespace, name string, done func(*snapshotv1.VolumeSnapshot) bool,

@@ -97,26 +97,6 @@ func TestAnUploadWaitsForADriverThatFails(t *testing.T) {
 	held{app: a, backup: "unattached", kind: "datauploads"}.ends(t)
 }
 
-// A driver that has lost a snapshot never makes it ready. The upload waits, and can be canceled. Nothing is left, although
-// the sidecar has never reported the snapshot.
-func TestAnUploadOfASnapshotThatIsLostCanBeCanceled(t *testing.T) {
-	a := newUploadApp(t, "lost")
-	before := a.prints()
-	wrong(t, `{"CreateSnapshot":{"lost":true}}`)
-	velero(t, "backup", "create", "lost", "--include-namespaces=lost", "--snapshot-move-data")
-	upload := first(t, "datauploads", "velero.io/backup-name=lost")
-	until(t, "{.involvedObject.name} {.message}", func(line string) bool {
-		return strings.HasPrefix(line, upload+" ") && strings.HasSuffix(line, "is not Ready")
-	}, "events")
-	require.Contains(t, run(t, "lateen", "cancel", "--backup=lost", "--force"), "All transfers have ended: 1 Canceled")
-	ended(t, "backup", "lost", "PartiallyFailed")
-	noMoverLeft(t)
-	wait(t, "delete", "volumesnapshotcontent/"+upload)
-	wait(t, "delete", "volumesnapshot/"+upload, "--namespace=velero")
-	require.Empty(t, get(t, "{.items[*].metadata.name}", "volumesnapshots,volumesnapshotcontents", "--all-namespaces"))
-	require.Equal(t, before, a.prints())
-}
-
 // A volume that one node alone reaches is moved on that node, there and back, although another node is free.
 func TestAVolumeThatOneNodeReachesIsMovedThere(t *testing.T) {
 	worker(t)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"time"
@@ -25,9 +24,6 @@ func topologyKey(name string) string { return name + "/node" }
 
 // pinned is the parameter of a StorageClass whose volumes can be reached from one node alone, as those of a local disk.
 const pinned = "pinned"
-
-// image is the parameter of a StorageClass whose volumes are images of ext4. One can be a device and a file system, as those of most storage.
-const image = "image"
 
 // The calls that sidecars make of the controller. GetSnapshot looks up a snapshot of another creator. CSI has no call of
 // that name: csi-snapshotter makes ListSnapshots.
@@ -60,8 +56,9 @@ func (d *Driver) CreateVolume(ctx context.Context, request *csi.CreateVolumeRequ
 	d.store.lock.Lock()
 	defer d.store.lock.Unlock()
 	wanted := item{ID: request.Name, Size: max(request.CapacityRange.GetRequiredBytes(), defaultSize), Created: time.Now()}
-	wanted.Image = request.Parameters[image] == "true"
-	wanted.Block = wanted.Image || slices.ContainsFunc(request.VolumeCapabilities, func(c *csi.VolumeCapability) bool { return c.GetBlock() != nil })
+	for _, each := range request.VolumeCapabilities {
+		wanted.Block = wanted.Block || each.GetBlock() != nil
+	}
 	volume, err := d.store.get(volumes, wanted.ID)
 	if errors.Is(err, errNotFound) {
 		volume, err = d.create(ctx, wanted, request.VolumeContentSource)
@@ -123,8 +120,7 @@ func (d *Driver) CreateSnapshot(ctx context.Context, request *csi.CreateSnapshot
 		if notThere != nil {
 			return nil, statusOf(notThere)
 		}
-		unix.Sync() // of a mounted image
-		snapshot = item{ID: request.Name, Size: volume.Size, Block: volume.Block, Image: volume.Image, Source: volume.ID, Created: time.Now()}
+		snapshot = item{ID: request.Name, Size: volume.Size, Block: volume.Block, Source: volume.ID, Created: time.Now()}
 		err = d.store.create(ctx, snapshots, snapshot, d.store.data(volumes, volume.ID))
 	}
 	if err != nil {
@@ -244,14 +240,13 @@ func (d *Driver) NodeGetCapabilities(
 
 // NodePublishVolume implements csi.NodeServer.
 func (d *Driver) NodePublishVolume(
-	ctx context.Context, request *csi.NodePublishVolumeRequest,
+	_ context.Context, request *csi.NodePublishVolumeRequest,
 ) (*csi.NodePublishVolumeResponse, error) {
 	volume, err := d.store.get(volumes, request.VolumeId)
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	device := request.VolumeCapability.GetBlock() != nil
-	if device != volume.Block && !volume.Image {
+	if (request.VolumeCapability.GetBlock() != nil) != volume.Block {
 		return nil, status.Errorf(codes.InvalidArgument, "volume %s has the other volume mode", volume.ID)
 	}
 	d.store.lock.Lock()
@@ -260,14 +255,11 @@ func (d *Driver) NodePublishVolume(
 		return &csi.NodePublishVolumeResponse{}, statusOf(err)
 	}
 	source := d.store.data(volumes, volume.ID)
-	if device {
+	if volume.Block {
 		return &csi.NodePublishVolumeResponse{}, statusOf(publishBlock(source, request.TargetPath))
 	}
 	if err := os.MkdirAll(request.TargetPath, 0o750); err != nil {
 		return nil, statusOf(err)
-	}
-	if volume.Image {
-		return &csi.NodePublishVolumeResponse{}, statusOf(mountImage(ctx, source, request.TargetPath))
 	}
 	return &csi.NodePublishVolumeResponse{}, statusOf(bind(source, request.TargetPath, request.Readonly))
 }
@@ -289,16 +281,6 @@ func publishBlock(source, target string) error {
 	}
 	if err := bind(device, target, false); err != nil {
 		return errors.Join(err, detach(device))
-	}
-	return nil
-}
-
-// mountImage mounts an image, and makes a file system in a new one.
-func mountImage(ctx context.Context, source, target string) error {
-	const script = `blkid -p "$1" >/dev/null || mkfs.ext4 -q "$1"; mount -o loop "$1" "$2"`
-	output, err := exec.CommandContext(ctx, "sh", "-e", "-c", script, "sh", source, target).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("mount %s at %s: %w: %s", source, target, err, output)
 	}
 	return nil
 }

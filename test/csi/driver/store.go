@@ -19,9 +19,8 @@ var errNotFound = errors.New("not found")
 // item is a volume, a snapshot or a node. Its id is its name: the sidecars choose unique names.
 type item struct {
 	ID      string    `json:"id"`
-	Size    int64     `json:"size"`   // bytes
-	Block   bool      `json:"block"`  // its content is a file, which is published as a device
-	Image   bool      `json:"image"`  // or as the file system in it
+	Size    int64     `json:"size"` // bytes
+	Block   bool      `json:"block"`
 	Source  string    `json:"source"` // of a snapshot: the volume; of a volume: the snapshot that it is a copy of, or ""
 	Created time.Time `json:"created"`
 	// Attached has the nodes to which a volume is attached.
@@ -51,7 +50,7 @@ func newStore(dir string, dataLess bool) (*store, error) {
 	return &store{dir: dir, dataLess: dataLess}, nil
 }
 
-// data returns the path of an item's content: a directory, or a file for block volumes, images and their snapshots.
+// data returns the path of an item's content: a directory, or a file for block volumes and their snapshots.
 func (s *store) data(kind, id string) string { return filepath.Join(s.dir, kind, id, "data") }
 
 func (s *store) get(kind, id string) (item, error) {

@@ -22,21 +22,14 @@ func TestTheDataOfABlockVolumeIsMovedThereAndBack(t *testing.T) {
 	newBlockApp(t, "raw").comesBack("datauploads", "datadownloads", "--snapshot-move-data")
 }
 
-// Only make velero-checkout runs it: the block mover of Velero's next version moves a device, and a file system as a device.
+// Only make velero-checkout runs it: the block mover of Velero's next version moves a device.
 func TestCheckoutMovesBlocks(t *testing.T) {
 	definitions := run(t, "velero", "install", "--crds-only", "--dry-run", "--output=yaml")
 	feed(t, definitions, "kubectl", "apply", "--server-side", "--force-conflicts", "--filename=-")
-	files := &app{t: t, namespace: "image", paths: []string{"/claim"}}
-	files.deploy(replaced("accessModes:", "storageClassName: image\n  accessModes:"))
-	files.sh(contents, "/claim")
-	for _, a := range []*app{newBlockApp(t, "blocks"), files} {
-		a.comesBack("datauploads", "datadownloads", "--snapshot-move-data", "--data-mover=velero-block")
-	}
+	newBlockApp(t, "blocks").comesBack("datauploads", "datadownloads", "--snapshot-move-data", "--data-mover=velero-block")
 	for _, kind := range []string{"datauploads", "datadownloads"} {
-		require.Equal(t, "velero-block velero-block", get(t, "{.items[*].spec.dataMover}", kind, "--namespace=velero"))
+		require.Equal(t, "velero-block", get(t, "{.items[*].spec.datamover}", kind, "--namespace=velero"))
 	}
-	download := get(t, "{.items[0].metadata.uid}", "datadownloads", "--namespace=velero", "--selector=velero.io/restore-name=image")
-	require.Equal(t, "pvc-"+download, get(t, "{.spec.volumeName}", "persistentvolumeclaim", "claim", "--namespace=image"), "the volume that has replaced the device")
 }
 
 // A claim of which a pod mounts a subPath is backed up whole. Of the other two volumes, which the pod asks for too, Velero's

@@ -2,6 +2,7 @@ package stories
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -114,10 +115,11 @@ func TestABackupIsVerifiedUntilItsRepositoryLosesData(t *testing.T) {
 
 	bundle := filepath.Join(t.TempDir(), "bundle.tar.gz")
 	run(t, "lateen", "bundle", "--file="+bundle)
-	reported := run(t, "tar", "--extract", "--to-stdout", "--file="+bundle)
-	require.Contains(t, reported, "Begin of mover log", "logs of agents, read from their kubelet")
-	require.Regexp(t, `logs/velero-[^/]+/velero.log\n`, run(t, "tar", "--list", "--file="+bundle), "and of Velero's server")
-	require.NotContains(t, reported, "lateen-secret", "the key of the bucket")
+	reported, err := exec.CommandContext(t.Context(), "tar", "--extract", "--verbose", "--to-stdout", "--file="+bundle).CombinedOutput()
+	require.NoError(t, err, "%s", reported)
+	require.Contains(t, string(reported), "Begin of mover log", "logs of agents, read from their kubelet")
+	require.Regexp(t, `logs/velero-[^/]+/velero.log\n`, string(reported), "and of Velero's server")
+	require.NotContains(t, string(reported), "lateen-secret", "the key of the bucket")
 }
 
 // noScratchLeft waits until nothing of `lateen verify` is left, and no volume of a claim in Velero's namespace.

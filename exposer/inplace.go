@@ -51,7 +51,7 @@ func (e *Exposer) reserve(ctx context.Context, volume *corev1.PersistentVolume, 
 	if claim.Spec.VolumeName != volume.Name { // of an agent of Velero that does not restore in place
 		return &TerminalError{fmt.Errorf("restore PersistentVolume %s in place: claim %s/%s is for another volume", volume.Name, claim.Namespace, claim.Name)}
 	}
-	if ref := volume.Spec.ClaimRef; ref != nil && ref.UID == claim.UID {
+	if objects.IsOf(volume, claim) {
 		return nil
 	}
 	patch := rebind.State{Volume: volume, Target: claim}.Reserve()

@@ -190,7 +190,9 @@ func (r *rebindRun) readVolume(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("get PersistentVolume %s: %w", r.Claim.Spec.VolumeName, err)
 		}
-		if claimed = volume; claimed != nil && claimed.Labels[api.LabelRebind] == string(r.Spec.UID) && !objects.IsDeleting(claimed) {
+		claimed = volume
+		labelled := claimed != nil && claimed.Labels[api.LabelRebind] == string(r.Spec.UID) && !objects.IsDeleting(claimed)
+		if labelled && !r.Spec.BlockMover { // the block mover's may already be replaced, if the claim is of a late cache
 			r.Volume = claimed
 			return nil
 		}
@@ -219,10 +221,10 @@ func (r *rebindRun) readLabelled(ctx context.Context, label, value string) error
 	return nil
 }
 
-// markStray marks the claim as stray if the restored volume does not belong to it. Another agent with a stale view
-// of the rebind recreated the claim, and the volume bound to it is empty.
+// markStray marks the claim as stray if neither the restored volume nor the one that it replaced belongs to it. Another agent with
+// a stale view of the rebind recreated the claim, and the volume bound to it is empty.
 func (r *rebindRun) markStray() {
-	if ref := r.Volume.Spec.ClaimRef; r.Claim != nil && (ref == nil || ref.UID != r.Claim.UID) {
+	if r.Claim != nil && !objects.IsOf(r.Volume, r.Claim) && !objects.IsOf(r.Replaced, r.Claim) {
 		r.stray, r.Claim = r.Claim, nil
 	}
 }

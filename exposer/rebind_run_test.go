@@ -214,6 +214,12 @@ func TestARestoredDeviceIsReplacedByAFileSystem(t *testing.T) {
 	require.Nil(t, now.Spec.VolumeMode)
 
 	require.NoError(t, client.Tracker().Add(volume)) // the deletion was not answered, and not done
+	again, err := e.Rebind(t.Context(), spec, staleFound())
+	require.NoError(t, err)
+	require.Equal(t, rebound, again)
+	require.Equal(t, []string{"volume " + name + " Retain"}, left(t, client))
+
+	require.NoError(t, client.Tracker().Add(volume))
 	client.ClearActions()
 	bound, message, err := e.AbandonRebind(t.Context(), spec, Existing{})
 	require.NoError(t, err)

@@ -154,8 +154,12 @@ func readOnly(claim *corev1.PersistentVolumeClaim) bool {
 func Disposable(volume *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
 	return volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete &&
 		claim.Annotations[AnnotationBoundByController] != "" &&
-		volume.Annotations[AnnotationProvisionedBy] != "" && volume.Labels[api.LabelKept] == "" &&
-		volume.Spec.ClaimRef != nil && volume.Spec.ClaimRef.UID == claim.UID
+		volume.Annotations[AnnotationProvisionedBy] != "" && volume.Labels[api.LabelKept] == "" && IsOf(volume, claim)
+}
+
+// IsOf reports whether the claimRef of a volume, which may be nil, names this claim and no other of its name.
+func IsOf(volume *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
+	return volume != nil && volume.Spec.ClaimRef != nil && volume.Spec.ClaimRef.UID == claim.UID
 }
 
 // DefaultPodsDir is the default directory of the kubelet for pod volumes.

@@ -126,7 +126,7 @@ func (s State) fail() string {
 		return fmt.Sprintf("target claim %s is already bound to PersistentVolume %s", s.target(), s.Target.Spec.VolumeName)
 	case s.Claim == nil && !s.labelled():
 		return fmt.Sprintf("PersistentVolume %s is not the restored volume", s.Volume.Name)
-	case s.Claim != nil && !s.holds(s.Claim):
+	case s.Claim != nil && !objects.IsOf(s.Volume, s.Claim):
 		return fmt.Sprintf("PersistentVolume %s does not belong to claim %s/%s", s.Volume.Name, s.Claim.Namespace, s.Claim.Name)
 	case objects.IsDeleting(s.Volume):
 		return fmt.Sprintf("PersistentVolume %s is being deleted", s.Volume.Name)
@@ -176,11 +176,6 @@ func (s State) retained() bool {
 		(s.Volume.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain || s.bound())
 }
 
-func (s State) holds(claim *corev1.PersistentVolumeClaim) bool {
-	ref := s.Volume.Spec.ClaimRef
-	return ref != nil && ref.UID == claim.UID
-}
-
 // Reserved reports whether the volume's claimRef names the target and no other claim of that name.
 func (s State) Reserved() bool {
 	ref := s.Volume.Spec.ClaimRef
@@ -188,7 +183,7 @@ func (s State) Reserved() bool {
 }
 
 func (s State) bound() bool {
-	return s.Target.Spec.VolumeName == s.Volume.Name && s.Target.Status.Phase == corev1.ClaimBound && s.holds(s.Target)
+	return s.Target.Spec.VolumeName == s.Volume.Name && s.Target.Status.Phase == corev1.ClaimBound && objects.IsOf(s.Volume, s.Target)
 }
 
 func (s State) target() types.NamespacedName {

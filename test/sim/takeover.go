@@ -280,7 +280,7 @@ func (s *Simulation) veleros() (all []choice) {
 					"phase": "Accepted", "acceptedByNode": veleroNode, "acceptedTimestamp": s.Now(),
 				}})
 			}})
-		case j.Veleros && !j.accepted && v.phase != "" && !(v.cancel && v.phase == "Canceled"): // a cancel does not wait until the pod is known
+		case j.Veleros && !j.accepted && v.phase != "" && (!v.cancel || v.phase != "Canceled"): // a cancel does not wait until the pod is known
 			s.promises.fail("%s of a pod on Velero's node is %s, and Velero's agent has not accepted it", object.Key(), v.phase)
 		case j.accepted && v.phase == "Accepted":
 			all = append(all, choice{"Velero's agent: moves " + object.Key(), seldom, func() { s.moveByVelero(j, object, v) }},

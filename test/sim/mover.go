@@ -346,6 +346,9 @@ func (v view) ended() bool {
 // policy of its volume.
 func (v view) keepsVolume() bool { return strings.Contains(v.message, " was not restored: ") }
 
+// reportsRefusal reports whether a transfer says what a policy refused.
+func (v view) reportsRefusal() bool { return strings.Contains(v.message, errPolicy.Error()) }
+
 // foreignPrefix is that of the names of transfers of another data mover.
 const foreignPrefix = "foreign-"
 

@@ -349,7 +349,8 @@ func (s *Simulation) checkSnapshot(j *job) error {
 }
 
 // justified reports whether a fault was met that may fail or cancel a transfer. A restore to a pod that loses its mover
-// fails if the pod has gone on: nothing may overwrite its volume.
+// fails if the pod has gone on: nothing may overwrite its volume. So does a restore in place whose agent does not act when its
+// mover is lost: only the kubelet of that node confirms that the mover has ended.
 func (s *Simulation) justified(j *job) bool {
 	lost := 0
 	for _, what := range s.faults.met {
@@ -357,11 +358,12 @@ func (s *Simulation) justified(j *job) bool {
 			lost++
 		}
 	}
-	if lost > transfer.DefaultLimits().Retries {
+	switch {
+	case lost > transfer.DefaultLimits().Retries, j.Kind == Restore && lost > 0, j.InPlace && lost > 0 && len(s.faults.met) > lost:
 		return true
 	}
 	return slices.ContainsFunc(s.faults.met, func(what string) bool {
-		return slices.Contains(excuses(), what) || j.Veleros && what == veleroStops || j.Kind == Restore && (what == deleteMover || what == preempt || what == drainNode)
+		return slices.Contains(excuses(), what) || j.Veleros && what == veleroStops
 	})
 }
 

@@ -179,7 +179,7 @@ func (s *Simulation) reconciles(p *process) (all []choice) {
 	for _, name := range slices.Sorted(maps.Keys(p.queues)) {
 		for _, key := range p.queues[name].ready() {
 			all = append(all, choice{p.name + ": reconcile " + name + " " + key, often, func() {
-				if s.coordinator() == p {
+				if s.coordinator() == p && p.queues["progress"] != nil { // a queue of its term: it has all caches
 					p.began[name+" "+key]++
 				}
 				p.queues[name].grant(key)

@@ -136,13 +136,13 @@ func TestSchedules(t *testing.T) {
 var differs = regexp.MustCompile(`[0-9a-f]{8}-0000-4000-8000-[0-9a-f]{12}|\d{4}-\d\d-\d\dT[0-9:.]+Z|(-)[bcdfghjklmnpqrstvwxz2456789]{5}\b|node-(\d|velero)`)
 
 // ends returns each Completed transfer by the number of its work, as Velero's server sees it at the end. One that was canceled
-// too late says so in its spec, and is left out. So is a restore that says that its volume is kept.
+// too late says so in its spec, and is left out. So is a restore that says what a policy refused.
 func (s *Simulation) ends(t *testing.T) map[int]string {
 	t.Helper()
 	all := map[int]string{}
 	for _, j := range s.work {
 		object := s.API.Find(j.transfer)
-		if object == nil || j.byVelero || viewOf(object).phase != "Completed" || viewOf(object).cancel || viewOf(object).keepsVolume() {
+		if object == nil || j.byVelero || viewOf(object).phase != "Completed" || viewOf(object).cancel || viewOf(object).reportsRefusal() {
 			continue
 		}
 		annotations := object.GetAnnotations()

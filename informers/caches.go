@@ -1,28 +1,16 @@
 package informers
 
 import (
-	"fmt"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
-
-// Selectors selects the objects that one agent watches.
-type Selectors struct {
-	Namespace     string // of Velero
-	Node          string // of the agent
-	NodeLabels    string // selects the transfers on which the agent of the node acts
-	OwnedLabels   string // selects the objects created for transfers, by any agent
-	CreatedLabels string // selects those that this agent created
-	VelerosLabels string // selects the mover pods that Velero's agents created
-	AgentLabels   string // selects the pods of node-agents
-}
 
 // Caches holds all informers of an agent, each with the smallest sufficient scope:
 //
@@ -40,23 +28,21 @@ type Caches struct {
 	Movers    *Informer[*corev1.Pod]
 	Claims    *Informer[*corev1.PersistentVolumeClaim]
 
+	namespace   string                            // of Velero
 	coordinator atomic.Pointer[CoordinatorCaches] // nil while this agent does not coordinate
 }
 
-// NewCaches returns the informers; Run starts them.
-func NewCaches(kube kubernetes.Interface, velero *Clientset, want Selectors) (*Caches, error) {
-	for _, selector := range []string{want.OwnedLabels, want.CreatedLabels, want.VelerosLabels, want.AgentLabels} {
-		if _, err := labels.Parse(selector); err != nil {
-			return nil, fmt.Errorf("parse selector: %w", err)
-		}
-	}
-	b, namespace := group{}, want.Namespace
-	onNode := Scope{Fields: fields.OneTermEqualSelector("spec.nodeName", want.Node).String()}
+// NewCaches returns the informers of the agent of a node, for the Velero in a namespace; Run starts them.
+func NewCaches(kube kubernetes.Interface, velero *Clientset, namespace, node string) (*Caches, error) {
+	b := group{}
+	onNode := Scope{Fields: fields.OneTermEqualSelector("spec.nodeName", node).String()}
+	created := Scope{Labels: api.LabelExposer + "=" + objects.LabelValue(node)}
 	c := &Caches{
-		Transfers: newTransfers(&b, velero, namespace, want.NodeLabels),
+		namespace: namespace,
+		Transfers: newTransfers(&b, velero, namespace, api.LabelNode+"="+objects.LabelValue(node)),
 		LocalPods: add(&b, "pods of this node", kube.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, onNode, trimPod),
-		Movers:    add(&b, "mover pods", kube.CoreV1().Pods(namespace), &corev1.Pod{}, Scope{Labels: want.CreatedLabels}, trimPod),
-		Claims:    add(&b, "claims of movers", kube.CoreV1().PersistentVolumeClaims(namespace), &corev1.PersistentVolumeClaim{}, Scope{Labels: want.CreatedLabels}, noTrim[*corev1.PersistentVolumeClaim]),
+		Movers:    add(&b, "mover pods", kube.CoreV1().Pods(namespace), &corev1.Pod{}, created, trimPod),
+		Claims:    add(&b, "claims of movers", kube.CoreV1().PersistentVolumeClaims(namespace), &corev1.PersistentVolumeClaim{}, created, noTrim[*corev1.PersistentVolumeClaim]),
 	}
 	if b.err != nil {
 		return nil, b.err

@@ -68,14 +68,13 @@ type Scope struct {
 	UnknownFields bool
 }
 
-// New returns an informer; Run starts it. trim removes unused fields in place before an object is cached. It must
-// keep the fields from which a patch is computed.
-func New[T Object, L runtime.Object](name string, source Source[L], example T, scope Scope, trim func(T)) (*Informer[T], error) {
+// ListWatch lists and watches the objects of a source that a scope selects.
+func ListWatch[L runtime.Object](source Source[L], scope Scope) *cache.ListWatch {
 	narrowed := func(opts metav1.ListOptions) metav1.ListOptions {
 		opts.LabelSelector, opts.FieldSelector = scope.Labels, scope.Fields
 		return opts
 	}
-	shared := cache.NewSharedIndexInformer(&cache.ListWatch{
+	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			if opts = narrowed(opts); scope.Consistent && opts.ResourceVersion == "0" {
 				opts.ResourceVersion = ""
@@ -85,7 +84,13 @@ func New[T Object, L runtime.Object](name string, source Source[L], example T, s
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 			return source.Watch(ctx, narrowed(opts))
 		},
-	}, example, 0, cache.Indexers{ByUID: byUID})
+	}
+}
+
+// New returns an informer; Run starts it. trim removes unused fields in place before an object is cached. It must
+// keep the fields from which a patch is computed.
+func New[T Object, L runtime.Object](name string, source Source[L], example T, scope Scope, trim func(T)) (*Informer[T], error) {
+	shared := cache.NewSharedIndexInformer(ListWatch(source, scope), example, 0, cache.Indexers{ByUID: byUID})
 	err := shared.SetTransform(func(object any) (any, error) {
 		if known, ok := object.(T); ok {
 			if !scope.UnknownFields || len(api.UnknownFields(known)) == 0 {

@@ -14,6 +14,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // singles watches single objects by name, each for a subject: the resource that waits for the object, or the object
@@ -161,15 +163,15 @@ type CoordinatorCaches struct {
 const pendingPods = "status.phase=Pending"
 
 // NewTerm returns the informers of one term; Run starts them. Only one term runs at a time.
-func (c *Caches) NewTerm(kube kubernetes.Interface, want Selectors) (*CoordinatorCaches, error) {
-	b := group{}
-	pods := kube.CoreV1().Pods(want.Namespace)
+func (c *Caches) NewTerm(kube kubernetes.Interface) (*CoordinatorCaches, error) {
+	b, owned := group{}, Scope{Labels: api.LabelMover + "=true"}
+	pods := kube.CoreV1().Pods(c.namespace)
 	term := &CoordinatorCaches{
-		Movers:        add(&b, "all mover pods", pods, &corev1.Pod{}, Scope{Labels: want.OwnedLabels}, trimPod),
-		VelerosMovers: add(&b, "mover pods of Velero's agents", pods, &corev1.Pod{}, Scope{Labels: want.VelerosLabels}, trimPod),
-		Claims:        add(&b, "all claims of movers", kube.CoreV1().PersistentVolumeClaims(want.Namespace), &corev1.PersistentVolumeClaim{}, Scope{Labels: want.OwnedLabels}, noTrim[*corev1.PersistentVolumeClaim]),
+		Movers:        add(&b, "all mover pods", pods, &corev1.Pod{}, owned, trimPod),
+		VelerosMovers: add(&b, "mover pods of Velero's agents", pods, &corev1.Pod{}, Scope{Labels: api.LabelPodGroup + ",!" + api.LabelMover}, trimPod),
+		Claims:        add(&b, "all claims of movers", kube.CoreV1().PersistentVolumeClaims(c.namespace), &corev1.PersistentVolumeClaim{}, owned, noTrim[*corev1.PersistentVolumeClaim]),
 		Targets:       add(&b, "pods that wait for a restore", kube.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, Scope{Labels: velerov1.RestoreNameLabel, Fields: pendingPods}, trimPod),
-		Agents:        add(&b, "pods of node-agents", pods, &corev1.Pod{}, Scope{Labels: want.AgentLabels}, trimAgent),
+		Agents:        add(&b, "pods of node-agents", pods, &corev1.Pod{}, Scope{Labels: api.LabelRole + "=" + api.RoleNodeAgent}, trimAgent),
 		Classes:       add(&b, "storageclasses", kube.StorageV1().StorageClasses(), &storagev1.StorageClass{}, Scope{}, noTrim[*storagev1.StorageClass]),
 	}
 	for _, kind := range c.kinds() {

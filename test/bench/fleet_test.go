@@ -185,7 +185,7 @@ func (f *fleet) addHollow(ctx context.Context, agents int) error {
 		if err != nil {
 			return err
 		}
-		caches, err := informers.NewCaches(kube, velero, agent.Selectors(one.Options.Flags))
+		caches, err := informers.NewCaches(kube, velero, one.Options.Flags.Namespace, one.Options.Flags.NodeName)
 		if err != nil {
 			return err
 		}

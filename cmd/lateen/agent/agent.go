@@ -46,7 +46,7 @@ func Run(ctx context.Context, options Options) error {
 	if err != nil {
 		return err
 	}
-	caches, err := informers.NewCaches(clients.kube, clients.velero, Selectors(options.Flags))
+	caches, err := informers.NewCaches(clients.kube, clients.velero, options.Flags.Namespace, options.Flags.NodeName)
 	if err != nil {
 		return fmt.Errorf("prepare caches: %w", err)
 	}

@@ -22,8 +22,6 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/exposer"
-	"github.com/lateen-project/lateen/exposer/api"
-	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile"
@@ -92,19 +90,6 @@ type assembly struct {
 
 	coordination *metrics.Coordination
 	maintenance  *metrics.Maintenance
-}
-
-// Selectors returns what an agent watches.
-func Selectors(options startup.Options) informers.Selectors {
-	return informers.Selectors{
-		Namespace:     options.Namespace,
-		Node:          options.NodeName,
-		NodeLabels:    api.LabelNode + "=" + objects.LabelValue(options.NodeName),
-		OwnedLabels:   api.LabelMover + "=true",
-		VelerosLabels: api.LabelPodGroup + ",!" + api.LabelMover,
-		CreatedLabels: api.LabelExposer + "=" + objects.LabelValue(options.NodeName),
-		AgentLabels:   api.LabelRole + "=" + api.RoleNodeAgent,
-	}
 }
 
 // leadership is an agent's view of the fleet while it coordinates. It is empty otherwise.

@@ -17,7 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
@@ -80,15 +79,6 @@ func TestTheSlotsOfANodeAreReadOnceIfRulesDependOnIt(t *testing.T) {
 		given++
 	}
 	require.Equal(t, 3+2*3+2, given)
-}
-
-// A node name may have 253 characters, a label value only 63.
-func TestAnAgentSelectsTheMoversThatItHasMarked(t *testing.T) {
-	for _, node := range []string{"node-1", strings.Repeat("n", 70) + ".example.com"} {
-		selected, err := labels.Parse(Selectors(startup.Options{NodeName: node}).CreatedLabels)
-		require.NoError(t, err, node)
-		require.True(t, selected.Matches(labels.Set(objects.OwnerLabels("uid", node))), "%s", selected)
-	}
 }
 
 // stored implements resources, but for writes and event handlers. Its keys are those of the queue.

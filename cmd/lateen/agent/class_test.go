@@ -76,7 +76,7 @@ func cachesOf(t *testing.T, kube kubernetes.Interface) (*informers.Clientset, *i
 	t.Helper()
 	velero, err := informers.NewClientset(&rest.Config{Host: "http://127.0.0.1:1"})
 	require.NoError(t, err)
-	caches, err := informers.NewCaches(kube, velero, informers.Selectors{Namespace: "velero", Node: "n1"})
+	caches, err := informers.NewCaches(kube, velero, "velero", "n1")
 	require.NoError(t, err)
 	return velero, caches
 }

@@ -73,7 +73,7 @@ func (a *assembly) coordinate(ctx context.Context, candidate *leader.Coordinator
 func (a *assembly) runTerm(ctx context.Context, kinds []kind) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	term, err := a.caches.NewTerm(a.clients.kube, Selectors(a.Flags))
+	term, err := a.caches.NewTerm(a.clients.kube)
 	if err != nil {
 		return fmt.Errorf("create caches of the coordinator: %w", err)
 	}

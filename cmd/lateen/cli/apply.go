@@ -246,7 +246,7 @@ const DiagnoseTimeout = 5 * time.Second
 
 // UntilReady waits for the server and the agents' DaemonSets, and prints the number of their ready pods.
 func (c *Client) UntilReady(ctx context.Context, agents ...string) error {
-	if err := c.rollout(ctx, "deployments", api.VeleroDeployment, deploymentPods); err != nil {
+	if err := c.rollout(ctx, "deployments", api.VeleroDeployment, false); err != nil {
 		return err
 	}
 	for _, name := range agents {
@@ -270,25 +270,20 @@ func (c *Client) agentsReady(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	return c.rollout(ctx, "daemonsets", name, agentPods)
+	return c.rollout(ctx, "daemonsets", name, true)
 }
 
 // pods counts the ready and the desired pods of a workload.
-type pods struct {
-	ready, wanted int64
-	needed        bool // zero desired pods do not count as complete
-}
-
-func (p pods) complete() bool { return p.ready >= p.wanted && (p.wanted > 0 || !p.needed) }
+type pods struct{ ready, wanted int64 }
 
 // DaemonSetRollout waits until all pods of a DaemonSet are updated and ready. The DaemonSet may have no node.
 func (c *Client) DaemonSetRollout(ctx context.Context, name string) error {
-	return c.rollout(ctx, "daemonsets", name, daemonSetPods)
+	return c.rollout(ctx, "daemonsets", name, false)
 }
 
-// rollout waits until the counted pods of a workload are complete, and prints every change of their number. Its error says
-// what keeps them off the nodes.
-func (c *Client) rollout(ctx context.Context, resource, name string, count func(*unstructured.Unstructured) pods) error {
+// rollout waits until the desired pods of a workload are ready, and at least one if it is needed, and prints every change of
+// their number. Its error says what keeps them off the nodes.
+func (c *Client) rollout(ctx context.Context, resource, name string, needed bool) error {
 	last := pods{wanted: -1} // unknown
 	var agents *unstructured.Unstructured
 	var behind int64 // the generation that its controller has not observed, or 0
@@ -304,17 +299,17 @@ func (c *Client) rollout(ctx context.Context, resource, name string, count func(
 			return
 		}
 		agents = workload
-		now := count(workload)
+		now := podsOf(workload)
 		if now == last {
 			return
 		}
 		last = now
-		if now.wanted == 0 && now.needed {
+		if now.wanted == 0 && needed {
 			fmt.Fprintf(c.Out, "%s %s: %s\n", workload.GetKind(), name, c.whyNoNode(ctx, workload))
 			return
 		}
 		fmt.Fprintf(c.Out, "%s %s: %d of %d pods ready\n", workload.GetKind(), name, now.ready, now.wanted)
-	}, func() bool { return last.wanted >= 0 && last.complete() })
+	}, func() bool { return last.wanted >= 0 && last.ready >= last.wanted && (last.wanted > 0 || !needed) })
 	if err == nil {
 		return nil
 	}
@@ -322,7 +317,7 @@ func (c *Client) rollout(ctx context.Context, resource, name string, count func(
 	if behind > 0 {
 		remedy = fmt.Sprintf("its controller has not observed generation %d: check kube-controller-manager", behind)
 	}
-	if last.wanted == 0 && last.needed && !errors.Is(err, context.Canceled) {
+	if last.wanted == 0 && needed && !errors.Is(err, context.Canceled) {
 		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), DiagnoseTimeout)
 		defer cancel()
 		remedy = c.whyNoNode(asking, agents)
@@ -345,23 +340,13 @@ func (c *Client) whyNoNode(ctx context.Context, agents *unstructured.Unstructure
 	return none + formatBlockers(pod, nodes.Items)
 }
 
-func deploymentPods(workload *unstructured.Unstructured) pods {
-	wanted, _, _ := unstructured.NestedInt64(workload.Object, "spec", "replicas")
-	updated, _, _ := unstructured.NestedInt64(workload.Object, "status", "updatedReplicas")
-	available, _, _ := unstructured.NestedInt64(workload.Object, "status", "availableReplicas")
-	return pods{ready: min(updated, available), wanted: wanted}
-}
-
-func daemonSetPods(workload *unstructured.Unstructured) pods {
-	wanted, _, _ := unstructured.NestedInt64(workload.Object, "status", "desiredNumberScheduled")
-	updated, _, _ := unstructured.NestedInt64(workload.Object, "status", "updatedNumberScheduled")
-	available, _, _ := unstructured.NestedInt64(workload.Object, "status", "numberAvailable")
-	return pods{ready: min(updated, available), wanted: wanted}
-}
-
-// agentPods counts the pods of a DaemonSet that needs at least one.
-func agentPods(workload *unstructured.Unstructured) pods {
-	counted := daemonSetPods(workload)
-	counted.needed = true
-	return counted
+func podsOf(workload *unstructured.Unstructured) pods {
+	number := func(path ...string) int64 {
+		n, _, _ := unstructured.NestedInt64(workload.Object, path...)
+		return n
+	}
+	if workload.GetKind() == "Deployment" {
+		return pods{ready: min(number("status", "updatedReplicas"), number("status", "availableReplicas")), wanted: number("spec", "replicas")}
+	}
+	return pods{ready: min(number("status", "updatedNumberScheduled"), number("status", "numberAvailable")), wanted: number("status", "desiredNumberScheduled")}
 }

@@ -163,10 +163,10 @@ func TestWaitingForUnschedulableAgentsEndsWithTheReason(t *testing.T) {
 	defer cancel(nil)
 	out := expiring{expire: func() { cancel(context.DeadlineExceeded) }}
 	c := &Client{Kube: kubefake.NewClientset(node), Dynamic: fakeCluster(), Namespace: "velero", Out: &out}
-	err := c.rollout(ctx, "daemonsets", "node-agent", agentPods)
+	err := c.rollout(ctx, "daemonsets", "node-agent", true)
 	require.EqualError(t, err, "wait for daemonsets node-agent: context deadline exceeded; no node is eligible for its pods: taint dedicated:NoSchedule is not tolerated (node a)")
 	require.Equal(t, "DaemonSet node-agent: no node is eligible for its pods: taint dedicated:NoSchedule is not tolerated (node a)\n", out.String())
-	require.NoError(t, c.rollout(t.Context(), "daemonsets", "node-agent", daemonSetPods), "Velero's agents may have no node")
+	require.NoError(t, c.rollout(t.Context(), "daemonsets", "node-agent", false), "Velero's agents may have no node")
 }
 
 func TestWaitingForAControllerThatObservesNothingEndsWithTheReason(t *testing.T) {

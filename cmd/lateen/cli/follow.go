@@ -3,7 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
-	"sync"
+	"sync/atomic"
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,6 +29,7 @@ func Follow(
 	ctx, stop := context.WithCancelCause(klog.NewContext(ctx, logr.Discard()))
 	defer stop(nil)
 	requests := requests{resource: resource, options: options, stop: stop}
+	requests.last.Store(new(error))
 	_, err := watchtools.UntilWithSync(ctx, requests.source(), &unstructured.Unstructured{},
 		func(store cache.Store) (bool, error) {
 			for _, existing := range store.List() {
@@ -45,7 +46,7 @@ func Follow(
 			return done(), nil
 		})
 	cause := context.Cause(ctx)
-	switch last := requests.lastError(); {
+	switch last := *requests.last.Load(); {
 	case err == nil:
 		return nil
 	case cause == nil:
@@ -62,8 +63,7 @@ type requests struct {
 	options  metav1.ListOptions // selects the objects
 	stop     func(error)
 
-	mutex sync.Mutex
-	last  error
+	last atomic.Pointer[error]
 }
 
 // listFirst keeps client-go from listing through a watch. Few objects are followed, and the error of a LIST shows the
@@ -93,17 +93,9 @@ func (r *requests) source() listFirst {
 
 // ended records the error of a request. It stops the watch if a retry would fail too.
 func (r *requests) ended(err error) error {
-	r.mutex.Lock()
-	defer r.mutex.Unlock()
-	r.last = err
+	r.last.Store(&err)
 	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
 		r.stop(err)
 	}
 	return err
-}
-
-func (r *requests) lastError() error {
-	r.mutex.Lock()
-	defer r.mutex.Unlock()
-	return r.last
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
@@ -174,7 +176,7 @@ func NewExplainCommand(userAgent string) *cobra.Command {
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			return at.references(command.Context(), diagnose.ShortNames(), typed)
+			return at.references(command.Context(), diagnose.Explained(), typed)
 		},
 		RunE: func(command *cobra.Command, args []string) error {
 			of, err := diagnose.ParseReference(args[0])
@@ -201,12 +203,12 @@ func NewExplainCommand(userAgent string) *cobra.Command {
 }
 
 // references completes KIND/NAME: first one of the kinds, then the names of that kind in the cluster.
-func (v *viewer) references(ctx context.Context, kinds []string, typed string) ([]string, cobra.ShellCompDirective) {
+func (v *viewer) references(ctx context.Context, kinds []api.Kind, typed string) ([]string, cobra.ShellCompDirective) {
 	kind, _, named := strings.Cut(typed, "/")
 	if !named {
 		var all []string
 		for _, each := range kinds {
-			all = append(all, each+"/")
+			all = append(all, each.ShortName+"/")
 		}
 		return all, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 	}
@@ -214,29 +216,30 @@ func (v *viewer) references(ctx context.Context, kinds []string, typed string) (
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	clients, err := v.clients()
+	connection, err := v.Config()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	client, err := dynamic.NewForConfig(connection)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
-	names, err := clients.Names(ctx, v.ViewNamespace(), of.Resource())
+	list, err := client.Resource(of.APIKind().GVR()).Namespace(v.ViewNamespace()).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	for i, name := range names {
-		names[i] = kind + "/" + name
+	var all []string
+	for _, object := range list.Items {
+		all = append(all, kind+"/"+object.GetName())
 	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+	return all, cobra.ShellCompDirectiveNoFileComp
 }
 
 // CompleteTransfers completes each argument of a command as KIND/NAME of a transfer.
 func CompleteTransfers(view *cli.View) cobra.CompletionFunc {
 	return func(command *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
-		var kinds []string
-		for _, kind := range api.Kinds() {
-			kinds = append(kinds, kind.ShortName)
-		}
-		return (&viewer{*view}).references(command.Context(), kinds, typed)
+		return (&viewer{*view}).references(command.Context(), api.Kinds(), typed)
 	}
 }

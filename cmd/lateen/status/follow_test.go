@@ -200,10 +200,9 @@ func TestEveryKindIsRead(t *testing.T) {
 	clients, err := newClients(&rest.Config{Host: "http://127.0.0.1:1"})
 	require.NoError(t, err)
 	examples := map[string]runtime.Object{}
-	for _, source := range clients.transfers("velero") {
+	for _, source := range clients.sources("velero") {
 		examples[source.resource] = source.example
 	}
-	require.Len(t, examples, len(api.Kinds()))
 	for _, kind := range api.Kinds() {
 		object, err := scheme.New(kind.GVK)
 		require.NoError(t, err)

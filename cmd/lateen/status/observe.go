@@ -6,11 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/typed/volumesnapshot/v1"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -18,10 +18,8 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -66,18 +64,7 @@ type source struct {
 }
 
 func from[L runtime.Object](resource, namespace string, example runtime.Object, client informers.Source[L], only metav1.ListOptions) source {
-	narrowed := func(opts metav1.ListOptions) metav1.ListOptions {
-		opts.LabelSelector, opts.FieldSelector = only.LabelSelector, only.FieldSelector
-		return opts
-	}
-	return source{resource, namespace, example, &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-			return client.List(ctx, narrowed(opts))
-		},
-		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-			return client.Watch(ctx, narrowed(opts))
-		},
-	}}
+	return source{resource, namespace, example, informers.ListWatch(client, informers.Scope{Labels: only.LabelSelector, Fields: only.FieldSelector})}
 }
 
 // unreadable returns why a source could not be read, and the fix.
@@ -98,7 +85,11 @@ func (s source) unreadable(err error) view.Unreadable {
 // their progress in Normal Events.
 func (c *clients) sources(namespace string) []source {
 	all, core := metav1.ListOptions{}, c.kube.CoreV1()
-	return append(c.transfers(namespace),
+	return []source{
+		from(api.PodVolumeBackup().CRD(), namespace, &velerov1.PodVolumeBackup{}, c.velero.PodVolumeBackups(namespace), all),
+		from(api.PodVolumeRestore().CRD(), namespace, &velerov1.PodVolumeRestore{}, c.velero.PodVolumeRestores(namespace), all),
+		from(api.DataUpload().CRD(), namespace, &velerov2alpha1.DataUpload{}, c.velero.DataUploads(namespace), all),
+		from(api.DataDownload().CRD(), namespace, &velerov2alpha1.DataDownload{}, c.velero.DataDownloads(namespace), all),
 		from(view.ResourceRepositories, namespace, &velerov1.BackupRepository{}, c.velero.BackupRepositories(namespace), all),
 		from(view.ResourcePods, namespace, &corev1.Pod{}, core.Pods(namespace), all),
 		from(view.ResourceClaims, namespace, &corev1.PersistentVolumeClaim{}, core.PersistentVolumeClaims(namespace), metav1.ListOptions{LabelSelector: api.LabelMover + "=true"}),
@@ -110,30 +101,7 @@ func (c *clients) sources(namespace string) []source {
 		from("deployments.apps", namespace, &appsv1.Deployment{}, c.kube.AppsV1().Deployments(namespace), all),
 		from(view.ResourceNodes, "", &corev1.Node{}, core.Nodes(), all),
 		from(view.ResourcePriorityClasses, "", &schedulingv1.PriorityClass{}, c.kube.SchedulingV1().PriorityClasses(), all),
-	)
-}
-
-// Names returns the names of the objects of one of these resources.
-func (c *clients) Names(ctx context.Context, namespace, resource string) ([]string, error) {
-	sources := c.sources(namespace)
-	at := slices.IndexFunc(sources, func(one source) bool { return one.resource == resource })
-	if at < 0 {
-		return nil, fmt.Errorf("resource %s is not part of a status", resource)
 	}
-	list, err := sources[at].lists.ListWithContextFunc(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", resource, err)
-	}
-	var names []string
-	err = meta.EachListItem(list, func(object runtime.Object) error {
-		accessor, err := meta.Accessor(object)
-		if err != nil {
-			return fmt.Errorf("read name of %s: %w", resource, err)
-		}
-		names = append(names, accessor.GetName())
-		return nil
-	})
-	return names, err
 }
 
 // dependency returns the source of a dependency.

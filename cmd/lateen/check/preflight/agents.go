@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/component-helpers/auth/rbac/validation"
 
 	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/deploy"
@@ -182,19 +183,10 @@ func (i *Installation) rights(ctx context.Context, account string) Finding {
 func rightsOf(rules []rbacv1.PolicyRule, namespace string) []authorizationv1.ResourceAttributes {
 	var all []authorizationv1.ResourceAttributes
 	for _, rule := range rules {
-		names := rule.ResourceNames
-		if len(names) == 0 {
-			names = []string{""}
-		}
-		for _, group := range rule.APIGroups {
-			for _, resource := range rule.Resources {
-				resource, subresource, _ := strings.Cut(resource, "/")
-				for _, verb := range rule.Verbs {
-					for _, name := range names {
-						all = append(all, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: verb, Group: group, Resource: resource, Subresource: subresource, Name: name})
-					}
-				}
-			}
+		for _, one := range validation.BreakdownRule(rule) {
+			resource, subresource, _ := strings.Cut(one.Resources[0], "/")
+			name := strings.Join(one.ResourceNames, "") // one or none
+			all = append(all, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: one.Verbs[0], Group: one.APIGroups[0], Resource: resource, Subresource: subresource, Name: name})
 		}
 	}
 	return all

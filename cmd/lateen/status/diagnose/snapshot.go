@@ -324,29 +324,20 @@ func (s *Snapshot) About(of Reference) []Dependency {
 // Reference names the object to explain.
 type Reference struct{ Kind, Name string } // the kind as in the API
 
-// Resource returns the resource of the kind with its group, as in RBAC.
-func (r Reference) Resource() string {
-	all := explained()
-	return all[slices.IndexFunc(all, func(one api.Kind) bool { return one.GVK.Kind == r.Kind })].CRD()
+// APIKind returns the kind with its resource.
+func (r Reference) APIKind() api.Kind {
+	all := Explained()
+	return all[slices.IndexFunc(all, func(one api.Kind) bool { return one.GVK.Kind == r.Kind })]
 }
 
 // repositoryKind is the only kind that can be explained besides transfers.
 const repositoryKind = "BackupRepository"
 
-// explained returns the kinds that can be explained.
-func explained() []api.Kind {
+// Explained returns the kinds that can be explained.
+func Explained() []api.Kind {
 	return append(api.Kinds(), api.Kind{
 		GVK: velerov1.SchemeGroupVersion.WithKind(repositoryKind), Name: "backuprepository", Resource: "backuprepositories", ShortName: "br",
 	})
-}
-
-// ShortNames returns the short names of the kinds that can be explained.
-func ShortNames() []string {
-	var all []string
-	for _, one := range explained() {
-		all = append(all, one.ShortName)
-	}
-	return all
 }
 
 // ParseReference parses KIND/NAME. Like kubectl, it accepts a kind that is short, plural, or followed by its group.
@@ -358,7 +349,7 @@ func ParseReference(text string) (Reference, error) {
 	}
 	word, _, _ = strings.Cut(strings.ToLower(word), ".")
 	var known []string
-	for _, one := range explained() {
+	for _, one := range Explained() {
 		if slices.Contains([]string{one.ShortName, one.Name, one.Resource}, word) {
 			return Reference{one.GVK.Kind, name}, nil
 		}
@@ -381,7 +372,7 @@ func (s *Snapshot) find(of Reference) (*subject, error) {
 
 // unknown returns the error for a missing object: similar names, or why the objects could not be read.
 func (s *Snapshot) unknown(of Reference, there []Reference) error {
-	resource := of.Resource()
+	resource := of.APIKind().CRD()
 	for _, one := range s.unreadable {
 		if one.Resource == resource {
 			return fmt.Errorf("find %s %s/%s: %s", of.Kind, s.namespace, of.Name, one.Message)

@@ -140,6 +140,10 @@ func (r *removal) warnOfMovers(ctx context.Context) error {
 
 func isNamespace(object unstructured.Unstructured) bool { return object.GetKind() == "Namespace" }
 
+func isDefinition(object unstructured.Unstructured) bool {
+	return object.GetKind() == "CustomResourceDefinition"
+}
+
 func (r *removal) removeAll(ctx context.Context, found []unstructured.Unstructured) error {
 	if slices.ContainsFunc(found, isNamespace) {
 		if err := r.removeFinalized(ctx); err != nil {
@@ -148,23 +152,51 @@ func (r *removal) removeAll(ctx context.Context, found []unstructured.Unstructur
 	} else if err := r.reportHeld(ctx); err != nil {
 		return err
 	}
-	for index := range found {
-		object := &found[index]
-		if object.GetKind() == "CustomResourceDefinition" {
-			used, err := r.used(ctx, object)
-			if err != nil {
-				return err
-			}
-			if used != "" {
-				fmt.Fprintf(r.Out, "CustomResourceDefinition %s kept: %s\n", object.GetName(), used)
-				continue
-			}
-		}
-		if err := r.remove(ctx, object); err != nil {
+	definitions := slices.IndexFunc(found, isDefinition) // the last ones
+	if definitions < 0 {
+		definitions = len(found)
+	}
+	if err := r.removeEach(ctx, found[:definitions]); err != nil {
+		return err
+	}
+	user, err := r.definitionsUser(ctx, found[definitions:])
+	if err != nil {
+		return err
+	}
+	if user != "" {
+		fmt.Fprintf(r.Out, "CustomResourceDefinitions kept: %s\n", user)
+		return nil
+	}
+	return r.removeEach(ctx, found[definitions:])
+}
+
+func (r *removal) removeEach(ctx context.Context, objects []unstructured.Unstructured) error {
+	for index := range objects {
+		if err := r.remove(ctx, &objects[index]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// definitionsUser returns what still needs the definitions; "" if nothing does. A Velero of another namespace needs all of them,
+// also those of which it has no resource now.
+func (r *removal) definitionsUser(ctx context.Context, definitions []unstructured.Unstructured) (string, error) {
+	for index := range definitions {
+		if used, err := r.used(ctx, &definitions[index]); err != nil || used != "" {
+			return used, err
+		}
+	}
+	deployments, err := r.Kube.AppsV1().Deployments(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return "", fmt.Errorf("list Deployments: %w", err)
+	}
+	for _, other := range deployments.Items {
+		if slices.ContainsFunc(other.Spec.Template.Spec.Containers, api.RunsServer) {
+			return fmt.Sprintf("Deployment %s/%s runs Velero's server", other.Namespace, other.Name), nil
+		}
+	}
+	return "", nil
 }
 
 // used returns a remaining custom resource of a definition, in any namespace; "" if there is none.

@@ -6,12 +6,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/lateen-project/lateen/cmd/lateen/cli"
@@ -89,5 +92,34 @@ func TestMoversThatRunAreCountedBeforeTheConfirmation(t *testing.T) {
 		require.NoError(t, (&removal{&cli.Client{Dynamic: client, Namespace: "velero", Out: &out}}).warnOfMovers(t.Context()))
 		require.True(t, strings.HasPrefix(out.String(), want))
 		require.Equal(t, count > 0, out.Len() > 0)
+	}
+}
+
+func TestDefinitionsStayWhileAnotherVeleroNeedsThem(t *testing.T) {
+	definition := func(plural string) unstructured.Unstructured {
+		return unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": plural + ".velero.io"},
+			"spec": map[string]any{"group": "velero.io", "names": map[string]any{"plural": plural}, "versions": []any{map[string]any{"name": "v1"}}},
+		}}
+	}
+	backup := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "velero.io/v1", "kind": "Backup", "metadata": map[string]any{"name": "nightly", "namespace": "other"},
+	}}
+	server := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "velero", Namespace: "other"}}
+	server.Spec.Template.Spec.Containers = []corev1.Container{{Command: []string{"/velero"}, Args: []string{"server"}}}
+	for want, objects := range map[string]struct{ custom, workloads []runtime.Object }{
+		"backups other/nightly still exists":           {custom: []runtime.Object{backup}},
+		"Deployment other/velero runs Velero's server": {workloads: []runtime.Object{server}},
+		"": {workloads: []runtime.Object{&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "app", Namespace: "other"}}}},
+	} {
+		lists := map[schema.GroupVersionResource]string{}
+		for plural, kind := range map[string]string{"backups": "BackupList", "downloadrequests": "DownloadRequestList"} {
+			lists[schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: plural}] = kind
+		}
+		client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists, objects.custom...)
+		r := &removal{&cli.Client{Dynamic: client, Kube: fake.NewClientset(objects.workloads...), Namespace: "velero", Out: t.Output()}}
+		user, err := r.definitionsUser(t.Context(), []unstructured.Unstructured{definition("downloadrequests"), definition("backups")})
+		require.NoError(t, err)
+		require.Equal(t, want, user)
 	}
 }

@@ -44,7 +44,7 @@ status:
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: node-agent, namespace: velero}
-data: {config.json: '{"backupPVC":{"gold":{"secretNames":["csi"]}}}', password: hunter2, cloud: "[default]\naws_secret_access_key = hunter2\n"}
+data: {config.json: '{"backupPVC":{"gold":{"secretNames":["csi"]}}}', password: hunter2, cloud: "[default]\naws_secret_access_key = hunter2\n", gcp: "{\n  \"private_key\": \"hunter2\"\n}"}
 ---
 apiVersion: velero.io/v1
 kind: BackupStorageLocation
@@ -53,7 +53,10 @@ spec: {config: {s3Url: 'https://user:hunter2@minio', accessKey: hunter2}, creden
 ---
 apiVersion: velero.io/v1
 kind: Backup
-metadata: {name: nightly, namespace: velero}
+metadata:
+  name: nightly
+  namespace: velero
+  annotations: {kubectl.kubernetes.io/last-applied-configuration: '{"spec":{"hooks":{"resources":[{"pre":[{"exec":{"command":["mysqldump","-phunter2"]}}]}]}}}'}
 spec: {hooks: {resources: [{pre: [{exec: {container: db, command: [mysqldump, -phunter2]}}]}]}}
 ---
 apiVersion: velero.io/v2alpha1

@@ -4,7 +4,10 @@ import (
 	"regexp"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 const redacted = "REDACTED"
@@ -15,14 +18,18 @@ var (
 	// reference matches names of values that name a Secret, or a key of it.
 	reference = regexp.MustCompile(`(?i)names?(paces?)?$|refs?$|^key$|envvar$`)
 	// assignment matches a line that sets a credential, in an ini, properties or YAML file or JSON.
-	assignment = regexp.MustCompile(`(?im)^.*(passw|secret|token|access.?key|api.?key)[^\n:=]*[:=].*$`)
+	assignment = regexp.MustCompile(`(?im)^.*(passw|secret|token|private|access.?key|api.?key)[^\n:=]*[:=].*$`)
 	userinfo   = regexp.MustCompile(`://[^/@\s"]+@`)
 )
 
 // redact removes what is likely a credential: values by their names, in variables of containers, annotations, settings and
-// ConfigMaps; passwords in URLs; commands of hooks. Names of Secrets and of their keys stay.
+// ConfigMaps; passwords in URLs; commands of hooks. Names of Secrets and of their keys stay. It drops annotations that are copies of
+// an object.
 func redact(object *unstructured.Unstructured) {
 	object.SetManagedFields(nil)
+	for _, name := range []string{corev1.LastAppliedConfigAnnotation, api.AnnotationAdopted} {
+		unstructured.RemoveNestedField(object.Object, "metadata", "annotations", name)
+	}
 	redactMap(object.Object, object.GetKind() == "ConfigMap")
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // definedCluster returns a cluster with Velero's definitions after a change.
@@ -71,4 +73,25 @@ func TestCheckWarnsOfVersionsThatWereNotTested(t *testing.T) {
 		warn(&printed, velero, server)
 		require.Equal(t, warnings, printed.String())
 	}
+}
+
+// Agents inherit what a policy may refuse.
+func TestTheDryRunOfMoversHasWhatAgentsInherit(t *testing.T) {
+	template := func(secret string) corev1.PodTemplateSpec {
+		return corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: "velero", Image: "velero", Command: []string{"/velero"}, Args: []string{"server"}}},
+			Volumes:    []corev1.Volume{{Name: secret, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: secret}}}},
+		}}
+	}
+	agents, server := template("of-agents"), &appsv1.Deployment{}
+	agents.Spec.Containers[0].Args = []string{"node-agent", "server"}
+	server.Spec.Template = template("of-server")
+	server.Spec.Template.Spec.ServiceAccountName = "velero"
+	movers := func() objects.Template {
+		return (&Installation{Agents: &agents, Server: server}).preflight(nil, nil, nil).Movers
+	}
+	require.Equal(t, agents.Spec.Volumes, movers().Volumes)
+	require.Equal(t, "velero", movers().ServiceAccount)
+	agents.Spec.Containers[0].Args = []string{"node-agent", "--mover-template=deployment/velero"}
+	require.Equal(t, server.Spec.Template.Spec.Volumes, movers().Volumes)
 }

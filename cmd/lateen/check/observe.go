@@ -86,8 +86,24 @@ func (i *Installation) moverAccount() string {
 func (i *Installation) preflight(client kubernetes.Interface, generic dynamic.Interface, documents []Document) *preflight.Installation {
 	return &preflight.Installation{
 		Kube: client, Dynamic: generic, Namespace: i.Namespace, Server: i.Server,
-		Movers: objects.Template{Image: i.MoverImage(), ServiceAccount: i.moverAccount()}, Settings: movers(documents),
+		Movers: i.moverTemplate(), Settings: movers(documents),
 	}
+}
+
+// moverTemplate returns what agents inherit for movers at their start. It has no more than image and ServiceAccount if the
+// workload does not exist, or agents refuse it.
+func (i *Installation) moverTemplate() objects.Template {
+	var from corev1.PodTemplateSpec
+	switch ofServer := i.ServerName() != ""; {
+	case ofServer && i.Server != nil:
+		from = i.Server.Spec.Template
+		from.Spec.Containers = api.ServerContainer(from.Spec)
+	case !ofServer && i.Agents != nil:
+		from = *i.Agents
+	}
+	template, _ := startup.Inherit(from) // the check of agents shows what agents refuse
+	template.Image, template.ServiceAccount = i.MoverImage(), i.moverAccount()
+	return template
 }
 
 // movers returns the settings of movers.

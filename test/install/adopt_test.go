@@ -289,6 +289,8 @@ func TestAnAdoptionRestrictsMoversUntilTheUndo(t *testing.T) {
 	}
 	s.adopt(switches...)
 	require.Contains(t, s.agents().Spec.Template.Spec.Containers[0].Args, "--mover-service-account=lateen-mover")
+	_, reported := s.fails("", "adopt", "--force", "--lateen-image=example.test/lateen:v2", "--restrict-movers")
+	require.Contains(t, reported, "may refuse the movers of the changed agents: repeat --pod-policy")
 	for _, manifest := range manifests(t, wanted...) {
 		require.Contains(t, names, manifest.GetKind()+" "+manifest.GetName())
 		have, err := s.found(manifest)
@@ -308,7 +310,7 @@ func TestAnAdoptionRestrictsMoversUntilTheUndo(t *testing.T) {
 	mover.Spec.ServiceAccountName, mover.Spec.Containers = deploy.MoverAccountName, []corev1.Container{{Name: "mover", Image: "velero/velero:v1.18.3"}}
 	_, err := s.kube.CoreV1().Pods(s.namespace).Create(soon(t), mover, metav1.CreateOptions{})
 	require.NoError(t, err)
-	_, reported := s.succeeds("", "adopt", "--undo", "--force")
+	_, reported = s.succeeds("", "adopt", "--undo", "--force")
 	require.Contains(t, reported, "Warning: ServiceAccount, Role and RoleBinding lateen-mover remain, because movers run with them")
 	s.requireThere(account...)
 	s.requireGone(append(others, deploy.RBAC(s.namespace)...)...)

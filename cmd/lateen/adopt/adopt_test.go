@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -43,7 +44,8 @@ type installation struct {
 func lists() map[schema.GroupVersionResource]string {
 	all := map[schema.GroupVersionResource]string{
 		cli.DaemonSets(): "DaemonSetList", {Group: "velero.io", Version: "v1", Resource: "backuprepositories"}: "BackupRepositoryList",
-		corev1.SchemeGroupVersion.WithResource("serviceaccounts"): "ServiceAccountList",
+		corev1.SchemeGroupVersion.WithResource("serviceaccounts"):                              "ServiceAccountList",
+		admissionregistrationv1.SchemeGroupVersion.WithResource("validatingadmissionpolicies"): "ValidatingAdmissionPolicyList",
 	}
 	for resource, kind := range map[string]string{"roles": "Role", "rolebindings": "RoleBinding", "clusterroles": "ClusterRole", "clusterrolebindings": "ClusterRoleBinding"} {
 		all[rbacv1.SchemeGroupVersion.WithResource(resource)] = kind + "List"

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -133,6 +134,20 @@ func (c *Client) RefuseForeign(ctx context.Context, manifests []*unstructured.Un
 		}
 	}
 	return errors.Join(foreign...)
+}
+
+// RequirePodPolicy rejects an empty --pod-policy if the installation has policies: they stay, and refuse movers that agents create
+// without the flags of that time.
+func (c *Client) RequirePodPolicy(ctx context.Context, policy string) error {
+	if policy != "" {
+		return nil
+	}
+	found, err := c.Installed(ctx, admissionregistrationv1.SchemeGroupVersion.WithResource("validatingadmissionpolicies"))
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	return fmt.Errorf("ValidatingAdmissionPolicy %s of this installation may refuse the movers of the changed agents: repeat --pod-policy and the flags that were given with it, such as --restrict-movers",
+		found[0].GetName())
 }
 
 // InstallDefinitions installs the definitions and waits until all of them are served.

@@ -95,6 +95,11 @@ func (o *options) send(ctx context.Context, client *cli.Client, definitions, res
 	if err := client.RefuseForeign(ctx, rest); err != nil {
 		return err
 	}
+	if o.apply && o.useNodeAgent && !o.crdsOnly {
+		if err := client.RequirePodPolicy(ctx, o.agent.PodPolicy); err != nil {
+			return err
+		}
+	}
 	if err := client.InstallDefinitions(ctx, definitions); err != nil {
 		return err
 	}

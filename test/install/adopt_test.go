@@ -133,7 +133,8 @@ func TestAdoptedAgentsKeepAllButTheirProgram(t *testing.T) {
 	const (
 		toV1          = "--lateen-image=example.test/lateen:v1"
 		ofWindowsToo  = "Warning: DaemonSet node-agent-windows is adopted too: --lateen-image must also support Windows nodes\n"
-		losesArgument = "Warning: DaemonSet node-agent loses arguments that Velero's agents do not support: --repo-maintenance-frequency=1h\n"
+		losesArgument = "Warning: DaemonSet node-agent loses arguments that Velero's agents do not support: --repo-maintenance-frequency=1h\n" +
+			"Warning: Velero's server maintains repositories again, each as often as its spec.maintenanceFrequency says: set those of a year back, see docs/maintenance.md\n"
 	)
 	s := newEnv(t)
 	s.installVelero("--use-node-agent", "--use-node-agent-windows", "--features=EnableCSI", "--pod-labels=team=storage",

@@ -194,12 +194,16 @@ func TestAgentsMaintainWhileTheServerWaitsForAYear(t *testing.T) {
 		deployment := s.server()
 		return s.agents().Spec.Template.Spec.Containers[0].Args, deployment.Spec.Template.Spec.Containers[0].Args
 	}
-	s.install("--repo-maintenance-frequency=2h")
+	s.install()
+	s.repository("app-default-kopia-x", "kopia")
+	s.install("--repo-maintenance-frequency=2h") // does not change the agents
+	require.Equal(t, "1h0m0s", s.frequency("app-default-kopia-x"), "or nobody would maintain it")
+
+	s.install("--apply", "--repo-maintenance-frequency=2h")
 	agents, server := args()
 	require.Contains(t, agents, ofAgents)
 	require.Contains(t, server, ofServer)
 
-	s.repository("app-default-kopia-x", "kopia")
 	out, _ := s.install("--apply", "--image=velero/velero:v1.18.2") // by somebody who does not know of it
 	require.Contains(t, out, "DaemonSet node-agent keeps "+ofAgents+"\n")
 	agents, server = args()
@@ -207,6 +211,10 @@ func TestAgentsMaintainWhileTheServerWaitsForAYear(t *testing.T) {
 	require.Contains(t, server, ofServer)
 	require.Equal(t, "8760h0m0s", s.frequency("app-default-kopia-x"), "or the server would maintain it too")
 
+	s.install("--apply", "--default-repo-maintain-frequency=3h") // and not the agents
+	require.Equal(t, "3h0m0s", s.frequency("app-default-kopia-x"), "or nobody would maintain it")
+
+	s.install("--apply", "--repo-maintenance-frequency=2h")
 	s.install("--apply", "--repo-maintenance-frequency=0")
 	agents, server = args()
 	require.NotContains(t, agents, ofAgents)

@@ -128,6 +128,9 @@ func (a *adoption) restore(ctx context.Context, agents *unstructured.Unstructure
 		var foreign []string
 		if args, foreign = startup.VeleroArgs(args); len(foreign) > 0 {
 			fmt.Fprintf(a.warnings, "Warning: DaemonSet %s loses arguments that Velero's agents do not support: %s\n", agents.GetName(), strings.Join(foreign, " "))
+			if slices.ContainsFunc(foreign, func(arg string) bool { return strings.HasPrefix(arg, deploy.MaintenanceFrequencyFlag) }) {
+				fmt.Fprintln(a.warnings, "Warning: Velero's server maintains repositories again, each as often as its spec.maintenanceFrequency says: set those of a year back, see docs/maintenance.md")
+			}
 		}
 	}
 	template, err := deploy.Restore(is.current, is.original, args)

@@ -212,16 +212,9 @@ func (o *options) keepFrequency(ctx context.Context, client *cli.Client) error {
 	if !o.apply || o.crdsOnly || !o.useNodeAgent || o.frequencyGiven || o.maintain > 0 {
 		return nil
 	}
-	agents, err := client.Kube.AppsV1().DaemonSets(client.Namespace).Get(ctx, api.DaemonSetName, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("get DaemonSet %s: %w", api.DaemonSetName, err)
-	}
-	frequency, err := time.ParseDuration(startup.FlagOf(agents.Spec.Template.Spec.Containers, deploy.MaintenanceFrequencyFlag))
-	if err != nil || frequency <= 0 {
-		return nil //nolint:nilerr // no valid frequency is set
+	frequency, err := frequencyOfAgents(ctx, client)
+	if err != nil || frequency == 0 {
+		return err
 	}
 	o.agent.MaintenanceFrequency = frequency
 	fmt.Fprintf(client.Out, "DaemonSet %s keeps %s=%s\n", api.DaemonSetName, deploy.MaintenanceFrequencyFlag, frequency)
@@ -229,11 +222,31 @@ func (o *options) keepFrequency(ctx context.Context, client *cli.Client) error {
 	return nil
 }
 
+// frequencyOfAgents returns the maintenance frequency of the agents in the cluster; 0 if they do not maintain repositories.
+func frequencyOfAgents(ctx context.Context, client *cli.Client) (time.Duration, error) {
+	agents, err := client.Kube.AppsV1().DaemonSets(client.Namespace).Get(ctx, api.DaemonSetName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("get DaemonSet %s: %w", api.DaemonSetName, err)
+	}
+	frequency, err := time.ParseDuration(startup.FlagOf(agents.Spec.Template.Spec.Containers, deploy.MaintenanceFrequencyFlag))
+	if err != nil {
+		return 0, nil //nolint:nilerr // no valid frequency is set
+	}
+	return max(frequency, 0), nil
+}
+
 // setFrequencies sets the frequency of each repository to a year for Velero's server while the agents maintain it. If
-// the flag now turns this off, it restores the frequency of the server.
+// a flag turns this off, it restores the frequency of the server. Without --apply, the flags do not change existing agents.
 func (o *options) setFrequencies(ctx context.Context, client *cli.Client) error {
-	if o.crdsOnly || o.agent.MaintenanceFrequency == 0 && !o.frequencyGiven {
+	if o.crdsOnly || o.agent.MaintenanceFrequency == 0 && !o.frequencyGiven && o.maintain == 0 {
 		return nil
+	}
+	frequency, err := frequencyOfAgents(ctx, client)
+	if err != nil {
+		return err
 	}
 	repositories := client.Dynamic.Resource(schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "backuprepositories"}).Namespace(client.Namespace)
 	list, err := repositories.List(ctx, metav1.ListOptions{})
@@ -244,7 +257,7 @@ func (o *options) setFrequencies(ctx context.Context, client *cli.Client) error 
 		text, _, _ := unstructured.NestedString(repository.Object, "spec", "maintenanceFrequency")
 		is, _ := time.ParseDuration(text)
 		wanted := serverWaits
-		if o.agent.MaintenanceFrequency == 0 {
+		if frequency == 0 {
 			wanted = cmp.Or(o.maintain, serverDefault)
 		}
 		if is == wanted || wanted != serverWaits && is != serverWaits {

@@ -191,17 +191,23 @@ func (s *Simulation) checkQueue() error {
 	return nil
 }
 
-// checkCluster checks that no more transfers are accepted and not moved than the cluster may have.
+// checkCluster checks that no more transfers are accepted and not moved than the cluster and the storage class may have.
 func (s *Simulation) checkCluster() error {
-	accepted := 0
+	accepted, ofClass := 0, 0
 	for _, transfer := range s.transfers() {
 		v := viewOf(transfer.Object)
 		if v.phase != "" && v.phase != "New" && !v.ended() && transfer.GetAnnotations()[moverSucceeded] == "" {
 			accepted++
+			if strings.HasPrefix(transfer.Plural, "data") {
+				ofClass++
+			}
 		}
 	}
 	if s.plan.Cluster > 0 && accepted > s.plan.Cluster {
 		return fmt.Errorf("%d transfers are accepted, and the cluster may have %d", accepted, s.plan.Cluster)
+	}
+	if s.plan.Class > 0 && ofClass > s.plan.Class {
+		return fmt.Errorf("%d transfers of storage class %s are accepted, and it may have %d", ofClass, className, s.plan.Class)
 	}
 	return nil
 }

@@ -92,7 +92,11 @@ func (s *Simulation) configuration() string {
 	if s.plan.Priority {
 		priority = fmt.Sprintf(`,"priorityClassName":%q`, priorityName)
 	}
-	return fmt.Sprintf(`{"loadConcurrency":{"globalConfig":%d,"prepareQueueLength":%d,"cluster":%d}%s}`, s.plan.Slots, s.plan.Queue, s.plan.Cluster, priority)
+	class := ""
+	if s.plan.Class > 0 {
+		class = fmt.Sprintf(`,"storageClasses":{%q:%d}`, className, s.plan.Class)
+	}
+	return fmt.Sprintf(`{"loadConcurrency":{"globalConfig":%d,"prepareQueueLength":%d,"cluster":%d%s}%s}`, s.plan.Slots, s.plan.Queue, s.plan.Cluster, class, priority)
 }
 
 func podTemplate(name string, args ...string) corev1.PodTemplateSpec {
@@ -113,6 +117,7 @@ type Plan struct {
 	Slots        int             // transfers InProgress on a node
 	Queue        int             // prepared transfers of the cluster; 0: unlimited
 	Cluster      int             // transfers of the cluster that are accepted and not moved; 0: unlimited
+	Class        int             // those of them of the storage class; 0: unlimited
 	Maintenance  int             // maintenance jobs at once
 	Repositories int             // of backups, each due for maintenance at once
 	Timeout      time.Duration   // of a maintenance job
@@ -216,6 +221,7 @@ func Draw(seed uint64) Plan {
 	drawPolicy(&plan)
 	drawInPlace(&plan)
 	drawBlocks(&plan)
+	drawLimits(&plan)
 	slices.SortStableFunc(plan.Faults, func(a, b Fault) int { return a.Step - b.Step })
 	return plan
 }
@@ -235,6 +241,20 @@ func drawBlocks(plan *Plan) {
 	for i, work := range plan.Work {
 		plan.Work[i].Blocks = random.IntN(3) == 0 && !work.onNode() && !work.InPlace && !plan.Velero
 	}
+}
+
+// drawLimits limits the cluster or the storage class in one of four plans, unless Velero's agents run or ran: they do not know these
+// limits.
+func drawLimits(plan *Plan) {
+	random := rand.New(rand.NewPCG(plan.Seed, limitsStream))
+	if random.IntN(4) > 0 || plan.Velero || plan.Adopted {
+		return
+	}
+	limit := &plan.Cluster
+	if random.IntN(2) == 0 {
+		limit = &plan.Class
+	}
+	*limit = 1 + random.IntN(2)
 }
 
 // drawClasses deletes a class in one of five schedules. It draws from a stream of its own, so that the other seeds keep
@@ -273,4 +293,5 @@ const (
 	policyStream      = 13
 	inPlaceStream     = 14
 	blocksStream      = 15
+	limitsStream      = 16
 )

@@ -31,6 +31,7 @@ type Repository struct {
 	Frequency time.Duration // spec.maintenanceFrequency
 	History   []Run         // oldest first
 	Failures  int           // consecutive, as counted by this process; not stored in the object
+	Factor    float64       // of the memory limit, as known to this process; 0: unknown
 }
 
 // Run is an entry of status.recentMaintenance.
@@ -214,6 +215,12 @@ type counts struct {
 	factor   float64 // of the memory limit
 }
 
+// CountsAfter returns the number of consecutive failures after a recorded job, and the factor of the memory limit.
+func CountsAfter(job objects.JobStatus) (failures int, factor float64) {
+	t := after(job)
+	return t.failures, t.factor
+}
+
 // after returns the counts after a recorded job.
 func after(job objects.JobStatus) counts {
 	t := counts{failures: job.Failures, factor: job.Factor}
@@ -245,8 +252,8 @@ func (r Repository) countsBefore(job objects.JobStatus, jobs []objects.JobStatus
 // FailuresAfter returns the number of consecutive failures after all existing jobs, oldest first.
 func (r Repository) FailuresAfter(jobs []objects.JobStatus) int { return r.countsAfter(jobs).failures }
 
-// countsAfter returns the counts after all jobs, oldest first. The history and the count of this process cover
-// failures without a job and deleted jobs. The history alone is not enough: Velero's server keeps 3 entries and
+// countsAfter returns the counts after all jobs, oldest first. The history and the counts of this process cover
+// failures without a job and deleted jobs, such as those that Velero's server deletes at once where none is to be kept. The history alone is not enough: Velero's server keeps 3 entries and
 // replaces messages.
 func (r Repository) countsAfter(jobs []objects.JobStatus) counts {
 	t := counts{factor: 1}
@@ -256,7 +263,7 @@ func (r Repository) countsAfter(jobs []objects.JobStatus) counts {
 			break
 		}
 	}
-	t.failures = max(t.failures, len(r.failures()), r.Failures)
+	t.failures, t.factor = max(t.failures, len(r.failures()), r.Failures), max(t.factor, r.Factor)
 	return t
 }
 
@@ -270,6 +277,10 @@ func due(r Repository, jobs []objects.JobStatus, policy Policy) time.Time {
 	at := r.Created
 	if !r.Last.IsZero() {
 		at = r.Last.Add(frequency - jitter(r, frequency, policy))
+		// Each run ends later than the one before. Once it would be due after the window of its day, it starts with that.
+		if opens := policy.Window.opened(r.Last).Add(policy.IntervalOf(r)); opens.Before(at) && policy.Window.next(at).After(at) {
+			at = opens
+		}
 	}
 	if n := len(jobs); n > 0 && !at.After(jobs[n-1].Finished) {
 		// A client set the time of the last success back; the job name derived from that time may be in use.
@@ -332,6 +343,14 @@ const day = 24 * time.Hour
 // midnight. The zero value is the whole day.
 type Window struct {
 	Start, End time.Duration
+}
+
+// opened returns when the window opened last, not after t.
+func (w Window) opened(t time.Time) time.Time {
+	if at := t.Truncate(day).Add(w.Start); !at.After(t) {
+		return at
+	}
+	return t.Truncate(day).Add(w.Start - day)
 }
 
 // next returns the first time in the window that is not before t.

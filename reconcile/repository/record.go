@@ -87,12 +87,8 @@ func (r *Reconciler) recordRuns(ctx context.Context, key string, object *velerov
 		state.record = record
 		r.observed[job.UID] = state
 	}
-	r.update(key, func(state *repositoryState) {
-		state.failures = 0
-		if record.Verdict.Failed() {
-			state.failures = record.Failures + 1
-		}
-	})
+	job.JobRecord = record
+	r.update(key, func(state *repositoryState) { state.failures, state.factor = maintenance.CountsAfter(job) })
 	r.reportRun(ctx, object, why, job.Outcome == objects.JobSucceeded, job.Finished.Sub(job.Created))
 	r.Enqueue(key) // the next step does not wait for the event
 	return nil

@@ -61,6 +61,8 @@ type Reconciler struct {
 	// All of this may be lost: the next coordinator reads it from the API server.
 	observed map[types.UID]jobState // only the worker uses it
 
+	lastLocations map[string]maintenance.Location // of the last event; only Location uses it
+
 	lock   sync.Mutex                 // Job, an event handler, also reads the queue
 	states map[string]repositoryState // by key
 }
@@ -96,6 +98,11 @@ func (r *Reconciler) step(ctx context.Context, key string) (time.Duration, error
 	object, exists := r.Repositories.Get(key)
 	if !exists {
 		r.forget(key)
+		namespace, name, _ := strings.Cut(key, "/")
+		if owner := r.ownerOf(namespace, objects.RepositoryLabel(name)); owner != key { // the cache lacked it, or the name is long
+			r.Enqueue(owner)
+			return 0, nil
+		}
 		return r.reconcileOrphans(ctx, key)
 	}
 	jobs := r.jobs()
@@ -134,35 +141,50 @@ func (r *Reconciler) reconcileOrphans(ctx context.Context, key string) (time.Dur
 }
 
 func (r *Reconciler) next(object *velerov1.BackupRepository, jobs jobsByLabel) maintenance.Step {
-	location, exists := r.Locations.Get(object.Namespace + "/" + object.Spec.BackupStorageLocation)
-	where := maintenance.Location{Exists: exists}
-	if exists {
-		where.ReadOnly = location.Spec.AccessMode == velerov1.BackupStorageLocationAccessModeReadOnly
-	}
-	repository := maintenance.From(object)
-	repository.Failures = r.state(object.Namespace + "/" + object.Name).failures
+	where := r.location(object.Namespace + "/" + object.Spec.BackupStorageLocation)
+	repository, state := maintenance.From(object), r.state(object.Namespace+"/"+object.Name)
+	repository.Failures, repository.Factor = state.failures, state.factor
 	return maintenance.Next(repository, jobs[objects.RepositoryLabel(object.Name)], where, r.Policy, r.Clock.Now())
 }
 
 // Job handles an add, update or delete event of a job. It enqueues the repository of the job and the repositories
 // that wait for a free place. Without a repository, the label value is the key, and the job itself is reconciled.
 func (r *Reconciler) Job(job *batchv1.Job) {
-	key := job.Namespace + "/" + job.Labels[api.LabelRepository]
+	r.Enqueue(r.ownerOf(job.Namespace, job.Labels[api.LabelRepository]))
+	r.enqueueQueued()
+}
+
+// ownerOf returns the key of the repository whose jobs have that label, or one of the label itself if there is none.
+func (r *Reconciler) ownerOf(namespace, label string) string {
 	for _, object := range r.Repositories.List() {
-		if objects.RepositoryLabel(object.Name) == job.Labels[api.LabelRepository] {
-			key = object.Namespace + "/" + object.Name
+		if objects.RepositoryLabel(object.Name) == label {
+			return object.Namespace + "/" + object.Name
 		}
 	}
-	r.Enqueue(key)
-	r.enqueueQueued()
+	return namespace + "/" + label
 }
 
 // TerminalPod handles an add, update or delete event of a terminated pod. It enqueues the repositories that wait for a
 // free place.
 func (r *Reconciler) TerminalPod(*corev1.Pod) { r.enqueueQueued() }
 
-// Location handles an add, update or delete event of a BackupStorageLocation.
+func (r *Reconciler) location(key string) maintenance.Location {
+	location, exists := r.Locations.Get(key)
+	return maintenance.Location{Exists: exists, ReadOnly: exists && location.Spec.AccessMode == velerov1.BackupStorageLocationAccessModeReadOnly}
+}
+
+// Location handles an add, update or delete event of a BackupStorageLocation. It ignores the writes of Velero's server to the
+// status, each minute.
 func (r *Reconciler) Location(location *velerov1.BackupStorageLocation) {
+	key := location.Namespace + "/" + location.Name
+	now := r.location(key)
+	if last, known := r.lastLocations[key]; known && now == last {
+		return
+	}
+	if r.lastLocations == nil {
+		r.lastLocations = map[string]maintenance.Location{}
+	}
+	r.lastLocations[key] = now
 	for _, object := range r.Repositories.List() {
 		if object.Spec.BackupStorageLocation == location.Name {
 			r.Enqueue(object.Namespace + "/" + object.Name)
@@ -233,6 +255,7 @@ type repositoryState struct {
 	place
 	reported maintenance.Reason // the last reason that blocked it
 	failures int                // consecutive failed runs, uncreated jobs too
+	factor   float64            // of the memory limit of the next job
 }
 
 // place is the place of a due repository among the others. It is the zero value for a repository that is not due.

@@ -49,6 +49,48 @@ func TestJobsWithoutARepositoryAreDeletedAfterTheDelay(t *testing.T) {
 	require.Zero(t, f.patches)
 }
 
+// The label of its jobs is a hash. The event of a job may come before that of the repository.
+func TestJobsOfALongRepositoryAreNotDeletedBecauseTheCacheLackedIt(t *testing.T) {
+	f := newFixture(t)
+	name := strings.Repeat("r", 64)
+	key := f.repository(name)
+	f.job("j1", name, f.end(batchv1.JobComplete))
+	byLabel := "velero/" + objects.RepositoryLabel(name)
+	f.settle(byLabel)
+	f.pass(f.Policy.DeleteDelay)
+	clear(f.enqueued)
+	f.settle(byLabel)
+	require.Equal(t, []string{"j1"}, f.names())
+	require.True(t, f.enqueued[key])
+}
+
+func TestOnlyAChangeOfALocationEnqueuesItsRepositories(t *testing.T) {
+	f := newFixture(t)
+	key := f.repository("r1")
+	f.repositories[key].Spec.BackupStorageLocation = "default"
+	location := &velerov1.BackupStorageLocation{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "default"}}
+	event := func() bool {
+		clear(f.enqueued)
+		f.Locations = oneLocation{location}
+		f.Location(location)
+		return f.enqueued[key]
+	}
+	require.True(t, event())
+	location.Status.LastValidationTime = &metav1.Time{Time: f.clock.Now()}
+	require.False(t, event(), "Velero's server writes it each minute")
+	location.Spec.AccessMode = velerov1.BackupStorageLocationAccessModeReadOnly
+	require.True(t, event())
+}
+
+// Velero's server deletes it at once where keepLatestMaintenanceJobs is 0.
+func TestADeletedJobStillRaisesTheMemoryLimitOfTheNext(t *testing.T) {
+	f := newFixture(t)
+	key := f.repository("r1")
+	f.remove(f.run(key, f.outOfMemory))
+	f.pass(2 * time.Hour)
+	require.Equal(t, 1.5, objects.ReadJob(f.read(f.run(key, f.end(batchv1.JobComplete)))).Factor)
+}
+
 func TestAJobWithoutARepositoryThatNeverGetsAPodIsReleasedFirst(t *testing.T) {
 	f := newFixture(t)
 	f.job("j1", "gone")

@@ -290,7 +290,7 @@ func TestMaintenanceOfARepositoryComesBeforeThatOfAll(t *testing.T) {
 	got, problems := config.ParseMaintenance(map[string]string{
 		"global": `{"priorityClassName":"low","podLabels":{"a":"b"},"podAnnotations":{"c":"d"},"keepLatestMaintenanceJobs":5,
 			"tolerations":[{"key":"dedicated","operator":"Exists"}],"podResources":{"memoryLimit":"1Gi"},"loadAffinity":[{"nodeSelector":{"matchLabels":{"x":"y"}}}]}`,
-		repositoryKey:          `{"podResources":{"cpuRequest":"100m"},"keepLatestMaintenanceJobs":0}`,
+		repositoryKey:          `{"podResources":{"cpuRequest":"100m"},"keepLatestMaintenanceJobs":0,"loadAffinity":[]}`,
 		"other-default-kopia":  `not read`,
 		"other-default-restic": `not read`,
 	}, repositoryKey)

@@ -137,7 +137,11 @@ func (r *reader) maintenance(into *Maintenance) fields {
 		}
 	}
 	return fields{
-		"loadAffinity":              func(v value) { jobs.LoadAffinity = r.jobAffinity(v) },
+		"loadAffinity": func(v value) {
+			if own := r.jobAffinity(v); len(own) > 0 { // else that of global, as in Velero
+				jobs.LoadAffinity = own
+			}
+		},
 		"cachePVC":                  func(v value) { jobs.Cache = r.jobCache(v, jobs.Cache) },
 		"podResources":              func(v value) { jobs.Resources = r.podResources(v) },
 		"tolerations":               func(v value) { jobs.Tolerations = r.tolerations(v) },

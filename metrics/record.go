@@ -45,8 +45,13 @@ func (m *Metrics) Init(start InitialLabels) {
 
 // PriorityClass exports the configured and the effective class of a consumer.
 func (m *Metrics) PriorityClass(consumer, configured, effective string) {
-	m.classInfo.DeletePartialMatch(prometheus.Labels{"consumer": consumer})
+	m.ForgetPriorityClass(consumer)
 	m.classInfo.WithLabelValues(consumer, configured, effective).Set(1)
+}
+
+// ForgetPriorityClass drops the classes of a consumer.
+func (m *Metrics) ForgetPriorityClass(consumer string) {
+	m.classInfo.DeletePartialMatch(prometheus.Labels{"consumer": consumer})
 }
 
 // PriorityClassFallback counts a configured class that was not used.

@@ -108,6 +108,7 @@ func (a *assembly) runTerm(ctx context.Context, kinds []kind) error {
 func (a *assembly) lead(ctx context.Context, kinds []kind, term *informers.CoordinatorCaches, agents *leader.AgentTracker) error {
 	agents.Start()
 	a.assume(kinds, term, agents)
+	a.coordination.SetCoordinator(true) // before a term that has ended already steps down
 	stepDown := func() {
 		if a.leadership.agents.CompareAndSwap(agents, nil) {
 			a.coordination.SetCoordinator(false)
@@ -129,7 +130,6 @@ func (a *assembly) lead(ctx context.Context, kinds []kind, term *informers.Coord
 	for _, k := range kinds {
 		k.beginTerm()
 	}
-	a.coordination.SetCoordinator(true)
 	maintained := make(chan error, 1)
 	go func() { maintained <- a.maintain(ctx) }()
 	var finishing sync.WaitGroup
@@ -260,6 +260,7 @@ func (a *assembly) maintain(ctx context.Context) error {
 	}
 	controller.Run(ctx, nil) // if the term has ended before, it only shuts the queue down
 	a.maintenance.Reset()
+	a.Metrics.ForgetPriorityClass(priority.MaintenanceJob)
 	a.showProblems(config.SectionMaintenance, nil)
 	return nil
 }

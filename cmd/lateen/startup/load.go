@@ -379,13 +379,13 @@ func (o object) setPaths(problems []config.Problem) {
 // hashBytes is how much of the hash a metric can hold: every integer of 48 bits is an exact float64.
 const hashBytes = 6
 
-// Hash returns a hash of the effective configuration: flags, ConfigMaps, the class in force, and the templates of movers.
-// It leaves out what differs between nodes, so equal agents have equal hashes.
+// Hash returns a hash of the effective configuration: flags, ConfigMaps, and the templates of movers. It leaves out what differs
+// between nodes, so equal agents have equal hashes. lateen_priority_class_info has the class in force, which changes by itself.
 func (s *Startup) Hash(options Options) (uint64, error) {
 	options.NodeName, options.PodUID, options.PodName = "", "", ""
 	effective := s.Config
 	effective.Concurrency = 0 // that of the node; NodeRules has the rules of all nodes
-	text, err := json.Marshal([]any{options, effective, s.Priority.Effective, s.Templates, s.MaintenanceConfigMap})
+	text, err := json.Marshal([]any{options, effective, s.Templates, s.MaintenanceConfigMap})
 	if err != nil {
 		return 0, fmt.Errorf("encode configuration: %w", err)
 	}

@@ -308,7 +308,6 @@ func TestHash(t *testing.T) {
 		startup := startup.Startup{
 			Node: startup.Node{Name: node, OS: corev1.Linux}, Agents: len(node),
 			Templates: map[corev1.OSName]objects.Template{corev1.Linux: {Image: "velero/velero:v1.18.3"}},
-			Priority:  priority.Resolution{Configured: "low", Effective: "low"},
 		}
 		startup.Config, startup.Problems = config.Parse(map[string]string{"any": text}, map[string]string{"disk": map[string]string{"n1": "ssd"}[node]})
 		require.Empty(t, startup.Problems)
@@ -325,7 +324,7 @@ func TestHash(t *testing.T) {
 		"a label":         func(startup *startup.Startup, _ *startup.Options) { startup.Config.Movers.Labels["a"] = "2" },
 		"a rule of nodes": func(startup *startup.Startup, _ *startup.Options) { startup.Config.NodeRules[0].Number = 5 },
 		"the queue":       func(startup *startup.Startup, _ *startup.Options) { startup.Config.PrepareQueueLength = 7 },
-		"the class":       func(startup *startup.Startup, _ *startup.Options) { startup.Priority.Effective = "" },
+		"the class":       func(startup *startup.Startup, _ *startup.Options) { startup.Config.PriorityClassName = "high" },
 		"the ConfigMap":   func(startup *startup.Startup, _ *startup.Options) { startup.MaintenanceConfigMap = "other" },
 		"the mover's limits": func(startup *startup.Startup, _ *startup.Options) {
 			startup.Config.Movers.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("4Gi")}

@@ -106,6 +106,7 @@ func (a *assembly) run(ctx context.Context) error {
 	a.observe(a.nodeSlots.On(a.Flags.NodeName), kinds.all)
 	started.Go(func() { a.own.run(ctx, a.ownPod()) })
 	started.Go(func() { a.follower().run(ctx) })
+	started.Go(func() { a.class.run(ctx) })
 	return a.runAll(ctx, candidate, kinds.all)
 }
 

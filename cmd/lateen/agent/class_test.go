@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 	ktesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
@@ -282,6 +284,27 @@ func TestPriorityClass(t *testing.T) {
 			require.Equal(t, p.class.class.Reason, priority.Reason(p.own.wanted[api.AnnotationClassFallback]))
 		})
 	}
+}
+
+func TestAnAgentWithoutMoversLearnsThatItsClassExists(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cluster := classes{}
+		p, _, _, _ := agentOf(t, &cluster, prometheus.NewPedanticRegistry())
+		p.Clock = clock.RealClock{}
+		p.class.set(t.Context(), priority.Fallback("low", priority.NotFound))
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { p.class.run(ctx); close(ended) }()
+		time.Sleep(idleInterval)
+		synctest.Wait()
+		require.Empty(t, p.class.class.Effective)
+		cluster.exist = true
+		time.Sleep(idleInterval)
+		synctest.Wait()
+		require.Equal(t, "low", p.class.class.Effective)
+		stop()
+		<-ended
+	})
 }
 
 // requireReported requires that one fallback was reported and counted, or none.

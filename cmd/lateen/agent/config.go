@@ -26,11 +26,12 @@ import (
 
 const (
 	resolveInterval = time.Minute      // between two requests for a class that was not in force
+	idleInterval    = 10 * time.Minute // the same for an agent that creates no movers
 	resolveTimeout  = 10 * time.Second // of one request: without an answer, movers keep the class
 )
 
 // moverClass is the priority class of movers. It is resolved at the start. While movers run without a configured class, it
-// is resolved again before a mover is created, at most once in resolveInterval.
+// is resolved again before a mover is created, at most once in resolveInterval, and without movers once in idleInterval.
 type moverClass struct {
 	*assembly
 	lock    sync.Mutex
@@ -50,6 +51,13 @@ func (m *moverClass) setLocked(ctx context.Context, class priority.Resolution) {
 	m.class, m.checked = class, m.Clock.Now()
 	m.exposing.SetPriorityClass(class.Effective)
 	m.reportMoverClass(ctx, class)
+}
+
+// run resolves a class again that is not in force while no mover is created, until the context ends.
+func (m *moverClass) run(ctx context.Context) {
+	for m.sleep(ctx, idleInterval) {
+		m.refresh(ctx)
+	}
 }
 
 // setSettings sets the settings of movers, but for the class.

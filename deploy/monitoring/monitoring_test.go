@@ -194,13 +194,6 @@ func selectors(expression string) []selector {
 	return found
 }
 
-func TestSelectorsAreParsed(t *testing.T) {
-	require.Equal(t, []selector{
-		{metric: "a_total", labels: []string{"phase", "kind"}}, {metric: "b"}, {metric: "c_bucket"}, {metric: "d", labels: []string{"node"}},
-	}, selectors(`sum by (kind) (rate(a_total{phase!~"or|b",kind="x"}[5m])) > 4 * 3600 unless on (instance) b
-		or histogram_quantile(0.95, sum by (le) (c_bucket)) + on (instance) group_left (node) 0 * d{node="n"}`))
-}
-
 // agents returns every metric of an agent by name with its labels, and the metrics that Prometheus adds per target.
 func agents() map[string][]string {
 	registry := prometheus.NewRegistry()

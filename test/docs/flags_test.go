@@ -19,7 +19,7 @@ import (
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/testenv"
+	"github.com/lateen-project/lateen/test/fixture"
 )
 
 // flagOf is a flag as the program explains it.
@@ -30,7 +30,7 @@ func lateen(t *testing.T, args ...string) string {
 	t.Helper()
 	binary, err := cluster.FindBinary("lateen")
 	require.NoError(t, err)
-	out, err := exec.CommandContext(within(t, testenv.Patience), binary, args...).Output()
+	out, err := exec.CommandContext(fixture.Soon(t), binary, args...).Output()
 	require.NoError(t, err)
 	return string(out)
 }

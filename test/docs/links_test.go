@@ -3,7 +3,6 @@
 package docs
 
 import (
-	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -15,7 +14,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"sigs.k8s.io/yaml"
@@ -332,14 +330,6 @@ var update = flag.Bool("update", false, "write the generated parts of the pages"
 
 // root is the repository's, seen from here.
 const root = "../.."
-
-// within bounds what a test does next.
-func within(t *testing.T, limit time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	t.Cleanup(cancel)
-	return ctx
-}
 
 // documents are README.md and every page of docs.
 func documents(t *testing.T) []document {

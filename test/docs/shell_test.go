@@ -67,7 +67,7 @@ func newShell(t *testing.T) *shell {
 		s.bin, err = filepath.Abs(filepath.Dir(binary))
 		require.NoError(t, err)
 	}
-	kubelet, err := node.Start(within(t, testenv.Patience), plane.Admin(), node.Options{
+	kubelet, err := node.Start(fixture.Soon(t), plane.Admin(), node.Options{
 		Name: "node-1", Root: filepath.Join(s.dir, "kubelet"), Runner: fixture.Agents{Plane: plane, Others: node.Idle{}},
 	})
 	require.NoError(t, err)

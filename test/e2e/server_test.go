@@ -55,15 +55,12 @@ func TestTheServerBacksUpAndRestores(t *testing.T) {
 			s.nothingLeft(t)
 			s.maintain(t)
 
-			s.restoreIntoClass(t, s.class, s.otherClass)
 			survive = s.survivesKill(test.killedDuring == "restore", testenv.PodVolumeRestore, testenv.DataDownload)
 			s.startRestore(t, "copy", "--namespace-mappings="+s.Apps+":"+s.copies())
 			survive(t)
 			s.restored(t, "copy")
 			s.same(t, s.copies(), database, web)
 			s.nothingLeft(t)
-			require.Equal(t, s.class, s.classOf(t, s.Apps, "data"))
-			require.Equal(t, s.otherClass, s.classOf(t, s.copies(), "data"))
 
 			s.deleteNamespace(t, s.copies())
 			s.isForgotten(t, map[testenv.Kind]int{testenv.PodVolumeBackup: 2, testenv.DataUpload: 1})
@@ -154,37 +151,18 @@ func (s *served) claim(t *testing.T, name string) corev1.Volume {
 	return testenv.ClaimVolume(name, claim.Name)
 }
 
-// restoreIntoClass has Velero restore claims of one class with another, by the configuration of its plugin for that.
-func (s *served) restoreIntoClass(t *testing.T, from, to string) {
-	t.Helper()
-	_, err := s.Kube.CoreV1().ConfigMaps(s.Namespace).Create(s.ctx, &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: "change-storage-class", Labels: map[string]string{
-			"velero.io/plugin-config": "", "velero.io/change-storage-class": "RestoreItemAction",
-		}},
-		Data: map[string]string{from: to},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-}
-
-func (s *served) classOf(t *testing.T, namespace, claim string) string {
-	t.Helper()
-	found, err := s.WaitClaim(s.ctx, namespace, claim, testenv.Bound)
-	require.NoError(t, err)
-	return *found.Spec.StorageClassName
-}
-
 // served is an environment where Velero's server runs with all its controllers over an S3 bucket, a CSI driver makes
 // snapshots, and the agent is a program of its own.
 type served struct {
 	*env
-	store             *s3.Server
-	movers            gate
-	lateen            *fixture.Program
-	flags             []string // of the agent
-	program           string   // of the server
-	kubeconfig        string   // an administrator's
-	seed              uint64   // of the last tree
-	class, otherClass string   // of the driver's storage
+	store      *s3.Server
+	movers     gate
+	lateen     *fixture.Program
+	flags      []string // of the agent
+	program    string   // of the server
+	kubeconfig string   // an administrator's
+	seed       uint64   // of the last tree
+	class      string   // of the driver's storage
 }
 
 // newServed builds one without an agent, with server and movers of a Velero that is built into bin/. An image, if it is given, is
@@ -192,7 +170,7 @@ type served struct {
 func newServed(t *testing.T, version, image string) *served {
 	t.Helper()
 	s, dir := &served{env: newEnv(t), program: binary(t, version), flags: []string{"--repo-maintenance-job-configmap=" + jobConfig}}, t.TempDir()
-	s.class, s.otherClass = "fast-"+s.suffix, "other-"+s.suffix
+	s.class = "fast-" + s.suffix
 	plane := planeOf(t, version)
 	s.startStore(t, dir)
 	runner := node.Real{Config: plane.Admin(), Velero: s.program, RestoreHelper: binary(t, "velero-restore-helper")}
@@ -205,7 +183,6 @@ func newServed(t *testing.T, version, image string) *served {
 	}
 	s.build(t, plane, dir, node.Options{Runner: node.Movers{Runner: gated{runner, &s.movers}, Jobs: runner}, Inits: &runner}, options)
 	require.NoError(t, s.StartDriver(s.ctx, s.class, csi.Options{}, testenv.WhenUsed))
-	require.NoError(t, s.StorageClass(s.ctx, s.otherClass, s.Driver.Name(), testenv.WhenUsed))
 	s.startServer(t, s.overBucket(t))
 	require.NoError(t, s.available())
 	s.kubeconfig = filepath.Join(dir, "admin.kubeconfig")

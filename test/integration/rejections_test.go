@@ -19,7 +19,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -46,7 +45,6 @@ func rejections() map[string]rejection {
 		"a webhook for snapshots, for a while": {testenv.DataUpload, forAWhile(snapshots, "volumesnapshots"), "not today"},
 		"a webhook for contents, for a while":  {testenv.DataUpload, forAWhile(snapshots, "volumesnapshotcontents"), "not today"},
 		"a policy, for a while":                {testenv.PodVolumeRestore, policy, "movers have to be small"},
-		"a quota, for a while":                 {testenv.DataDownload, quota, "exceeded quota: none"},
 	}
 }
 
@@ -160,17 +158,6 @@ func policy(s *env) (remove func()) {
 	require.NoError(s, err)
 	s.webhookInForce()
 	return s.removing(admission.ValidatingAdmissionPolicyBindings().Delete)
-}
-
-// quota lets no pod into Velero's namespace.
-func quota(e *env) (lift func()) {
-	quotas := e.Kube.CoreV1().ResourceQuotas(e.Namespace)
-	_, err := quotas.Create(e.soon(), &corev1.ResourceQuota{
-		ObjectMeta: metav1.ObjectMeta{Name: "none"},
-		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}},
-	}, metav1.CreateOptions{})
-	require.NoError(e, err)
-	return func() { require.NoError(e, quotas.Delete(e.soon(), "none", metav1.DeleteOptions{})) }
 }
 
 // webhook is an admission webhook for what the agent of an environment's node creates.

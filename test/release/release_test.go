@@ -116,18 +116,6 @@ func TestARelease(t *testing.T) {
 	})
 }
 
-func TestARefusedRelease(t *testing.T) {
-	for flags, says := range map[string]string{
-		"":                               "--version and --platforms are required",
-		"--version=v1 --platforms=linux": "parse --date",
-		"--version=v1 --platforms=linux --date=2026-11-22T14:00:00Z":       `platform "linux" is not like linux/amd64`,
-		"--version=v1 --platforms=linux/amd64 --date=2026-11-22T14:00:00Z": "lateen-linux-amd64: no such file",
-	} {
-		err := run(append(strings.Fields(flags), "--into="+t.TempDir(), "--binaries="+t.TempDir()))
-		require.ErrorContains(t, err, says)
-	}
-}
-
 func untar(t *testing.T, path string) map[string]string {
 	t.Helper()
 	file, err := os.Open(path)

@@ -98,29 +98,6 @@ func TestVeleroIsUpgradedUnderAdoptedAgents(t *testing.T) {
 	agentsRun(t, "velero/velero:v1.18.3")
 }
 
-// The chart is upgraded and rolled back while an upload runs: both replace the agent, and neither its mover.
-func TestTheChartIsUpgradedAndRolledBackUnderATransferInFlight(t *testing.T) {
-	uninstalled(t)
-	require.NoError(t, installWith("velero", "--image=velero/velero:v1.18.3"))
-	t.Cleanup(func() { velero(t, "uninstall", "--force", "--wait") })
-	helm := func(args ...string) (agent string) {
-		run(t, "helm", append(args, "--namespace=velero", "--wait")...)
-		agentsRun(t, "lateen:cluster")
-		return get(t, "{.items[*].metadata.uid}", "pods", "--namespace=velero", "--selector=name=node-agent", "--field-selector=status.phase=Running")
-	}
-	upgrade := []string{"upgrade", "--install", "lateen", "../../../deploy/chart", "--set=image.repository=lateen,image.tag=cluster"}
-	first := helm(upgrade...)
-	t.Cleanup(func() { run(t, "helm", "uninstall", "lateen", "--namespace=velero", "--wait") })
-
-	h := holdUpload(t, newUploadApp(t, "charted"), "charted")
-	second := helm(append(upgrade, "--set=nodeAgent.extraArgs={--mover-retries=4}")...)
-	require.NotEqual(t, first, second)
-	h.undisturbed(t)
-	require.NotEqual(t, second, helm("rollback", "lateen", "1"))
-	h.undisturbed(t)
-	h.ends(t)
-}
-
 // agentsRun waits until all agents are of an image.
 func agentsRun(t *testing.T, image string) {
 	t.Helper()

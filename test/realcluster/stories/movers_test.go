@@ -75,17 +75,6 @@ func TestTheAgentRunsAsNobodyAndStartsWithoutAWarning(t *testing.T) {
 	run(t, "lateen", "check")
 }
 
-// A directory that has something else in it is the caller's mistake, and must not be replaced.
-func TestADirectoryOfSomethingElseIsNotTouched(t *testing.T) {
-	dir := t.TempDir()
-	mine := filepath.Join(dir, "mine")
-	require.NoError(t, os.WriteFile(mine, nil, 0o600))
-	output, err := command(t.Context(), "realcluster", "start", "--bin="+os.Getenv("LATEEN_BIN"), "--dir="+dir).CombinedOutput()
-	require.Error(t, err)
-	require.Contains(t, string(output), "is not the directory of a cluster")
-	require.FileExists(t, mine)
-}
-
 // A second backup of files, one of a snapshot and one of a block volume are verified, and nothing is left, also of a class that retains
 // volumes. The files are not verified any more once the repository has lost data.
 func TestABackupIsVerifiedUntilItsRepositoryLosesData(t *testing.T) {

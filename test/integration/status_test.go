@@ -151,6 +151,10 @@ func TestStatusShowsWhatItMaySeeOnKubernetes(t *testing.T) {
 	}
 	require.Equal(t, []string{"nodes", "pods", "priorityclasses.scheduling.k8s.io"}, unreadable)
 	watched.interrupt()
+	// Other tests want no request to be forbidden, so the audit log has to show these.
+	viewed, err := s.Plane.Audit(s.soon(), cluster.Query{User: "system:serviceaccount:" + s.Namespace + ":viewer-false-" + s.Namespace})
+	require.NoError(t, err)
+	require.NotEmpty(t, viewed.Where(cluster.Record.Forbidden))
 	require.Contains(t, s.prints(viewer, "status"), "pods in "+s.Apps+": not allowed to list or watch them")
 	require.Contains(t, s.prints(viewer, "explain", "pvb/"+refused), "Now: Failed: uploader restic is not supported by Lateen")
 	timeline := s.prints(viewer, "explain", "podvolumebackups/"+large)

@@ -243,7 +243,7 @@ func (p PodVolume) Glob() (string, error) {
 		kind = "volumeDevices"
 	}
 	pattern := path.Join(pod, kind, "*", name)
-	if plugin, _, err := p.plugin(); err == nil && plugin == pluginCSI && !p.Block() {
+	if p.isCSI() && !p.Block() {
 		pattern = path.Join(pattern, "mount")
 	}
 	return pattern, nil
@@ -270,12 +270,27 @@ func isHash(text string) bool {
 // pluginCSI is the directory of CSI volumes, which have another one for their files in it.
 const pluginCSI = "kubernetes.io~csi"
 
+// isCSI reports whether Velero looks for the files in a directory of a CSI volume (pkg/util/kube, isProvisionedByCSI).
+func (p PodVolume) isCSI() bool {
+	if p.Bound == nil {
+		return p.Volume.CSI != nil
+	}
+	return p.Bound.Spec.CSI != nil || p.Bound.Annotations[annotationMigrated] != ""
+}
+
+// hasDriver reports whether a CSI driver serves an in-tree volume, since Kubernetes has no plugin for it any more. That of an
+// administrator is not annotated (pkg/volume/csimigration).
+func hasDriver(s *corev1.PersistentVolumeSource) bool {
+	return s.AWSElasticBlockStore != nil || s.AzureDisk != nil || s.AzureFile != nil || s.Cinder != nil ||
+		s.GCEPersistentDisk != nil || s.PortworxVolume != nil || s.VsphereVolume != nil
+}
+
 // plugin returns the directory of the volume's plugin and the name of the volume in it.
 func (p PodVolume) plugin() (plugin, name string, err error) {
 	switch {
 	case p.Bound == nil:
 		plugin, name = pluginDir(&p.Volume.VolumeSource), p.Volume.Name
-	case p.Bound.Annotations[annotationMigrated] != "":
+	case p.isCSI(), hasDriver(&p.Bound.Spec.PersistentVolumeSource):
 		plugin, name = pluginCSI, p.Bound.Name
 	default:
 		plugin, name = pluginDir(&p.Bound.Spec.PersistentVolumeSource), p.Bound.Name
@@ -284,7 +299,7 @@ func (p PodVolume) plugin() (plugin, name string, err error) {
 	case plugin != "":
 		return plugin, name, nil
 	case p.Bound == nil:
-		return "", "", fmt.Errorf("volume %q of pod %s/%s has a type whose files are not in the kubelet's pods directory", name, p.Pod.Namespace, p.Pod.Name)
+		return "", "", fmt.Errorf("volume %q of pod %s/%s has a type whose files are not in the kubelet's pods directory, or not under its name", name, p.Pod.Namespace, p.Pod.Name)
 	}
 	return "", "", fmt.Errorf("persistent volume %s has a type whose files are not in the kubelet's pods directory", name)
 }
@@ -301,10 +316,8 @@ func pluginDir(source any) string {
 		return strings.ReplaceAll(driver, "/", "~")
 	}
 	for field, name := range map[string]string{
-		"awsElasticBlockStore": "aws-ebs", "azureDisk": "azure-disk", "azureFile": "azure-file", "cephfs": "cephfs", "cinder": "cinder",
-		"configMap": "configmap", "csi": "csi", "downwardAPI": "downward-api", "emptyDir": "empty-dir", "fc": "fc",
-		"gcePersistentDisk": "gce-pd", "iscsi": "iscsi", "local": "local-volume", "nfs": "nfs", "portworxVolume": "portworx-volume",
-		"projected": "projected", "rbd": "rbd", "secret": "secret", "vsphereVolume": "vsphere-volume",
+		"cephfs": "cephfs", "configMap": "configmap", "csi": "csi", "downwardAPI": "downward-api", "emptyDir": "empty-dir", "fc": "fc",
+		"iscsi": "iscsi", "local": "local-volume", "nfs": "nfs", "projected": "projected", "rbd": "rbd", "secret": "secret",
 	} {
 		if set[field] != nil {
 			return "kubernetes.io~" + name

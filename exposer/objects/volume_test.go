@@ -18,6 +18,7 @@ type volumeCase struct {
 	inline    corev1.VolumeSource            // of the pod
 	bound     *corev1.PersistentVolumeSource // of its persistent volume, called pvc-1
 	migrated  bool                           // to CSI
+	served    bool                           // by a CSI driver, without the annotation
 	block     bool
 	mirrored  bool // the pod is a static pod
 	directory string
@@ -59,13 +60,6 @@ func volumeCases() map[string]volumeCase {
 		"inline FC":            {inline: source{FC: &corev1.FCVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~fc/data"},
 		"inline CephFS":        {inline: source{CephFS: &corev1.CephFSVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~cephfs/data"},
 		"inline FlexVolume":    {inline: source{FlexVolume: &corev1.FlexVolumeSource{Driver: "vendor/driver"}}, directory: "pod-uid/volumes/vendor~driver/data"},
-		"inline EBS":           {inline: source{AWSElasticBlockStore: ebs.AWSElasticBlockStore}, directory: "pod-uid/volumes/kubernetes.io~aws-ebs/data"},
-		"inline GCE disk":      {inline: source{GCEPersistentDisk: &corev1.GCEPersistentDiskVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~gce-pd/data"},
-		"inline Azure disk":    {inline: source{AzureDisk: &corev1.AzureDiskVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~azure-disk/data"},
-		"inline Azure file":    {inline: source{AzureFile: &corev1.AzureFileVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~azure-file/data"},
-		"inline Cinder":        {inline: source{Cinder: &corev1.CinderVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~cinder/data"},
-		"inline vSphere":       {inline: source{VsphereVolume: &corev1.VsphereVirtualDiskVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~vsphere-volume/data"},
-		"inline Portworx":      {inline: source{PortworxVolume: &corev1.PortworxVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~portworx-volume/data"},
 		"inline RBD":           {inline: source{RBD: &corev1.RBDVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~rbd/data"},
 		"configMap":            {inline: source{ConfigMap: &corev1.ConfigMapVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~configmap/data"},
 		"secret":               {inline: source{Secret: &corev1.SecretVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~secret/data"},
@@ -82,15 +76,15 @@ func volumeCases() map[string]volumeCase {
 		"CephFS":               {bound: &bound{CephFS: &corev1.CephFSPersistentVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~cephfs/pvc-1"},
 		"RBD":                  {bound: &bound{RBD: &corev1.RBDPersistentVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~rbd/pvc-1"},
 		"FlexVolume":           {bound: &bound{FlexVolume: &corev1.FlexPersistentVolumeSource{Driver: "vendor/driver"}}, directory: "pod-uid/volumes/vendor~driver/pvc-1"},
-		"EBS":                  {bound: ebs, directory: "pod-uid/volumes/kubernetes.io~aws-ebs/pvc-1"},
+		"EBS":                  {served: true, bound: ebs, directory: "pod-uid/volumes/kubernetes.io~csi/pvc-1/mount"},
 		"EBS, migrated":        {bound: ebs, migrated: true, directory: "pod-uid/volumes/kubernetes.io~csi/pvc-1/mount"},
 		"EBS block, migrated":  {bound: ebs, migrated: true, block: true, directory: "pod-uid/volumeDevices/kubernetes.io~csi/pvc-1"},
-		"GCE persistent disk":  {bound: &bound{GCEPersistentDisk: &corev1.GCEPersistentDiskVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~gce-pd/pvc-1"},
-		"Azure disk":           {bound: &bound{AzureDisk: &corev1.AzureDiskVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~azure-disk/pvc-1"},
-		"Azure file":           {bound: &bound{AzureFile: &corev1.AzureFilePersistentVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~azure-file/pvc-1"},
-		"Cinder":               {bound: &bound{Cinder: &corev1.CinderPersistentVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~cinder/pvc-1"},
-		"vSphere":              {bound: &bound{VsphereVolume: &corev1.VsphereVirtualDiskVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~vsphere-volume/pvc-1"},
-		"Portworx":             {bound: &bound{PortworxVolume: &corev1.PortworxVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~portworx-volume/pvc-1"},
+		"GCE persistent disk":  {served: true, bound: &bound{GCEPersistentDisk: &corev1.GCEPersistentDiskVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~csi/pvc-1/mount"},
+		"Azure disk":           {served: true, bound: &bound{AzureDisk: &corev1.AzureDiskVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~csi/pvc-1/mount"},
+		"Azure file":           {served: true, bound: &bound{AzureFile: &corev1.AzureFilePersistentVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~csi/pvc-1/mount"},
+		"Cinder":               {served: true, bound: &bound{Cinder: &corev1.CinderPersistentVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~csi/pvc-1/mount"},
+		"vSphere":              {served: true, bound: &bound{VsphereVolume: &corev1.VsphereVirtualDiskVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~csi/pvc-1/mount"},
+		"Portworx":             {served: true, bound: &bound{PortworxVolume: &corev1.PortworxVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~csi/pvc-1/mount"},
 	}
 }
 
@@ -118,6 +112,9 @@ func TestHostDirMatchesTheGlob(t *testing.T) {
 			require.NoError(t, err)
 			found, err := filepath.Glob(filepath.Join(pods, glob))
 			require.NoError(t, err)
+			if test.served { // Velero does not know that it is a CSI volume
+				derived = filepath.Dir(derived)
+			}
 			require.Equal(t, []string{filepath.Join(pods, derived)}, found, "exactly one match, and the same")
 		})
 	}
@@ -130,6 +127,7 @@ func TestVolumesOutsideTheKubeletDirectoryAreRefused(t *testing.T) {
 	}{
 		"a path of the host":    {volume: volumeCase{inline: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{}}}, message: `volume "data" of pod app/db`},
 		"a volume of an image":  {volume: volumeCase{inline: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{}}}, message: `volume "data" of pod app/db`},
+		"an EBS volume":         {volume: volumeCase{inline: corev1.VolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{}}}, message: `volume "data" of pod app/db`},
 		"a path behind a claim": {volume: volumeCase{bound: &corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{}}}, message: "persistent volume pvc-1"},
 	} {
 		_, err := test.volume.volume().HostDir()

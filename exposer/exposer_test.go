@@ -1,6 +1,7 @@
 package exposer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/exposer/priority"
 )
 
 func podVolumeBackup() objects.MoverSpec {
@@ -128,6 +130,24 @@ func TestAnExistingPod(t *testing.T) {
 		})
 	}
 	require.True(t, hasRun(&corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}))
+}
+
+// The answer to the creation of the pod without its class was lost.
+func TestAnExistingPodWithoutItsClassIsReported(t *testing.T) {
+	client := fake.NewClientset(mover())
+	client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		pod := action.(clienttesting.CreateAction).GetObject().(*corev1.Pod)
+		return pod.Spec.PriorityClassName != "", nil, forbidden("no PriorityClass with name low was found")
+	})
+	e := exposed(client, objects.Settings{PriorityClass: "low"})
+	var reported []priority.Reason
+	e.Rejected = func(_ context.Context, _ *corev1.Pod, class string, reason priority.Reason) {
+		require.Equal(t, "low", class)
+		reported = append(reported, reason)
+	}
+	_, err := e.Ensure(t.Context(), podVolumeBackup())
+	require.NoError(t, err)
+	require.Equal(t, []priority.Reason{priority.NotFound}, reported)
 }
 
 func TestAPodOfAnEarlierAttemptIsDeleted(t *testing.T) {

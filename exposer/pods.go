@@ -28,6 +28,9 @@ func (e *Exposer) ensurePod(ctx context.Context, pod *corev1.Pod, class string) 
 	created, reason, err := e.create(ctx, pod, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsAlreadyExists(err):
+		if reason != "" { // the answer to its creation without the class was lost
+			e.Rejected(ctx, objects.WithoutPriorityClass(pod), class, reason)
+		}
 		return e.adopt(ctx, pod)
 	case err != nil:
 		return err

@@ -83,7 +83,7 @@ func (t *TransferReconciler[T]) observeReports(ctx context.Context, s *request[T
 		if !strings.HasPrefix(event.Reason, moverReasons) || !mayBeFrom(s.pod, event) || at.Before(s.state.StartedAt) {
 			continue
 		}
-		if event.Reason == eventStarted {
+		if event.Reason == eventStarted || event.Reason == eventProgress { // the first is deleted after an hour
 			s.observed.Started = true
 			t.local.update(s.key, func(kept *entry) { kept.begun = s.pod.UID })
 		}

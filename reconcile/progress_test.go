@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/flowcontrol"
 
+	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -59,10 +61,11 @@ func TestAnEventThatIsNoReportOfTheMoverDoesNotCount(t *testing.T) {
 		"of an earlier mover":      func(event *corev1.Event) { event.CreationTimestamp.Time = event.CreationTimestamp.Add(-time.Second) },
 		"of a mover elsewhere":     func(event *corev1.Event) { event.Source.Host = "n2" },
 		"of before its start":      func(event *corev1.Event) { event.LastTimestamp.Time = event.LastTimestamp.Add(-time.Second) },
-		"a mover that has started": func(*corev1.Event) {},
+		"started":                  func(*corev1.Event) {},
+		"started over an hour ago": func(event *corev1.Event) { event.Reason = eventProgress }, // the API server keeps an Event for an hour
 	} {
 		s := newWorking()
-		counts := sentence == "a mover that has started"
+		counts := strings.HasPrefix(sentence, "started")
 		s.pods[testKey].CreationTimestamp = metav1.NewTime(s.clock.Now())
 		s.says(eventStarted, "", s.clock.Now())
 		change(s.reports[0])
@@ -173,6 +176,22 @@ func TestProgressOfAResourceThatChangedIsWrittenLater(t *testing.T) {
 	s.Client = refusing{}
 	_, err = s.writeProgress(t, flowcontrol.NewFakeAlwaysRateLimiter())
 	require.ErrorIs(t, err, errRefused)
+}
+
+// The resource ends and is labelled as done before the answer to a write of its progress is handled.
+func TestALateAnswerCountsNoResourceThatHasEnded(t *testing.T) {
+	s := newWorking()
+	s.says(eventProgress, `{"totalBytes":10,"doneBytes":3}`, s.clock.Now())
+	s.clock.Step(s.Limits.FirstProgress)
+	s.Preparing = capacity.FixedPreparation(9)
+	s.Preparing.SetLimits(capacity.Limits{Cluster: 1})
+	s.Record = func(*velerov1.PodVolumeBackup) {
+		s.ReleaseCapacity(s.object.UID)
+		s.Cached = func(string) (*velerov1.PodVolumeBackup, bool) { return nil, false }
+	}
+	_, err := s.writeProgress(t, flowcontrol.NewFakeAlwaysRateLimiter())
+	require.NoError(t, err)
+	require.True(t, s.Preparing.TryAcquire(capacity.Transfer{UID: "another"}, func() {}))
 }
 
 var errRefused = errors.New("refused")

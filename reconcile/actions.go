@@ -71,7 +71,7 @@ func (t *TransferReconciler[T]) write(ctx context.Context, s *request[T], step t
 		return fmt.Errorf("write %s to %s: %w", step.Reason, s.key, err)
 	}
 	t.Record(written)
-	t.TrackCapacity(written)
+	t.CountCapacity(s.key, uid)
 	after := t.Kind.Get(written)
 	if !after.TakesSlot() && !after.Phase.NeedsSlot() {
 		t.NodeSlots.Release(uid)
@@ -308,6 +308,18 @@ func (t *TransferReconciler[T]) trackPlace(object T, state transfer.State) (left
 	enqueue := func() { t.Enqueue(cache.MetaObjectToName(object).String()) }
 	t.Preparing.Track(t.place(object, state, state.Home()), stage, state.Node, enqueue)
 	return left
+}
+
+// CountCapacity counts the newest version of a resource, or releases what a deleted one holds. Handlers of events and workers
+// call it at the same time, and an older version must not come last.
+func (t *TransferReconciler[T]) CountCapacity(key string, uid types.UID) {
+	t.counting.Lock()
+	defer t.counting.Unlock()
+	if newest, exists := t.Cached(key); exists && newest.GetUID() == uid {
+		t.TrackCapacity(newest)
+		return
+	}
+	t.ReleaseCapacity(uid)
 }
 
 // ReleaseCapacity releases what a deleted resource holds.

@@ -166,6 +166,7 @@ type TransferReconciler[T transfer.Object] struct {
 	Siblings func(object T) []T
 
 	local    localState
+	counting sync.Mutex
 	starting sync.Map // keys of the pods to which a restore is being written as InProgress
 }
 
@@ -184,7 +185,7 @@ type Dependencies struct {
 	Restored   Targets // the claims into which movers on this node restored, if another agent created them
 	LivePod    func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 	LiveEvents func(ctx context.Context, about types.UID) ([]*corev1.Event, error)
-	LearnSlots func(ctx context.Context, node string) error // before a transfer of that node is accepted
+	LearnSlots func(ctx context.Context, node string) error // before a transfer of that node is accepted, or this agent starts a mover there
 	Exposer    *exposer.Exposer
 	NodeSlots  *capacity.NodeSlots
 	Preparing  *capacity.Preparation

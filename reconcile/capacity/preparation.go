@@ -112,11 +112,12 @@ func FixedPreparation(places int) *Preparation {
 	}
 }
 
-// NewQueue queues transfers for as many places in the cluster, and on each node.
-func NewQueue(length, perNode int) *Preparation {
+// NewQueue queues transfers for as many places in the cluster. Volumes of pods have as many on each node as it has slots, at most
+// that many.
+func NewQueue(length, slots int) *Preparation {
 	p := FixedPreparation(math.MaxInt)
 	p.queue = NewSlots(length)
-	p.queue.perNode = perNode
+	p.SetSlots(slots)
 	return p
 }
 
@@ -131,9 +132,6 @@ func (p *Preparation) SetNodes(nodes int) {
 // SetSlots sets the largest number of slots of a node, and forgets the nodes that have fewer. Transfers that have a place keep
 // it.
 func (p *Preparation) SetSlots(most int) {
-	if p.queue != nil {
-		p.queue.setPerNode(most)
-	}
 	p.lock.Lock()
 	defer p.lock.Unlock()
 	p.most = most
@@ -163,22 +161,30 @@ func (p *Preparation) Forget(node string) {
 func (p *Preparation) KnowsSlotsOf(node string) bool {
 	p.lock.Lock()
 	defer p.lock.Unlock()
-	return p.fixed || p.slots[node] > 0
+	return p.fixed && p.queue == nil || p.slots[node] > 0
+}
+
+// SlotsOf returns the number that SetSlotsOf was called with for a node since SetSlots, or 0.
+func (p *Preparation) SlotsOf(node string) int {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	return p.slots[node]
 }
 
 // setLimits follows the slots and the pace.
 func (p *Preparation) setLimits() {
+	known, most, pace := maps.Clone(p.slots), p.most, p.nodePace
+	slots := func(node string) int { return cmp.Or(known[node], most) }
+	if p.queue != nil {
+		p.queue.setPerNode(slots)
+	}
 	if p.fixed {
 		return
 	}
 	share := p.most + p.fleetPace.ahead(p.most)
 	p.fleet.SetLimit(max(p.nodes, 1) * share)
 	p.share.SetLimits(Same(share))
-	known, most, pace := maps.Clone(p.slots), p.most, p.nodePace
-	p.homes.SetLimits(func(node string) int {
-		slots := cmp.Or(known[node], most)
-		return slots + pace.ahead(slots)
-	})
+	p.homes.SetLimits(func(node string) int { return slots(node) + pace.ahead(slots(node)) })
 }
 
 // SetLimits changes the limits. Transfers that have been accepted go on.

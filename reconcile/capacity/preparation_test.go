@@ -259,7 +259,11 @@ func TestEachNodeHasPlacesOfItsOwn(t *testing.T) {
 	require.True(t, p.tryAcquire(home, "b0014", 14), "the one that was next")
 	p.SetSlots(2)
 	require.False(t, p.KnowsSlotsOf("small"), "the rules may have changed")
-	require.True(t, NewQueue(1, 1).KnowsSlotsOf(home), "nothing depends on them")
+	require.True(t, FixedPreparation(1).KnowsSlotsOf(home), "nothing depends on them")
+	queue := &recordedPreparation{Preparation: NewQueue(100, 4)}
+	require.False(t, queue.KnowsSlotsOf("small"))
+	queue.SetSlotsOf("small", 1)
+	require.Equal(t, []int{1, 4}, []int{queue.given("small"), queue.given(home)})
 }
 
 // Fewer movers wait for long transfers, and slots are idle no longer than with as many as short transfers need.

@@ -19,7 +19,7 @@ import (
 type Slots struct {
 	lock    sync.Mutex
 	limit   int
-	perNode int // the most of one node
+	perNode func(node string) int // the most of one node
 	held    map[types.UID]string
 	onNode  map[string]int // held ones by node; "" is no node
 	waiting []*waiter      // oldest first
@@ -32,7 +32,7 @@ type waiter struct {
 
 // NewSlots returns the slots of a node on which limit movers may run at once.
 func NewSlots(limit int) *Slots {
-	return &Slots{limit: limit, perNode: math.MaxInt, held: map[types.UID]string{}, onNode: map[string]int{}}
+	return &Slots{limit: limit, perNode: Same(math.MaxInt), held: map[types.UID]string{}, onNode: map[string]int{}}
 }
 
 // Limit returns how many movers may run at once.
@@ -53,7 +53,7 @@ func (s *Slots) InUse() int {
 func (s *Slots) SetLimit(limit int) { s.change(func() { s.limit = limit }) }
 
 // setPerNode changes how many slots one node may hold.
-func (s *Slots) setPerNode(perNode int) { s.change(func() { s.perNode = perNode }) }
+func (s *Slots) setPerNode(perNode func(node string) int) { s.change(func() { s.perNode = perNode }) }
 
 // ForceAcquire gives a slot to a transfer that has been accepted, or whose mover runs, even above the limit.
 func (s *Slots) ForceAcquire(t Transfer) { s.change(func() { s.hold(t) }) }
@@ -138,14 +138,14 @@ func (s *Slots) next() (admissible []*waiter) {
 	}
 	onNode, restores, restoresOf := maps.Clone(s.onNode), false, map[string]bool{}
 	for _, w := range s.waiting {
-		if w.Restore && (w.Home == "" || onNode[w.Home] < s.perNode) {
+		if w.Restore && (w.Home == "" || onNode[w.Home] < s.perNode(w.Home)) {
 			restores, restoresOf[w.Home] = true, true
 		}
 	}
 	for _, w := range s.waiting {
 		free := taken < share(s.limit, w, restores)
 		if w.Home != "" {
-			free = free && onNode[w.Home] < share(s.perNode, w, restoresOf[w.Home])
+			free = free && onNode[w.Home] < share(s.perNode(w.Home), w, restoresOf[w.Home])
 		}
 		if free {
 			admissible = append(admissible, w)
@@ -166,7 +166,7 @@ func share(slots int, w *waiter, restores bool) int {
 
 // NodeSlots holds the slots of nodes: for an agent, those of its own and of the nodes for whose agents it stands in.
 type NodeSlots struct {
-	lock  sync.Mutex
+	lock  sync.Mutex // held while Slots change: a late ForceAcquire must not follow the Release of the same resource
 	limit func(node string) int
 	nodes map[string]*Slots
 	where map[types.UID]*Slots // the Slots in which a resource has a slot or is queued
@@ -193,37 +193,44 @@ func (n *NodeSlots) SetLimits(limit func(node string) int) {
 
 // ForceAcquire gives a slot to a resource whose mover already runs, even above the limit.
 func (n *NodeSlots) ForceAcquire(node string, uid types.UID) {
+	n.lock.Lock()
+	defer n.lock.Unlock()
 	n.at(node, uid).ForceAcquire(Transfer{UID: uid})
 }
 
 // Queue queues a resource, if it is not queued yet, and reports whether a slot is free for it now. It calls enqueue
 // when one becomes free.
 func (n *NodeSlots) Queue(node string, uid types.UID, created time.Time, enqueue func()) bool {
+	n.lock.Lock()
+	defer n.lock.Unlock()
 	return n.at(node, uid).Queue(Transfer{UID: uid, Created: created}, enqueue)
 }
 
 // TryAcquire does what Queue does, and takes a free slot.
 func (n *NodeSlots) TryAcquire(node string, uid types.UID, created time.Time, enqueue func()) bool {
-	return n.at(node, uid).TryAcquire(Transfer{UID: uid, Created: created}, enqueue)
+	return n.tryAcquire(node, Transfer{UID: uid, Created: created}, enqueue)
+}
+
+func (n *NodeSlots) tryAcquire(node string, t Transfer, enqueue func()) bool {
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	return n.at(node, t.UID).TryAcquire(t, enqueue)
 }
 
 // Release frees the slot of a resource, or its queue position, and enqueues the next ones.
 func (n *NodeSlots) Release(uid types.UID) {
 	n.lock.Lock()
-	slots := n.where[uid]
-	delete(n.where, uid)
-	n.lock.Unlock()
-	if slots != nil {
+	defer n.lock.Unlock()
+	if slots := n.where[uid]; slots != nil {
+		delete(n.where, uid)
 		slots.Release(uid)
 	}
 }
 
 // at returns the slots of a node. It releases the resource from any other node.
 func (n *NodeSlots) at(node string, uid types.UID) *Slots {
-	n.lock.Lock()
 	slots, before := n.on(node), n.where[uid]
 	n.where[uid] = slots
-	n.lock.Unlock()
 	if before != nil && before != slots {
 		before.Release(uid)
 	}

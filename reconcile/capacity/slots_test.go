@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -37,7 +38,7 @@ type recordedSlots struct {
 
 func newRecordedSlots(limit, perNode int) *recordedSlots {
 	s := &recordedSlots{Slots: NewSlots(limit)}
-	s.perNode = perNode
+	s.perNode = Same(perNode)
 	return s
 }
 
@@ -97,7 +98,7 @@ func TestANodeHasNoMorePlacesThanItsSlots(t *testing.T) {
 	require.False(t, q.try("n1", "b2"))
 	require.True(t, q.try("n2", "b3"))
 	require.True(t, q.try("", "b4"))
-	q.setPerNode(2)
+	q.setPerNode(Same(2))
 	require.Empty(t, q.taken(), "the cluster has no place")
 	q.Release("b4")
 	require.Equal(t, []types.UID{"b2"}, q.taken())
@@ -166,7 +167,7 @@ func FuzzSlots(f *testing.F) {
 			}
 			require.LessOrEqual(t, s.InUse(), max(held, s.Limit()))
 			for _, node := range []string{"n1", "n2"} {
-				require.LessOrEqual(t, s.onNode[node], max(onNode[node], s.perNode))
+				require.LessOrEqual(t, s.onNode[node], max(onNode[node], s.perNode(node)))
 			}
 			holders := map[string]int{}
 			for _, node := range s.held {
@@ -228,4 +229,25 @@ func TestANodeThatLeavesTheClusterKeepsOnlyWhatIsHeldThere(t *testing.T) {
 	slots.Forget("idle")
 	require.Len(t, slots.nodes, 1)
 	require.False(t, slots.TryAcquire("busy", "c", time.Time{}, func() {}))
+}
+
+// A worker with an old version must not take a slot after an event of the end of the resource has released it.
+func TestAReleaseWaitsForAnAcquireThatHasBegun(t *testing.T) {
+	n := NewNodeSlots(Same(1))
+	slots := n.On("n1")
+	slots.lock.Lock()
+	acquired := make(chan struct{})
+	go func() { n.ForceAcquire("n1", "a"); close(acquired) }()
+	for tries := 0; tries < 1000; tries++ { // until it keeps the lock
+		if n.lock.TryLock() {
+			require.NotContains(t, n.where, types.UID("a"), "a release would not find the slot that it takes next")
+			n.lock.Unlock()
+			tries = 0
+		}
+		runtime.Gosched()
+	}
+	slots.lock.Unlock()
+	<-acquired
+	n.Release("a")
+	require.Zero(t, slots.InUse())
 }

@@ -2,6 +2,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -229,17 +230,17 @@ func (a *assembly) pacing(limits config.Limits) *capacity.Preparation {
 	}
 }
 
-// slots returns how many movers run at once on a node: on another one than this, if no rule matches it.
+// slots returns how many movers run at once on a node: on another one than this, if no rule matches it or learnSlots was not called.
 func (a *assembly) slots(limits config.Limits) func(node string) int {
 	return func(node string) int {
 		if node == a.Flags.NodeName {
 			return limits.Concurrency
 		}
-		return limits.GlobalConcurrency
+		return cmp.Or(a.preparing.SlotsOf(node), limits.GlobalConcurrency)
 	}
 }
 
-// learnSlots tells preparation how many movers run at once on a node, if the configuration has rules for nodes.
+// learnSlots finds out how many movers run at once on a node, if the configuration has rules for nodes.
 func (a *assembly) learnSlots(ctx context.Context, name string) error {
 	config := a.config.Load()
 	if len(config.NodeRules) == 0 || a.preparing.KnowsSlotsOf(name) {
@@ -249,7 +250,9 @@ func (a *assembly) learnSlots(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("get node %s for loadConcurrency.perNodeConfig: %w", name, err)
 	}
-	a.preparing.SetSlotsOf(name, config.ConcurrencyOn(node.Labels))
+	number := config.ConcurrencyOn(node.Labels)
+	a.preparing.SetSlotsOf(name, number)
+	a.nodeSlots.On(name).SetLimit(number)
 	return nil
 }
 

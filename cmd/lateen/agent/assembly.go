@@ -243,7 +243,7 @@ func (k *kindController[T]) addHandlers(caches *informers.Caches) ([]cache.DoneC
 	name := k.transfers.Kind.GVK.Kind
 	err0 := k.index()
 	own, err1 := k.resources.AddHandler(func(object T) {
-		k.note(object)
+		k.transfers.CountCapacity(informers.Key(object), object.GetUID()) // the object may be deleted
 		k.enqueue(informers.Key(object))
 		k.enqueueSiblings(object)
 	})
@@ -287,15 +287,6 @@ func (k *kindController[T]) addTermHandlers(caches *informers.Caches, term *info
 	claims, err3 := term.Claims.AddHandler(informers.EnqueueOwner[*corev1.PersistentVolumeClaim](name, k.enqueue))
 	targets, err4 := term.Targets.AddHandler(k.enqueueTargeting)
 	return []cache.DoneChecker{movers, foreign, claims, targets}, errors.Join(err1, err2, err3, err4)
-}
-
-// note passes a resource to admission. A handler also receives deleted objects, so note checks the cache.
-func (k *kindController[T]) note(object T) {
-	if current, ok := k.resources.Get(informers.Key(object)); ok && current.GetUID() == object.GetUID() {
-		k.transfers.TrackCapacity(current)
-		return
-	}
-	k.transfers.ReleaseCapacity(object.GetUID())
 }
 
 func (k *kindController[T]) resume() []string {

@@ -62,6 +62,7 @@ func TestTheSlotsOfANodeAreReadOnceIfRulesDependOnIt(t *testing.T) {
 	require.NoError(t, metav1.AddMetaToScheme(scheme))
 	client := metadatafake.NewSimpleMetadataClient(scheme, node)
 	a := &assembly{clients: &clients{metadata: client}, preparing: capacity.NewPreparation(8, clock.RealClock{})}
+	a.nodeSlots = capacity.NewNodeSlots(a.slots(config.Limits{GlobalConcurrency: 1}))
 	a.config.Store(&config.Config{})
 	require.NoError(t, a.learnSlots(t.Context(), "n2"))
 	require.Empty(t, client.Actions(), "all nodes have the same")
@@ -74,6 +75,9 @@ func TestTheSlotsOfANodeAreReadOnceIfRulesDependOnIt(t *testing.T) {
 		require.NoError(t, a.learnSlots(t.Context(), "n2"))
 	}
 	require.Len(t, client.Actions(), 2)
+	require.Equal(t, 3, a.nodeSlots.On("n2").Limit(), "of the node whose agent is not ready")
+	a.nodeSlots.SetLimits(a.slots(config.Limits{GlobalConcurrency: 2}))
+	require.Equal(t, []int{3, 2}, []int{a.nodeSlots.On("n2").Limit(), a.nodeSlots.On("n3").Limit()})
 	given := 0
 	for a.preparing.TryAcquire(capacity.Transfer{UID: types.UID(strconv.Itoa(given)), Home: "n2"}, func() {}) {
 		given++
@@ -265,14 +269,11 @@ func TestADeletedTransferHoldsNoPlace(t *testing.T) {
 	require.True(t, preparing.TryAcquire(first, nil))
 	require.False(t, preparing.TryAcquire(second, func() { enqueued = true }))
 	all := newStored[*velerov1.PodVolumeBackup]()
-	l := &kindController[*velerov1.PodVolumeBackup]{
-		resources: all,
-		transfers: &reconcile.TransferReconciler[*velerov1.PodVolumeBackup]{Kind: transfer.PodVolumeBackup(), Dependencies: reconcile.Dependencies{
-			NodeSlots: capacity.NewNodeSlots(capacity.Same(1)), Preparing: preparing,
-		}},
-	}
+	transfers := &reconcile.TransferReconciler[*velerov1.PodVolumeBackup]{Kind: transfer.PodVolumeBackup(), Cached: all.Get, Dependencies: reconcile.Dependencies{
+		NodeSlots: capacity.NewNodeSlots(capacity.Same(1)), Preparing: preparing,
+	}}
 	all.add(&velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "its successor"}})
-	l.note(&velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "first"}})
+	transfers.CountCapacity("velero/b1", "first")
 	require.True(t, enqueued, "the second in the queue is not enqueued")
 	require.True(t, preparing.TryAcquire(second, nil))
 }

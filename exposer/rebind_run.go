@@ -206,7 +206,7 @@ func (r *rebindRun) readVolume(ctx context.Context) error {
 	case r.Claim != nil:
 		r.Volume = claimed
 	default:
-		return r.readLabelled(ctx, api.LabelKept, objects.LabelValue(r.Spec.Name))
+		return r.readLabelled(ctx, api.LabelKept, api.LabelValue(r.Spec.Name))
 	}
 	return nil
 }

@@ -9,7 +9,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/exposer/api"
-	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // Caches holds all informers of an agent, each with the smallest sufficient scope:
@@ -36,10 +35,10 @@ type Caches struct {
 func NewCaches(kube kubernetes.Interface, velero *Clientset, namespace, node string) (*Caches, error) {
 	b := group{}
 	onNode := Scope{Fields: fields.OneTermEqualSelector("spec.nodeName", node).String()}
-	created := Scope{Labels: api.LabelExposer + "=" + objects.LabelValue(node)}
+	created := Scope{Labels: api.LabelExposer + "=" + api.LabelValue(node)}
 	c := &Caches{
 		namespace: namespace,
-		Transfers: newTransfers(&b, velero, namespace, api.LabelNode+"="+objects.LabelValue(node)),
+		Transfers: newTransfers(&b, velero, namespace, api.LabelNode+"="+api.LabelValue(node)),
 		LocalPods: add(&b, "pods of this node", kube.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, onNode, trimPod),
 		Movers:    add(&b, "mover pods", kube.CoreV1().Pods(namespace), &corev1.Pod{}, created, trimPod),
 		Claims:    add(&b, "claims of movers", kube.CoreV1().PersistentVolumeClaims(namespace), &corev1.PersistentVolumeClaim{}, created, noTrim[*corev1.PersistentVolumeClaim]),

@@ -19,7 +19,6 @@ import (
 
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/api"
-	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/transfer"
@@ -406,7 +405,7 @@ func (t *TransferReconciler[T]) LabelDone(ctx context.Context, key string) error
 // assign labels a resource with the node whose agent acts on it, if the label is missing: an agent of Velero accepted it, and
 // that of the node is Lateen's now. It reports whether the label was missing. The coordinator does so unless it acts itself.
 func (t *TransferReconciler[T]) assign(ctx context.Context, s *request[T]) (missing bool, err error) {
-	node := objects.LabelValue(s.state.Node)
+	node := api.LabelValue(s.state.Node)
 	if !t.Agent.IsCoordinator() || s.observed.Acts() || !s.state.Assigned() || s.state.Settled() || s.state.Foreign ||
 		s.object.GetLabels()[api.LabelNode] == node || t.Agent.RunsVelero(s.state.Node) {
 		return false, nil

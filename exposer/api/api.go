@@ -3,6 +3,8 @@
 package api
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"path"
 	"slices"
 
@@ -10,6 +12,7 @@ import (
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // Kind is a row of the table of kinds: a custom resource of Velero that moves data (velero-protocol 0).
@@ -78,6 +81,16 @@ const (
 	FinalizerPodVolume = "velero.io/pod-volume-finalizer"           // PodVolumeBackups and PodVolumeRestores
 	FinalizerData      = "velero.io/data-upload-download-finalizer" // DataUploads and DataDownloads
 )
+
+// LabelValue returns a valid label value for any name. A name longer than Kubernetes allows (63) becomes its first
+// 54 characters, a dash and 8 hex digits of its SHA-256.
+func LabelValue(name string) string {
+	if len(name) <= validation.LabelValueMaxLength {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return name[:54] + "-" + hex.EncodeToString(sum[:4])
+}
 
 // Prefix is the domain of Lateen's own labels and annotations.
 const Prefix = "lateen.dev/"

@@ -52,7 +52,7 @@ func moverPod(spec MoverSpec, info VolumeInfo, template Template, settings Setti
 			Name:      spec.Name,
 			Namespace: spec.Namespace,
 			Labels: Merged(template.Labels, settings.Labels, group, OwnerLabels(spec.UID, spec.ExposingNode),
-				map[string]string{spec.PodLabel: LabelValue(spec.Name), api.LabelExclude: "true"}),
+				map[string]string{spec.PodLabel: api.LabelValue(spec.Name), api.LabelExclude: "true"}),
 			Annotations:     ofAttempt(spec, Merged(noEvictAnnotations(), template.Annotations, settings.Annotations)),
 			OwnerReferences: []metav1.OwnerReference{ownerReference(spec)},
 		},

@@ -240,11 +240,11 @@ func TestLabelValue(t *testing.T) {
 		"a longer one is truncated with a hash": {name: strings.Repeat("a", 64), value: strings.Repeat("a", 54) + "-ffe054fe"},
 		"a dot at the cut is still valid":       {name: strings.Repeat("a", 53) + "." + strings.Repeat("b", 20), value: strings.Repeat("a", 53) + ".-faf921a0"},
 	} {
-		require.Equal(t, test.value, LabelValue(test.name), name)
+		require.Equal(t, test.value, api.LabelValue(test.name), name)
 		require.Empty(t, validation.IsValidLabelValue(test.value), name)
 	}
 	long := strings.Repeat("a", 70)
-	require.NotEqual(t, LabelValue(long+"1"), LabelValue(long+"2"), "names that differ late")
+	require.NotEqual(t, api.LabelValue(long+"1"), api.LabelValue(long+"2"), "names that differ late")
 }
 
 func TestOnlyTheControllerOwns(t *testing.T) {

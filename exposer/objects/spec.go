@@ -3,8 +3,6 @@
 package objects
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"maps"
 	"slices"
 	"strconv"
@@ -14,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/lateen-project/lateen/exposer/api"
 )
@@ -198,22 +195,12 @@ func IsVelerosAgent(pod *corev1.Pod) bool {
 	})
 }
 
-// LabelValue returns a valid label value for any name. A name longer than Kubernetes allows (63) becomes its first
-// 54 characters, a dash and 8 hex digits of its SHA-256.
-func LabelValue(name string) string {
-	if len(name) <= validation.LabelValueMaxLength {
-		return name
-	}
-	sum := sha256.Sum256([]byte(name))
-	return name[:54] + "-" + hex.EncodeToString(sum[:4])
-}
-
 // OwnerLabels returns the labels of an object that is created for a transfer.
 func OwnerLabels(owner types.UID, acceptor string) map[string]string {
 	return map[string]string{
 		api.LabelMover:    "true",
 		api.LabelOwnerUID: string(owner),
-		api.LabelExposer:  LabelValue(acceptor),
+		api.LabelExposer:  api.LabelValue(acceptor),
 	}
 }
 

@@ -334,7 +334,7 @@ func (s State) Discards() bool {
 func (s State) Keep() VolumePatch {
 	policy, labels := corev1.PersistentVolumeReclaimDelete, map[string]*string{api.LabelRebind: nil}
 	if !s.Discards() {
-		policy, labels[api.LabelKept] = corev1.PersistentVolumeReclaimRetain, new(objects.LabelValue(s.Spec.Name))
+		policy, labels[api.LabelKept] = corev1.PersistentVolumeReclaimRetain, new(api.LabelValue(s.Spec.Name))
 	}
 	for name := range objects.OwnerLabels(s.Spec.UID, s.Spec.ExposingNode) {
 		labels[name] = nil

@@ -88,7 +88,7 @@ func TestADeletedJobStillRaisesTheMemoryLimitOfTheNext(t *testing.T) {
 	key := f.repository("r1")
 	f.remove(f.run(key, f.outOfMemory))
 	f.pass(2 * time.Hour)
-	require.Equal(t, 1.5, objects.ReadJob(f.read(f.run(key, f.end(batchv1.JobComplete)))).Factor)
+	require.InEpsilon(t, 1.5, objects.ReadJob(f.read(f.run(key, f.end(batchv1.JobComplete)))).Factor, 0)
 }
 
 func TestAJobWithoutARepositoryThatNeverGetsAPodIsReleasedFirst(t *testing.T) {

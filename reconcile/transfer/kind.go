@@ -175,7 +175,7 @@ func setCommon(object metav1.Object, state State, finalizer string) {
 		labels = setKey(labels, api.LabelDone, "true")
 	}
 	if state.Assigned() {
-		labels = setKey(labels, api.LabelNode, objects.LabelValue(state.Node))
+		labels = setKey(labels, api.LabelNode, api.LabelValue(state.Node))
 	}
 	object.SetLabels(labels)
 }

@@ -179,9 +179,9 @@ func (e *env) repository(name, kind string) {
 	require.NoError(e, testenv.Apply(soon(e.T), plane.Admin(), object))
 }
 
-func (e *env) frequency(name string) string {
+func (e *env) frequency() string {
 	repositories := e.dynamic.Resource(schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "backuprepositories"})
-	found, err := repositories.Namespace(e.namespace).Get(soon(e.T), name, metav1.GetOptions{})
+	found, err := repositories.Namespace(e.namespace).Get(soon(e.T), "app-default-kopia-x", metav1.GetOptions{})
 	require.NoError(e, err)
 	frequency, _, _ := unstructured.NestedString(found.Object, "spec", "maintenanceFrequency")
 	return frequency
@@ -197,7 +197,7 @@ func TestAgentsMaintainWhileTheServerWaitsForAYear(t *testing.T) {
 	s.install()
 	s.repository("app-default-kopia-x", "kopia")
 	s.install("--repo-maintenance-frequency=2h") // does not change the agents
-	require.Equal(t, "1h0m0s", s.frequency("app-default-kopia-x"), "or nobody would maintain it")
+	require.Equal(t, "1h0m0s", s.frequency(), "or nobody would maintain it")
 
 	s.install("--apply", "--repo-maintenance-frequency=2h")
 	agents, server := args()
@@ -209,17 +209,17 @@ func TestAgentsMaintainWhileTheServerWaitsForAYear(t *testing.T) {
 	agents, server = args()
 	require.Contains(t, agents, ofAgents)
 	require.Contains(t, server, ofServer)
-	require.Equal(t, "8760h0m0s", s.frequency("app-default-kopia-x"), "or the server would maintain it too")
+	require.Equal(t, "8760h0m0s", s.frequency(), "or the server would maintain it too")
 
 	s.install("--apply", "--default-repo-maintain-frequency=3h") // and not the agents
-	require.Equal(t, "3h0m0s", s.frequency("app-default-kopia-x"), "or nobody would maintain it")
+	require.Equal(t, "3h0m0s", s.frequency(), "or nobody would maintain it")
 
 	s.install("--apply", "--repo-maintenance-frequency=2h")
 	s.install("--apply", "--repo-maintenance-frequency=0")
 	agents, server = args()
 	require.NotContains(t, agents, ofAgents)
 	require.NotContains(t, server, ofServer)
-	require.Equal(t, "1h0m0s", s.frequency("app-default-kopia-x"), "or nobody would maintain it")
+	require.Equal(t, "1h0m0s", s.frequency(), "or nobody would maintain it")
 }
 
 func TestVersionsAndNamesComeFromTheCluster(t *testing.T) {

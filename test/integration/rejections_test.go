@@ -24,7 +24,6 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/lateen-project/lateen/exposer/api"
-	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -222,7 +221,7 @@ func (w *webhook) ServeHTTP(to http.ResponseWriter, request *http.Request) {
 
 // ours selects what the agent of its node creates.
 func (e *env) ours() *metav1.LabelSelector {
-	return &metav1.LabelSelector{MatchLabels: map[string]string{api.LabelExposer: objects.LabelValue(e.node.Name())}}
+	return &metav1.LabelSelector{MatchLabels: map[string]string{api.LabelExposer: api.LabelValue(e.node.Name())}}
 }
 
 // creating are the rules for new objects of some resources.

@@ -24,7 +24,6 @@ import (
 	"k8s.io/client-go/rest"
 	ktesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
@@ -289,17 +288,18 @@ func TestPriorityClass(t *testing.T) {
 func TestAnAgentWithoutMoversLearnsThatItsClassExists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cluster := classes{}
-		p, _, _, _ := agentOf(t, &cluster, prometheus.NewPedanticRegistry())
-		p.Clock = clock.RealClock{}
+		p, clock, _, _ := agentOf(t, &cluster, prometheus.NewPedanticRegistry())
 		p.class.set(t.Context(), priority.Fallback("low", priority.NotFound))
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { p.class.run(ctx); close(ended) }()
-		time.Sleep(idleInterval)
+		synctest.Wait()
+		clock.Step(idleInterval)
 		synctest.Wait()
 		require.Empty(t, p.class.class.Effective)
 		cluster.exist = true
-		time.Sleep(idleInterval)
+		synctest.Wait()
+		clock.Step(idleInterval)
 		synctest.Wait()
 		require.Equal(t, "low", p.class.class.Effective)
 		stop()

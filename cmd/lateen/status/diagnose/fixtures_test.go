@@ -64,17 +64,18 @@ func restores() *fixture {
 	pod := func(name, node string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: meta("app", name, time.Minute), Spec: corev1.PodSpec{NodeName: node}}
 	}
-	ready := pod("waiting", "node-1")
-	ready.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "restore-wait", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 	s.restore("to-a-pod-that-is-gone", nil)
 	s.restore("to-a-pod-without-a-node", pod("pending", ""))
 	s.restore("to-a-pod-that-starts", pod("starting", "node-1"))
 	s.restore("to-a-pod-elsewhere", pod("elsewhere", "node-9"))
-	s.restore("to-a-pod-that-waits", ready)
+	s.restore("to-a-pod-that-waits", waiting("waiting", "node-1"))
 	class := &storagev1.StorageClass{ObjectMeta: meta("", "late", time.Hour), VolumeBindingMode: new(storagev1.VolumeBindingWaitForFirstConsumer)}
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: meta("app", "unused", time.Hour), Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &class.Name}}
-	s.add(class, claim)
+	lost := &corev1.PersistentVolumeClaim{ObjectMeta: meta("app", "classless", time.Hour), Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: new("gone")}}
+	s.add(class, claim, lost)
 	s.download("to-no-claim", "never-made")
+	s.download("to-a-claim-without-a-class", "classless")
+	s.download("in-place", "unused", func(d *velerov2alpha1.DataDownload) { d.Spec.TargetVolume.PV = "pv-1" })
 	s.download("to-a-claim-without-a-pod", "unused")
 	return s
 }
@@ -177,6 +178,51 @@ func paced() *fixture {
 	s := cluster(1, `{"loadConcurrency": {"globalConfig": 1}}`)
 	s.mover(s.backup("prepared", "node-1", 5*time.Minute, inPhase(velerov1.PodVolumeBackupPhasePrepared, time.Minute)), "node-1")
 	s.backup("new", "node-1", time.Minute)
+	s.restore("new-restore", waiting("waiting", "node-1"))
+	return s
+}
+
+// waiting returns a pod whose init container waits for its volumes.
+func waiting(name, node string) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: meta("app", name, time.Minute), Spec: corev1.PodSpec{NodeName: node}}
+	pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "restore-wait", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+	return pod
+}
+
+// small returns a full node that has fewer slots than others, and restores to volumes of one pod, of which one was restarted.
+func small() *fixture {
+	s := cluster(2, `{"loadConcurrency": {"globalConfig": 4, "perNodeConfig": [{"nodeSelector": {"matchLabels": {"size": "small"}}, "number": 1}], "prepareQueueLength": 20}}`)
+	for _, object := range *s {
+		if node, ok := object.(*corev1.Node); ok && node.Name == "node-1" {
+			node.Labels = map[string]string{"size": "small"}
+		}
+	}
+	s.backup("accepted", "node-1", 5*time.Minute, inPhase(velerov1.PodVolumeBackupPhaseAccepted, time.Minute))
+	s.backup("new", "node-1", time.Minute)
+	pod := waiting("restored", "node-2")
+	restarted, next := s.restore("restarted", pod), s.restore("next", nil)
+	restarted.Annotations, next.Spec.Pod = map[string]string{api.AnnotationRestarts: "1"}, restarted.Spec.Pod
+	restarted.Status = velerov1.PodVolumeRestoreStatus{Phase: velerov1.PodVolumeRestorePhaseInProgress, Node: "node-2", AcceptedTimestamp: past(time.Minute), StartTimestamp: past(time.Minute)}
+	next.Status = velerov1.PodVolumeRestoreStatus{Phase: velerov1.PodVolumeRestorePhasePrepared, Node: "node-2", AcceptedTimestamp: past(time.Minute)}
+	s.mover(restarted, "node-2")
+	s.mover(next, "node-2")
+	return s
+}
+
+// replaced returns agents that are not ready while a coordinator is: one that is replaced, and one that no node has room for.
+func replaced() *fixture {
+	s := cluster(1, `{}`)
+	s.agent("node-2", false)
+	unscheduled := s.agent("node-3", false)
+	unscheduled.Spec.NodeName = ""
+	unscheduled.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"node-3"}}}}},
+	}}}
+	s.event("Pod", unscheduled, corev1.EventTypeWarning, "FailedScheduling", "0/3 nodes are available: 1 Insufficient cpu", time.Minute)
+	s.mover(s.backup("moving", "node-2", 5*time.Minute, inProgress(time.Minute, mib, 2*mib)), "node-2")
+	s.mover(s.backup("prepared", "node-2", 5*time.Minute, inPhase(velerov1.PodVolumeBackupPhasePrepared, time.Minute)), "node-2")
+	s.backup("accepted", "node-2", 5*time.Minute, inPhase(velerov1.PodVolumeBackupPhaseAccepted, time.Minute))
+	s.backup("new", "node-3", time.Minute)
 	return s
 }
 
@@ -187,9 +233,7 @@ func queued() *fixture {
 		s.backup(name, "node-1", 10*time.Minute, inPhase(velerov1.PodVolumeBackupPhaseAccepted, time.Minute))
 	}
 	s.backup("fourth", "node-1", 5*time.Minute)
-	waits := &corev1.Pod{ObjectMeta: meta("app", "waiting", time.Minute), Spec: corev1.PodSpec{NodeName: "node-1"}}
-	waits.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "restore-wait", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
-	s.restore("fifth", waits)
+	s.restore("fifth", waiting("waiting", "node-1"))
 	return s
 }
 
@@ -202,7 +246,25 @@ func limited(more string) *fixture {
 		upload.Spec.CSISnapshot.StorageClass, upload.Status = class, velerov2alpha1.DataUploadStatus{}
 	}
 	s.add(&corev1.PersistentVolumeClaim{ObjectMeta: meta("app", "restored", time.Minute), Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: new("nfs")}})
+	s.add(&storagev1.StorageClass{ObjectMeta: meta("", "nfs", time.Hour)})
 	s.download("restore", "restored")
+	return s
+}
+
+// restored returns a restore that fills a storage class, whose target claim was not read, and a new one of that class.
+func restored() *fixture {
+	s := cluster(1, `{"loadConcurrency": {"globalConfig": 8, "storageClasses": {"nfs": 1}}}`)
+	claims := []*corev1.PersistentVolumeClaim{{ObjectMeta: meta("velero", "first", time.Minute)}, {ObjectMeta: meta("app", "target", time.Minute)}}
+	for _, claim := range claims {
+		claim.Spec.StorageClassName = new("nfs")
+		s.add(claim)
+	}
+	s.add(&storagev1.StorageClass{ObjectMeta: meta("", "nfs", time.Hour)})
+	s.download("first", "elsewhere", func(d *velerov2alpha1.DataDownload) {
+		d.Annotations = map[string]string{api.AnnotationExposer: "node-1"}
+		d.Status.Phase, d.Status.Node, d.Status.StartTimestamp = velerov2alpha1.DataDownloadPhaseInProgress, "node-1", past(2*time.Minute)
+	})
+	s.download("second", "target")
 	return s
 }
 
@@ -394,7 +456,7 @@ func (f *fixture) job(of, name string) *batchv1.Job {
 }
 
 // restore adds a PodVolumeRestore to a pod, or to a deleted pod.
-func (f *fixture) restore(name string, pod *corev1.Pod) {
+func (f *fixture) restore(name string, pod *corev1.Pod) *velerov1.PodVolumeRestore {
 	created := &velerov1.PodVolumeRestore{ObjectMeta: meta("velero", name, time.Minute), Spec: velerov1.PodVolumeRestoreSpec{
 		UploaderType: "kopia", Volume: "data", Pod: corev1.ObjectReference{Namespace: "app", Name: "gone"},
 	}}
@@ -403,6 +465,7 @@ func (f *fixture) restore(name string, pod *corev1.Pod) {
 		f.add(pod)
 	}
 	f.add(created)
+	return created
 }
 
 // download adds a DataDownload to a claim.

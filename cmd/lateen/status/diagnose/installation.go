@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/cmd/lateen/check"
@@ -203,7 +204,14 @@ func (s *Snapshot) agentIn(pod *corev1.Pod) view.Node {
 func (s *Snapshot) agentPods() []*corev1.Pod {
 	var found []*corev1.Pod
 	for _, pod := range s.pods {
-		if pod.Namespace == s.namespace && pod.Labels[api.LabelRole] == api.RoleNodeAgent && pod.Spec.NodeName != "" {
+		if pod.Namespace != s.namespace || pod.Labels[api.LabelRole] != api.RoleNodeAgent {
+			continue
+		}
+		if node := assignedNode(pod); node != "" {
+			pod = pod.DeepCopy()
+			pod.Spec.NodeName = node
+		}
+		if pod.Spec.NodeName != "" {
 			found = append(found, pod)
 		}
 	}
@@ -211,6 +219,23 @@ func (s *Snapshot) agentPods() []*corev1.Pod {
 		return cmp.Or(cmp.Compare(a.Spec.NodeName, b.Spec.NodeName), cmp.Compare(a.Name, b.Name))
 	})
 	return found
+}
+
+// assignedNode returns the node for which the DaemonSet controller has created a pod that is not scheduled yet; empty for any other
+// pod (pkg/controller/daemon/util, ReplaceDaemonSetPodNodeNameNodeAffinity).
+func assignedNode(pod *corev1.Pod) string {
+	affinity := pod.Spec.Affinity
+	if pod.Spec.NodeName != "" || affinity == nil || affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return ""
+	}
+	for _, term := range affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+		for _, field := range term.MatchFields {
+			if field.Key == metav1.ObjectNameField && len(field.Values) == 1 {
+				return field.Values[0]
+			}
+		}
+	}
+	return ""
 }
 
 // annotated returns the nodes whose agents have set an annotation of their pod.

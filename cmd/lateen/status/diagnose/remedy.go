@@ -32,12 +32,15 @@ func (e *evaluator) remedyOfWait(of *subject, wait view.Wait) string {
 	case view.WaitQueue:
 		return "It is accepted when others start or end. loadConcurrency in the node-agent ConfigMap limits running transfers (globalConfig, perNodeConfig), prepared ones (prepareQueueLength) and both (cluster, storageClasses)."
 	case view.WaitSlot:
+		if e.sibling(of) != nil {
+			return "None needed: restores to volumes of a pod of which one was restarted run one after the other."
+		}
 		return fmt.Sprintf("It starts when another transfer on %s ends, the oldest first. A higher limit in loadConcurrency of the node-agent ConfigMap allows more.", of.state.Node)
 	case view.WaitPod:
 		pod := source.PodVolume.Pod
 		return fmt.Sprintf("kubectl -n %s describe pod %s shows why the restored pod has not started init container restore-wait.", pod.Namespace, pod.Name)
 	case view.WaitConsumer:
-		return "Start a pod that uses the claim, or set restorePVC.ignoreDelayBinding in the node-agent ConfigMap."
+		return remedyOfConsumer(wait.Message)
 	case view.WaitRefused:
 		return "Raise the quota of namespace " + of.meta.GetNamespace() + ", or remove the cause of the rejection. The agent retries."
 	case view.WaitSnapshot:
@@ -62,6 +65,14 @@ func (e *evaluator) remedyOfWait(of *subject, wait view.Wait) string {
 		return fmt.Sprintf("None needed: a mover that does not respond is deleted %s after the cancel (--cancel-grace).", shortDuration(e.flags.CancelGrace))
 	}
 	return ""
+}
+
+// remedyOfConsumer returns what the user can do about a claim that is not ready to be restored.
+func remedyOfConsumer(message string) string {
+	if strings.Contains(message, "does not exist") {
+		return "Create it."
+	}
+	return "Start a pod that uses the claim, or set restorePVC.ignoreDelayBinding in the node-agent ConfigMap."
 }
 
 // remedyOfCleanUp returns what the user can do if a kubelet does not end a mover, or a CSI driver does not delete a
@@ -92,12 +103,13 @@ func (e *evaluator) remedyOfContainer(of *subject) string {
 
 // remedyOfAgent names the log or the object that shows why the next step is missing.
 func (e *evaluator) remedyOfAgent(of *subject) string {
-	node := cmp.Or(of.agentNode(), e.coordinator().Node)
-	if source := of.spec.Source.PodVolume; of.state.Node == "" && source != nil {
-		node = ""
-		if pod := e.pods[source.Pod.Namespace+"/"+source.Pod.Name]; pod != nil {
-			node = pod.Spec.NodeName
-		}
+	holder, home := e.coordinator().Node, e.home(of)
+	node := cmp.Or(of.agentNode(), holder)
+	switch {
+	case of.state.CoordinatorAccepts() && holder != "" && (home == "" || e.ready(home)):
+		node = holder
+	case of.state.Node == "" && of.spec.Source.PodVolume != nil:
+		node = home
 	}
 	pod := e.agentPod(node)
 	switch {
@@ -140,7 +152,7 @@ func (e *evaluator) remedyOfIneligible(of *subject) string {
 	source := of.spec.Source
 	switch {
 	case source.Target != nil:
-		return "Start a pod that uses the claim, or set restorePVC.ignoreDelayBinding in the node-agent ConfigMap."
+		return remedyOfConsumer(of.state.Message)
 	case source.PodVolume != nil:
 		pod := e.pods[source.PodVolume.Pod.Namespace+"/"+source.PodVolume.Pod.Name]
 		if pod != nil && !e.ready(pod.Spec.NodeName) {

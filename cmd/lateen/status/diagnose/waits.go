@@ -60,7 +60,7 @@ func (e *evaluator) observe(of *subject) transfer.Observed {
 	observed := transfer.Observed{
 		Ownership: transfer.Ownership{Exposes: true, OwnsMover: true, MayMarkPrepared: true},
 		Now:       e.now, WaitsSince: e.now, CanceledAt: e.now, DeletingAt: e.now, ActiveAt: e.now, RebindingSince: e.now,
-		Eligible: e.eligible(of) == nil, Admitted: e.place(of) == nil, HasSlot: limit == 0 || e.inUse[of.state.Node] < limit, Started: true,
+		Eligible: e.eligible(of) == nil, Admitted: e.place(of) == nil, HasSlot: (limit == 0 || e.inUse[of.state.Node] < limit) && e.sibling(of) == nil, Started: true,
 		Exposure: objects.ReadPod(e.mover(of)), HasLeftovers: true,
 		Result: &transfer.Outcome{}, Rebinds: of.spec.Source.Target != nil,
 	}
@@ -89,6 +89,9 @@ func (e *evaluator) blocker(of *subject, reason transfer.WaitReason) *view.Wait 
 	case transfer.WaitMoverStart:
 		return cmp.Or(e.claim(of), e.snapshot(of), e.pending(e.mover(of)))
 	case transfer.WaitSlot:
+		if other := e.sibling(of); other != nil {
+			return waitFor(view.WaitSlot, "restore %s to another volume of its pod has to end first", other.meta.GetName())
+		}
 		return waitFor(view.WaitSlot, "no free slot on %s: %d of %d in use", state.Node, e.inUse[state.Node], e.settings.slots(e.nodes[state.Node]))
 	case transfer.WaitCancel:
 		return waitFor(view.WaitCancel, "its mover has not stopped since the cancel")
@@ -97,6 +100,21 @@ func (e *evaluator) blocker(of *subject, reason transfer.WaitReason) *view.Wait 
 	case transfer.WaitNewPhase:
 		return waitFor(view.WaitAgent, "phase %s is unknown to Lateen", state.Phase)
 	case transfer.WaitNothing, transfer.WaitAgent:
+	}
+	return nil
+}
+
+// sibling returns the restore to another volume of the same pod that has to end before this one starts; nil if there is none.
+func (e *evaluator) sibling(of *subject) *subject {
+	source := of.spec.Source.PodVolume
+	if source == nil || !of.spec.Restores {
+		return nil
+	}
+	for _, other := range e.transfers {
+		to := other.spec.Source.PodVolume
+		if other != of && other.spec.Restores && to != nil && to.Pod == source.Pod && of.state.MustNotRunBeside(other.state) {
+			return other
+		}
 	}
 	return nil
 }
@@ -162,14 +180,26 @@ func (e *evaluator) place(of *subject) *view.Wait {
 		forIt -= max(forIt/4, 1) // as package capacity does
 		kept = fmt.Sprintf(", %d reserved for restores", limits.PrepareQueueLength-forIt)
 	}
-	node := of.state.Node
+	node := e.home(of)
+	most := cmp.Or(e.settings.slots(e.nodes[node]), limits.MaxConcurrency)
 	switch {
 	case e.prepared[""] >= forIt:
 		return waitFor(view.WaitQueue, "queue %d/%d%s", e.prepared[""], limits.PrepareQueueLength, kept)
-	case of.state.NodeBound && node != "" && e.prepared[node] >= limits.MaxConcurrency:
-		return waitFor(view.WaitQueue, "queue of %s %d/%d", node, e.prepared[node], limits.MaxConcurrency)
+	case of.state.NodeBound && node != "" && e.prepared[node] >= most:
+		return waitFor(view.WaitQueue, "queue of %s %d/%d", node, e.prepared[node], most)
 	}
 	return nil
+}
+
+// home returns the node of a transfer as the coordinator finds it: that of the pod, for a new restore to its volume; empty if it is
+// not known yet.
+func (e *evaluator) home(of *subject) string {
+	if source := of.spec.Source.PodVolume; of.state.Node == "" && source != nil {
+		if pod := e.pods[source.Pod.Namespace+"/"+source.Pod.Name]; pod != nil {
+			return pod.Spec.NodeName
+		}
+	}
+	return of.state.Node
 }
 
 // limit returns a wait if the cluster or the storage class has as many transfers as it may have.
@@ -190,7 +220,8 @@ func (e *evaluator) storageClass(of *subject) string {
 	case source.Snapshot != nil:
 		return source.Snapshot.StorageClass
 	case source.Target != nil:
-		if claim := e.claims[source.Target.Namespace+"/"+source.Target.Claim]; claim != nil {
+		claim := e.claims[source.Target.Namespace+"/"+source.Target.Claim]
+		if claim = cmp.Or(claim, e.claims[of.meta.GetNamespace()+"/"+of.meta.GetName()]); claim != nil { // that of its mover has the same
 			return ptr.Deref(claim.Spec.StorageClassName, "")
 		}
 	}
@@ -200,7 +231,8 @@ func (e *evaluator) storageClass(of *subject) string {
 // pace returns a wait if a transfer may wait for a place of capacity.Preparation. The agents do not tell how many movers they
 // let wait, so it counts the movers.
 func (e *evaluator) pace(of *subject) *view.Wait {
-	node, slots := of.state.Node, e.settings.slots(e.nodes[of.state.Node])
+	node := e.home(of)
+	slots := e.settings.slots(e.nodes[node])
 	switch {
 	case !e.settings.known:
 		return nil
@@ -218,12 +250,15 @@ func (e *evaluator) pace(of *subject) *view.Wait {
 
 // missingActor returns a wait if no agent can take the next step; nil if one can, or if that is unknown.
 func (e *evaluator) missingActor(of *subject) *view.Wait {
-	node := of.agentNode()
-	if node != "" && !e.ready(node) {
+	node, holder := of.agentNode(), e.coordinator()
+	led := holder.Node != "" && !holder.Expired
+	// The coordinator follows the mover of an agent that is not ready, and creates none.
+	follows := led && !of.state.Phase.IsNew() && (!of.state.NodeBound || !of.state.Phase.NeedsMover() || e.mover(of) != nil)
+	if node != "" && !e.ready(node) && !follows {
 		return e.noAgent(node)
 	}
 	leads := node == "" && !of.state.NodeBound || of.state.CoordinatorAccepts()
-	if holder := e.coordinator(); leads && e.sees(view.ResourceLeases, e.namespace) && (holder.Node == "" || holder.Expired) {
+	if leads && e.sees(view.ResourceLeases, e.namespace) && !led {
 		return waitFor(view.WaitCoordinator, "no coordinator: no agent holds Lease %s", deploy.CoordinatorLease)
 	}
 	return nil
@@ -243,11 +278,11 @@ func (e *evaluator) actor(of *subject) string {
 	switch holder := e.coordinator().Node; {
 	case of.state.CoordinatorAccepts() && holder != "":
 		return "the coordinator on " + holder
-	case of.agentNode() != "":
+	case of.agentNode() != "" && (holder == "" || e.ready(of.agentNode())):
 		return "the agent of " + of.agentNode()
-	case mover != nil && objects.ReadPod(mover).Condition == objects.Running:
+	case of.agentNode() == "" && mover != nil && objects.ReadPod(mover).Condition == objects.Running:
 		return "the agent of " + mover.Spec.NodeName
-	case of.state.NodeBound || holder == "":
+	case of.agentNode() == "" && of.state.NodeBound || holder == "":
 		return "its agent"
 	default:
 		return "the coordinator on " + holder
@@ -370,13 +405,18 @@ func (e *evaluator) consumer(target *objects.TargetSource) *view.Wait {
 		return nil
 	case claim == nil:
 		return waitFor(view.WaitConsumer, "claim %s does not exist", name)
-	case e.settings.movers.Movers.IgnoreDelayBinding || target.Scratch:
+	case e.settings.movers.Movers.IgnoreDelayBinding || target.Scratch || target.Volume != "":
 		return nil
 	}
-	if class := e.classes[ptr.Deref(claim.Spec.StorageClassName, "")]; class != nil {
-		if awaits := transfer.ConsumerBlocker(claim, class); awaits != "" {
-			return waitFor(view.WaitConsumer, "%s", awaits)
-		}
+	class := ptr.Deref(claim.Spec.StorageClassName, "")
+	if class == "" {
+		return nil
+	}
+	if e.classes[class] == nil {
+		return waitFor(view.WaitConsumer, "storage class %s of claim %s does not exist", class, name)
+	}
+	if awaits := transfer.ConsumerBlocker(claim, e.classes[class]); awaits != "" {
+		return waitFor(view.WaitConsumer, "%s", awaits)
 	}
 	return nil
 }

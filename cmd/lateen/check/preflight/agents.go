@@ -147,7 +147,7 @@ func (i *Installation) downWithTheirNodes(ctx context.Context, agents *appsv1.Da
 		isReady := slices.ContainsFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
 			return condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue
 		})
-		if !isReady && !ready[pod.Spec.NodeName] {
+		if !isReady && pod.Spec.NodeName != "" && !ready[pod.Spec.NodeName] {
 			names = append(names, pod.Spec.NodeName)
 		}
 	}

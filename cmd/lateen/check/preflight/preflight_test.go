@@ -36,18 +36,19 @@ var now = time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
 
 // world is a cluster in which every check is ok, and what a test changes in it.
 type world struct {
-	agents    *appsv1.DaemonSet
-	node      *corev1.Node
-	lease     *coordinationv1.Lease
-	volume    *corev1.PersistentVolume
-	class     *unstructured.Unstructured // of snapshots
-	more      []runtime.Object           // for the dynamic client
-	forbidden string                     // the resource on which the agents have no rights
-	refused   map[string]error           // of movers, by kind
-	mayNot    error                      // of movers of another identity
-	powerless bool                       // the user may create no pod
-	unread    string                     // the resource that cannot be read
-	undefined string                     // the definition that does not exist
+	agents      *appsv1.DaemonSet
+	node        *corev1.Node
+	lease       *coordinationv1.Lease
+	volume      *corev1.PersistentVolume
+	class       *unstructured.Unstructured // of snapshots
+	more        []runtime.Object           // for the dynamic client
+	forbidden   string                     // the resource on which the agents have no rights
+	refused     map[string]error           // of movers, by kind
+	mayNot      error                      // of movers of another identity
+	unscheduled bool
+	powerless   bool   // the user may create no pod
+	unread      string // the resource that cannot be read
+	undefined   string // the definition that does not exist
 	Installation
 }
 
@@ -92,6 +93,9 @@ func (w *world) createPod(t *testing.T, action clienttesting.Action) (bool, runt
 func (w *world) run(t *testing.T) map[string]Finding {
 	t.Helper()
 	agent := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "node-agent-1", Labels: agentLabels()}, Spec: corev1.PodSpec{NodeName: w.node.Name}}
+	if w.unscheduled {
+		agent.Spec.NodeName = ""
+	}
 	all := []runtime.Object{agent, w.node, w.lease, w.volume, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: "csi.test"}}
 	if w.agents != nil {
 		all = append(all, w.agents)
@@ -169,18 +173,19 @@ func TestEachFindingHasARemedy(t *testing.T) {
 	}{
 		"no definition": {func(w *world) { w.undefined = "datauploads.velero.io" }, "definitions", Failed, "not served: datauploads.velero.io v2alpha1",
 			"lateen install creates Velero's definitions, also alone with --crds-only"},
-		"no server":                       {func(w *world) { w.Server = nil }, "server", Failed, "no Deployment in namespace velero runs Velero's server", "lateen install"},
-		"a server that is down":           {func(w *world) { w.Server.Status.AvailableReplicas = 0 }, "server", Failed, "Deployment velero has no available pod", "describe pods"},
-		"no agents":                       {func(w *world) { w.agents = nil }, "agents", Failed, "DaemonSet node-agent does not exist in namespace velero", "lateen install"},
-		"no agents yet":                   {func(w *world) { w.agents, w.Before = nil, true }, "agents", Warning, "DaemonSet node-agent does not exist", "lateen install"},
-		"a rollout":                       {func(w *world) { w.agents.Status.UpdatedNumberScheduled = 0 }, "agents", Failed, "DaemonSet node-agent of Lateen: 1 of 1 pods ready", "rollout status"},
-		"agents of Velero":                {velero, "agents", Warning, "DaemonSet node-agent of Velero: 1 of 1 pods ready", "lateen adopt replaces them"},
-		"agents of Velero yet":            {func(w *world) { velero(w); w.Before = true }, "agents", OK, "DaemonSet node-agent of Velero: 1 of 1 pods ready", ""},
-		"other agents":                    {func(w *world) { w.agents.Spec.Template.Spec.Containers[0].Args = nil }, "agents", Failed, "DaemonSet node-agent: ", "only agents of Velero and Lateen"},
-		"no node for agents":              {func(w *world) { w.agents.Status = appsv1.DaemonSetStatus{} }, "agents", Failed, "0 of 0 pods ready; no node has an agent", "node selector"},
-		"an agent on a node that is down": {func(w *world) { w.agents.Status.NumberReady, w.node.Status.Conditions = 0, nil }, "agents", Warning, "0 of 1 pods ready; not Ready: node node-1", "when they are Ready"},
-		"an agent that is not ready":      {func(w *world) { w.agents.Status.NumberReady = 0 }, "agents", Failed, "0 of 1 pods ready", "describe pods"},
-		"a Windows node":                  {func(w *world) { w.node.Labels = map[string]string{corev1.LabelOSStable: "windows"} }, "agents", Warning, "DaemonSet node-agent-windows does not exist", "--use-node-agent-windows"},
+		"no server":                          {func(w *world) { w.Server = nil }, "server", Failed, "no Deployment in namespace velero runs Velero's server", "lateen install"},
+		"a server that is down":              {func(w *world) { w.Server.Status.AvailableReplicas = 0 }, "server", Failed, "Deployment velero has no available pod", "describe pods"},
+		"an agent that no node has room for": {func(w *world) { w.unscheduled, w.agents.Status.NumberReady = true, 0 }, "agents", Failed, "0 of 1 pods ready", "describe pods"},
+		"no agents":                          {func(w *world) { w.agents = nil }, "agents", Failed, "DaemonSet node-agent does not exist in namespace velero", "lateen install"},
+		"no agents yet":                      {func(w *world) { w.agents, w.Before = nil, true }, "agents", Warning, "DaemonSet node-agent does not exist", "lateen install"},
+		"a rollout":                          {func(w *world) { w.agents.Status.UpdatedNumberScheduled = 0 }, "agents", Failed, "DaemonSet node-agent of Lateen: 1 of 1 pods ready", "rollout status"},
+		"agents of Velero":                   {velero, "agents", Warning, "DaemonSet node-agent of Velero: 1 of 1 pods ready", "lateen adopt replaces them"},
+		"agents of Velero yet":               {func(w *world) { velero(w); w.Before = true }, "agents", OK, "DaemonSet node-agent of Velero: 1 of 1 pods ready", ""},
+		"other agents":                       {func(w *world) { w.agents.Spec.Template.Spec.Containers[0].Args = nil }, "agents", Failed, "DaemonSet node-agent: ", "only agents of Velero and Lateen"},
+		"no node for agents":                 {func(w *world) { w.agents.Status = appsv1.DaemonSetStatus{} }, "agents", Failed, "0 of 0 pods ready; no node has an agent", "node selector"},
+		"an agent on a node that is down":    {func(w *world) { w.agents.Status.NumberReady, w.node.Status.Conditions = 0, nil }, "agents", Warning, "0 of 1 pods ready; not Ready: node node-1", "when they are Ready"},
+		"an agent that is not ready":         {func(w *world) { w.agents.Status.NumberReady = 0 }, "agents", Failed, "0 of 1 pods ready", "describe pods"},
+		"a Windows node":                     {func(w *world) { w.node.Labels = map[string]string{corev1.LabelOSStable: "windows"} }, "agents", Warning, "DaemonSet node-agent-windows does not exist", "--use-node-agent-windows"},
 		"a node without an agent": {func(w *world) {
 			w.node.Spec.Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
 		}, "agents", Warning,

@@ -299,3 +299,21 @@ func TestThePoliciesAllowWhatVeleroHas(t *testing.T) {
 	require.Equal(t, "mirror.test:5000/velero", deploy.InheritedFrom(server, agents).Image, "as movers inherit it")
 	require.Equal(t, deploy.Inherited{Account: "default"}, deploy.InheritedFrom(corev1.PodSpec{}, corev1.PodSpec{}))
 }
+
+// The directory of a DaemonSet that somebody else has written may end in a slash.
+func TestThePodsDirectoryOfAPolicyEndsInOneSlash(t *testing.T) {
+	var found []string
+	for _, object := range deploy.PodPolicies(deploy.PodPolicy{Namespace: "velero", PodsDir: "/data/kubelet/pods/"}) {
+		if policy, ok := object.(*admissionv1.ValidatingAdmissionPolicy); ok {
+			for _, variable := range policy.Spec.Variables {
+				if variable.Name == "podsDir" {
+					found = append(found, variable.Expression)
+				}
+			}
+		}
+	}
+	require.NotEmpty(t, found)
+	for _, expression := range found {
+		require.Equal(t, `"/data/kubelet/pods/"`, expression)
+	}
+}

@@ -43,7 +43,7 @@ func PodPolicies(p PodPolicy) []runtime.Object {
 	}
 	variables := map[string]string{ // by the names of variables in policies.yaml
 		"image": cel(p.Inherited.Image), "account": cel(account), "secrets": cel(p.Inherited.Secrets), "drivers": cel(p.Inherited.CSIDrivers),
-		"podsDir": cel(p.PodsDir + "/"), "privileged": cel(p.Mode == PodPolicyPrivileged),
+		"podsDir": cel(path.Clean(p.PodsDir) + "/"), "privileged": cel(p.Mode == PodPolicyPrivileged),
 		"copySecrets": cel(p.Copies.Secrets), "copyConfigMaps": cel(p.Copies.ConfigMaps),
 	}
 	all := read("components/pod-policy/policies.yaml", p.Namespace)
@@ -87,16 +87,20 @@ func InheritedFrom(server, agents corev1.PodSpec) Inherited {
 	for _, container := range api.ServerContainer(server) {
 		found.Image, _, _ = api.SplitImage(container.Image)
 	}
-	for _, pod := range []corev1.PodSpec{server, agents} {
-		found.addVolumes(pod.Volumes)
-		for _, container := range pod.Containers {
-			found.addVariables(container)
-		}
-	}
-	slices.Sort(found.Secrets)
-	slices.Sort(found.CSIDrivers)
-	found.Secrets, found.CSIDrivers = slices.Compact(found.Secrets), slices.Compact(found.CSIDrivers)
+	found.Add(server)
+	found.Add(agents)
 	return found
+}
+
+// Add adds the Secrets and CSI drivers of a pod.
+func (i *Inherited) Add(pod corev1.PodSpec) {
+	i.addVolumes(pod.Volumes)
+	for _, container := range pod.Containers {
+		i.addVariables(container)
+	}
+	slices.Sort(i.Secrets)
+	slices.Sort(i.CSIDrivers)
+	i.Secrets, i.CSIDrivers = slices.Compact(i.Secrets), slices.Compact(i.CSIDrivers)
 }
 
 func (i *Inherited) addVolumes(volumes []corev1.Volume) {

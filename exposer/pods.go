@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
 	"path/filepath"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -84,7 +85,8 @@ func dryRun() metav1.CreateOptions { return metav1.CreateOptions{DryRun: []strin
 func (e *Exposer) sample(namespace string, kind api.Kind) *corev1.Pod {
 	const name = "lateen-dry-run"
 	spec := objects.MoverSpec{GVK: kind.GVK, Namespace: namespace, Name: name, UID: name, PodLabel: kind.PodLabel}
-	info := objects.VolumeInfo{OS: corev1.Linux, Node: name, HostPath: objects.DefaultPodsDir}
+	pods := path.Join(cmp.Or(e.Paths.PodsDir, objects.DefaultPodsDir), "00000000-0000-0000-0000-000000000000")
+	info := objects.VolumeInfo{OS: corev1.Linux, Node: name, HostPath: path.Join(pods, "volumes", "kubernetes.io~empty-dir", name)}
 	if kind.Name == api.PodVolumeBackup().Name {
 		spec.Command, spec.Source.PodVolume = []string{"pod-volume", "backup"}, &objects.PodVolumeSource{}
 	} else {

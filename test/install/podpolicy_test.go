@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +24,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -147,6 +150,14 @@ func TestThePodPolicyOfAgents(t *testing.T) {
 	})
 	require.NoError(t, patch(soon(t), `{"metadata":{"labels":{"lateen.dev/owner":"uid"}}}`), "agents label movers of Velero's agents")
 	t.Run("admits what they create", func(t *testing.T) { p.admits(t, false) })
+	t.Run("admits the dry run of check", func(t *testing.T) {
+		movers := map[corev1.OSName]objects.Template{corev1.Linux: {Image: "velero/velero:v1.18.3", ServiceAccount: deploy.MoverAccountName}}
+		tries := exposer.Exposer{Client: p.agent, Templates: movers}
+		for _, kind := range []api.Kind{api.PodVolumeBackup(), api.DataUpload()} {
+			_, err := tries.TryMover(soon(t), p.namespace, kind)
+			require.NoError(t, err, kind.Name)
+		}
+	})
 	t.Run("refuses all else", func(t *testing.T) { p.refuses(t) })
 	_, err = p.kube.NodeV1().RuntimeClasses().Create(soon(t), &nodev1.RuntimeClass{
 		ObjectMeta: metav1.ObjectMeta{Name: runtimeClass}, Handler: "other",
@@ -157,7 +168,15 @@ func TestThePodPolicyOfAgents(t *testing.T) {
 	t.Run("refuses volumes", func(t *testing.T) { p.refusesVolumes(t) })
 	t.Run("has no warnings", func(t *testing.T) { p.hasNoWarnings(t) })
 
+	_, err = p.kube.AppsV1().Deployments(p.namespace).Patch(soon(t), api.VeleroDeployment, types.StrategicMergePatchType, []byte(
+		`{"spec":{"template":{"spec":{"containers":[{"name":"velero","envFrom":[{"secretRef":{"name":"proxy"}}]}]}}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
 	p.install("--apply", "--restrict-movers", "--pod-policy="+deploy.PodPolicyPrivileged)
+	policy, err := p.kube.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(soon(t), "lateen-"+p.namespace+"-movers", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.True(t, slices.ContainsFunc(policy.Spec.Variables, func(v admissionv1.Variable) bool {
+		return v.Name == "secrets" && strings.Contains(v.Expression, "proxy")
+	}), "movers inherit what somebody has added to Velero's server")
 	privileged := func(pod *corev1.Pod) *corev1.Pod {
 		pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)}
 		return pod

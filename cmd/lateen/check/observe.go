@@ -84,8 +84,12 @@ func (i *Installation) moverAccount() string {
 
 // preflight returns the checks of the cluster. Movers have the settings of the documents.
 func (i *Installation) preflight(client kubernetes.Interface, generic dynamic.Interface, documents []Document) *preflight.Installation {
+	pods := ""
+	if i.Agents != nil {
+		pods = startup.PodsDir(*i.Agents)
+	}
 	return &preflight.Installation{
-		Kube: client, Dynamic: generic, Namespace: i.Namespace, Server: i.Server,
+		Kube: client, Dynamic: generic, Namespace: i.Namespace, Server: i.Server, PodsDir: pods,
 		Movers: i.moverTemplate(), Settings: movers(documents),
 	}
 }

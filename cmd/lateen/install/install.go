@@ -70,6 +70,7 @@ func (o *options) run(ctx context.Context, out, warnings io.Writer) error {
 
 // target returns the cluster to install in, and adopts its settings that must stay; nil for a dry run.
 func (o *options) target(ctx context.Context, out, warnings io.Writer) (*cli.Client, error) {
+	o.agent.Inherited = o.server.Inherited()
 	if o.dryRun {
 		return nil, nil
 	}
@@ -81,7 +82,22 @@ func (o *options) target(ctx context.Context, out, warnings io.Writer) (*cli.Cli
 		return nil, err
 	}
 	client.Apply = o.apply
-	return client, o.keepFrequency(ctx, client)
+	if err := o.keepFrequency(ctx, client); err != nil {
+		return nil, err
+	}
+	return client, o.inheritMore(ctx, client)
+}
+
+// inheritMore has the pod policy allow what the Deployment of Velero's server has beyond this installation: an apply keeps it.
+func (o *options) inheritMore(ctx context.Context, client *cli.Client) error {
+	if o.agent.PodPolicy == "" {
+		return nil
+	}
+	server, err := startup.ReadServer(ctx, client.Kube, client.Namespace, "")
+	if server != nil {
+		o.agent.Inherited.Add(server.Spec.Template.Spec)
+	}
+	return err
 }
 
 // send installs the objects and, with --wait, waits for the workloads.
@@ -135,7 +151,6 @@ func (o *options) manifests() (definitions, rest []*unstructured.Unstructured, e
 	}
 	objects := deploy.Server(o.server)
 	if o.useNodeAgent {
-		o.agent.Inherited = o.server.Inherited()
 		objects = append(objects, deploy.Objects(o.agent)...)
 		objects = append(objects, deploy.CopyAccess(o.cluster.Namespace, o.agent.Copies)...)
 	}

@@ -59,6 +59,7 @@ type Installation struct {
 	As        func(account string) (kubernetes.Interface, error) // a client with the identity of a ServiceAccount in the namespace
 	Namespace string                                             // of Velero
 	Server    *appsv1.Deployment                                 // of Velero; nil if there is none
+	PodsDir   string                                             // the kubelet's; empty for the default
 	Movers    objects.Template                                   // image and ServiceAccount of movers; no image: unknown
 	Settings  objects.Settings                                   // of movers
 	Before    bool                                               // Lateen does not run yet
@@ -178,7 +179,7 @@ func (i *Installation) movers(ctx context.Context, account string) Finding {
 }
 
 func (i *Installation) try(ctx context.Context, client kubernetes.Interface, kind api.Kind) error {
-	creator := exposer.Exposer{Client: client, Templates: map[corev1.OSName]objects.Template{corev1.Linux: i.Movers}}
+	creator := exposer.Exposer{Client: client, Paths: exposer.HostPaths{PodsDir: i.PodsDir}, Templates: map[corev1.OSName]objects.Template{corev1.Linux: i.Movers}}
 	creator.SetSettings(i.Settings)
 	_, err := creator.TryMover(ctx, i.Namespace, kind)
 	return err

@@ -182,7 +182,7 @@ func selectors(expression string) []selector {
 	text = regexp.MustCompile(`\b(by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)`).ReplaceAllString(text, "")
 	var found []selector
 	for _, word := range regexp.MustCompile(`([\d.]*[a-zA-Z_]\w*)\s*(\{[^}]*\}|\()?`).FindAllStringSubmatch(text, -1) {
-		if word[2] == "(" || slices.Contains([]string{"and", "or", "unless", "by"}, word[1]) || strings.Contains("0123456789.", word[1][:1]) {
+		if word[2] == "(" || slices.Contains([]string{"and", "or", "unless", "offset", "by"}, word[1]) || strings.Contains("0123456789.", word[1][:1]) {
 			continue
 		}
 		used := selector{metric: word[1]}

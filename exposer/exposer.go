@@ -11,6 +11,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -48,6 +49,7 @@ type Exposer struct {
 	Created func(mover *corev1.Pod)
 
 	settings atomic.Pointer[objects.Settings]
+	copying  sync.Mutex // held by a transfer with copies until they exist: others may want another content of the same name
 }
 
 // SetSettings sets the settings of the movers and volumes that are created from now on.
@@ -131,7 +133,24 @@ func (e *Exposer) Ensure(ctx context.Context, spec objects.MoverSpec) (waits str
 		return "", err
 	}
 	plan := objects.PlanOf(spec, info, template, settings)
-	for _, want := range plan.Claims {
+	if waits, err := e.ensureClaims(ctx, spec, plan.Claims, info.Existing, copies); err != nil || waits != "" {
+		return waits, err
+	}
+	return "", e.ensurePod(ctx, plan.Pod, settings.PriorityClass)
+}
+
+// ensureClaims creates the missing claims of a mover, and the copies that they own. It reserves an existing volume.
+func (e *Exposer) ensureClaims(ctx context.Context, spec objects.MoverSpec, claims []*corev1.PersistentVolumeClaim, existing *corev1.PersistentVolume, copies []copier) (waits string, err error) {
+	if len(copies) > 0 { // a driver provisions as soon as the claim exists, with whatever copy there is
+		e.copying.Lock()
+		defer e.copying.Unlock()
+		for _, each := range copies {
+			if err := each.check(ctx); err != nil {
+				return "", err
+			}
+		}
+	}
+	for _, want := range claims {
 		claim, waits, err := e.ensureClaim(ctx, want)
 		if err != nil || waits != "" {
 			return waits, err
@@ -139,19 +158,19 @@ func (e *Exposer) Ensure(ctx context.Context, spec objects.MoverSpec) (waits str
 		if claim.Name != spec.Name {
 			continue // a cache
 		}
-		if info.Existing != nil {
-			if err := e.reserve(ctx, info.Existing, claim); err != nil {
+		if existing != nil {
+			if err := e.reserve(ctx, existing, claim); err != nil {
 				return "", err
 			}
 		}
 		// The claim owns the copies, so they are created after it. A driver that was faster retries.
-		for _, ensure := range copies {
-			if err := ensure(ctx, claim); err != nil {
+		for _, each := range copies {
+			if err := each.ensure(ctx, claim); err != nil {
 				return "", err
 			}
 		}
 	}
-	return "", e.ensurePod(ctx, plan.Pod, settings.PriorityClass)
+	return "", nil
 }
 
 // Delete deletes the found mover and claims, and no recreated objects of the same names.

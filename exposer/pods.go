@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
+	"slices"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -263,8 +264,11 @@ func (e *Exposer) Claims(spec objects.MoverSpec) []string {
 	return objects.ClaimNames(spec)
 }
 
-// copier creates one copy for a claim.
-type copier func(ctx context.Context, claim *corev1.PersistentVolumeClaim) error
+// copier creates one copy.
+type copier struct {
+	check  func(ctx context.Context) error // whether the name is free, or has the same content
+	ensure func(ctx context.Context, claim *corev1.PersistentVolumeClaim) error
+}
 
 // copies reads the objects that must be copied for a mover.
 func (e *Exposer) copies(ctx context.Context, spec objects.MoverSpec, info objects.VolumeInfo) ([]copier, error) {
@@ -277,9 +281,7 @@ func (e *Exposer) copies(ctx context.Context, spec objects.MoverSpec, info objec
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, func(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-			return ensureCopy(ctx, secrets, objects.CopySecret(source, spec.Namespace), claim)
-		})
+		all = append(all, copierOf(secrets, objects.CopySecret(source, spec.Namespace), spec.Name))
 	}
 	for _, name := range names.ConfigMapNames {
 		configMaps := copying[*corev1.ConfigMap]{e, "configmaps", core.ConfigMaps(spec.Namespace), objects.SameConfigMap}
@@ -287,9 +289,7 @@ func (e *Exposer) copies(ctx context.Context, spec objects.MoverSpec, info objec
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, func(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-			return ensureCopy(ctx, configMaps, objects.CopyConfigMap(source, spec.Namespace), claim)
-		})
+		all = append(all, copierOf(configMaps, objects.CopyConfigMap(source, spec.Namespace), spec.Name))
 	}
 	return all, nil
 }
@@ -332,6 +332,32 @@ func (c copying[T]) refused(ctx context.Context, verb string, want T, err error)
 		}
 	}
 	return wrapCreate(fmt.Sprintf("%s %s %s/%s", verb, c.resource, want.GetNamespace(), want.GetName()), err)
+}
+
+func copierOf[S any, T object[S]](c copying[T], want T, claim string) copier {
+	return copier{
+		check: func(ctx context.Context) error { return checkCopy(ctx, c, want, claim) },
+		ensure: func(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+			return ensureCopy(ctx, c, want, claim)
+		},
+	}
+}
+
+// checkCopy returns an error if another object has the name of the copy. That of a claim of this name is its own, whatever the
+// original is now.
+func checkCopy[S any, T object[S]](ctx context.Context, c copying[T], want T, claim string) error {
+	have, err := c.to.Get(ctx, want.GetName(), metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return c.refused(ctx, "get", want, err)
+	case slices.ContainsFunc(have.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.Name == claim }):
+		return nil
+	}
+	want.SetOwnerReferences([]metav1.OwnerReference{{}}) // the claim does not exist yet
+	_, err = objects.ShareCopy(c.resource, have, c.same(have, want), want)
+	return err
 }
 
 // ensureCopy creates the copy, or adds the claim to the owners of the existing one.

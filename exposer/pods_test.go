@@ -63,7 +63,7 @@ func TestCopiesAreOwnedByTheClaim(t *testing.T) {
 	_, err := exposed(client, copied()).Ensure(t.Context(), download())
 	require.NoError(t, err)
 	require.Equal(t, []string{
-		"get persistentvolumeclaims", "get secrets", "get configmaps",
+		"get persistentvolumeclaims", "get secrets", "get configmaps", "get secrets", "get configmaps",
 		"create persistentvolumeclaims", "create secrets", "create configmaps", "create pods",
 	}, requests(client))
 	owner := []metav1.OwnerReference{{APIVersion: "v1", Kind: "PersistentVolumeClaim", Name: "b1", UID: "uid-of-b1"}}
@@ -95,6 +95,15 @@ func TestTransfersShareEqualCopiesAndWaitForOthers(t *testing.T) {
 	require.ErrorContains(t, err, "waits for its deletion")
 	require.NotErrorAs(t, err, new(*TerminalError))
 	require.NotContains(t, requests(client), "patch secrets")
+	require.NotContains(t, requests(client), "create persistentvolumeclaims", "the driver would provision it with the Secret of the other")
+
+	own := func(s *corev1.Secret) {
+		theirs(s)
+		s.OwnerReferences[0] = metav1.OwnerReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Name: "b1", UID: "uid-of-b1"}
+	}
+	client = withUIDs(fake.NewClientset(freeClaim(), secret("app", "changed"), configMap(), secret("velero", "s3cret", own)))
+	_, err = exposed(client, copied()).Ensure(t.Context(), download())
+	require.NoError(t, err, "its own copy, of before the change")
 }
 
 // A missing permission fails the transfer at once, with a message that contains the fix. It does not wait for the

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"flag"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -215,11 +214,7 @@ func allRun(pods map[types.UID]*corev1.Pod) bool {
 // lateen runs the command-line program as an administrator.
 func (c *caseRun) lateen(ctx context.Context, t *testing.T, kubeconfig string, args ...string) {
 	t.Helper()
-	binary, err := cluster.FindBinary("lateen")
-	require.NoError(t, err)
-	command := exec.CommandContext(ctx, binary, append(args, "--namespace="+c.Namespace, "--kubeconfig="+kubeconfig)...)
-	command.Env = []string{"HOME=" + t.TempDir()}
-	out, err := command.CombinedOutput()
+	out, err := fixture.Command(ctx, t, "lateen", append(args, "--namespace="+c.Namespace, "--kubeconfig="+kubeconfig)...).CombinedOutput()
 	require.NoError(t, err, string(out))
 }
 

@@ -2,7 +2,6 @@ package docs
 
 import (
 	"fmt"
-	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
@@ -18,7 +17,6 @@ import (
 	"github.com/lateen-project/lateen/exposer/priority"
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile/transfer"
-	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/fixture"
 )
 
@@ -28,9 +26,7 @@ type flagOf struct{ name, fallback, usage string }
 // lateen is what the program prints.
 func lateen(t *testing.T, args ...string) string {
 	t.Helper()
-	binary, err := cluster.FindBinary("lateen")
-	require.NoError(t, err)
-	out, err := exec.CommandContext(fixture.Soon(t), binary, args...).Output()
+	out, err := fixture.Command(fixture.Soon(t), t, "lateen", args...).Output()
 	require.NoError(t, err)
 	return string(out)
 }

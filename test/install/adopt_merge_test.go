@@ -26,6 +26,7 @@ import (
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster/process"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -87,7 +88,7 @@ func (t tool) write(s *env, manifests []unstructured.Unstructured, flags ...stri
 	args := slices.Concat(t.command[1:], flags, []string{"--namespace=" + s.namespace, "--kubeconfig=" + s.kubeconfig})
 	ctx, cancel := context.WithTimeout(s.Context(), testenv.Patience)
 	defer cancel()
-	command := program(ctx, s.T, t.command[0], args...)
+	command := fixture.Command(ctx, s.T, t.command[0], args...)
 	command.Dir = dir
 	out, err := command.CombinedOutput()
 	return string(out), err
@@ -187,7 +188,7 @@ func (e *env) nodeWithoutAgents() {
 // returns once the agent answers a request of the path.
 func (e *env) startApart(name string, agents *appsv1.DaemonSet, path string) *process.Process {
 	container := agents.Spec.Template.Spec.Containers[0]
-	command := program(e.Context(), e.T, name, append(slices.Clone(container.Args), "--namespace="+e.namespace, "--kubeconfig="+e.kubeconfig)...)
+	command := fixture.Command(e.Context(), e.T, name, append(slices.Clone(container.Args), "--namespace="+e.namespace, "--kubeconfig="+e.kubeconfig)...)
 	log := &strings.Builder{}
 	command.Env, command.Stderr = append(command.Env, "NODE_NAME="+e.namespace), log
 	server, err := url.Parse(plane.Admin().Host)

@@ -20,6 +20,7 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -36,7 +37,7 @@ func (e *env) velerosObjects(args ...string) []unstructured.Unstructured {
 	defer cancel()
 	all := append(velero(e.T), "--image=velero/velero:v1.18.3", "--dry-run", "--output=json",
 		"--namespace="+e.namespace, "--kubeconfig="+e.kubeconfig)
-	text, err := program(ctx, e.T, "velero", append(append([]string{"install"}, all...), args...)...).Output()
+	text, err := fixture.Command(ctx, e.T, "velero", append(append([]string{"install"}, all...), args...)...).Output()
 	require.NoError(e, err)
 	return slices.DeleteFunc(printed(e.T, string(text)), func(object unstructured.Unstructured) bool {
 		return object.GetKind() == "CustomResourceDefinition"

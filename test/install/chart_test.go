@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -27,7 +28,7 @@ import (
 func (e *env) helm(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(e.Context(), testenv.Patience)
 	defer cancel()
-	out, err := program(ctx, e.T, "helm", append(args, "--namespace="+e.namespace, "--kubeconfig="+e.kubeconfig)...).CombinedOutput()
+	out, err := fixture.Command(ctx, e.T, "helm", append(args, "--namespace="+e.namespace, "--kubeconfig="+e.kubeconfig)...).CombinedOutput()
 	return string(out), err
 }
 
@@ -77,7 +78,7 @@ func rendered(t *testing.T, namespace, values string) map[string]runtime.Object 
 
 func template(t *testing.T, namespace, values string) (out, complaints string, err error) {
 	t.Helper()
-	command := program(t.Context(), t, "helm", "template", "lateen", chart, "--namespace="+namespace, "--values=-")
+	command := fixture.Command(t.Context(), t, "helm", "template", "lateen", chart, "--namespace="+namespace, "--values=-")
 	command.Stdin = strings.NewReader(values)
 	var printed, reported bytes.Buffer
 	command.Stdout, command.Stderr = &printed, &reported
@@ -402,6 +403,6 @@ metrics:
 }
 
 func TestHelmFindsNoFaultInTheChart(t *testing.T) {
-	out, err := program(t.Context(), t, "helm", "lint", "--strict", chart, "--set=image.repository=example.test/lateen").CombinedOutput()
+	out, err := fixture.Command(t.Context(), t, "helm", "lint", "--strict", chart, "--set=image.repository=example.test/lateen").CombinedOutput()
 	require.NoError(t, err, string(out))
 }

@@ -5,9 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
@@ -20,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -56,7 +55,7 @@ func envOf(t *testing.T, plane *cluster.Cluster) *env {
 func (e *env) run(input string, args ...string) (out, complaints string, err error) {
 	ctx, cancel := context.WithTimeout(e.Context(), 2*testenv.Patience) // it starts a whole Velero, and waits for its server
 	defer cancel()
-	command := program(ctx, e.T, "lateen", append(args, "--namespace="+e.namespace, "--kubeconfig="+e.kubeconfig)...)
+	command := fixture.Command(ctx, e.T, "lateen", append(args, "--namespace="+e.namespace, "--kubeconfig="+e.kubeconfig)...)
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) } // it then prints what it waits for
 	command.WaitDelay = 10 * time.Second
 	command.Stdin = bytes.NewBufferString(input)
@@ -99,17 +98,6 @@ func velero(t *testing.T) []string {
 	return []string{
 		"--provider=aws", "--bucket=backups", "--plugins=velero/velero-plugin-for-aws:v1.14.0", "--secret-file=" + secret,
 	}
-}
-
-// program is one of this repository's, with no environment but a home of its own.
-func program(ctx context.Context, t *testing.T, name string, args ...string) *exec.Cmd {
-	t.Helper()
-	binary, err := cluster.FindBinary(name)
-	require.NoError(t, err)
-	command := exec.CommandContext(ctx, binary, args...)
-	command.Env = []string{"HOME=" + t.TempDir()}
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	return command
 }
 
 // printed are the objects that an install command has printed as JSON.

@@ -243,7 +243,7 @@ func TestVersionsAndNamesComeFromTheCluster(t *testing.T) {
 	require.NoError(t, err)
 	created, err := w.PodVolumeBackup(soon(t), backup, app, "data")
 	require.NoError(t, err)
-	completed, err := program(soon(t), t, "lateen", "__complete", "explain", "--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig, "pvb/").Output()
+	completed, err := fixture.Command(soon(t), t, "lateen", "__complete", "explain", "--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig, "pvb/").Output()
 	require.NoError(t, err)
 	require.Equal(t, "pvb/"+created.Name, strings.Split(string(completed), "\n")[0])
 }

@@ -28,6 +28,7 @@ import (
 
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -52,9 +53,9 @@ func TestDifferencesFromVelerosOwnInstallation(t *testing.T) {
 		"--sa-annotations=role=backup", "--features=EnableCSI", "--default-volumes-to-fs-backup",
 		"--server-priority-class-name=server", "--node-agent-priority-class-name=agent",
 		"--use-node-agent", "--use-node-agent-windows", "--kubeconfig="+kubeconfig, "--dry-run", "--output=json")
-	theirs, err := program(ctx, t, "velero", append([]string{"install"}, same...)...).Output()
+	theirs, err := fixture.Command(ctx, t, "velero", append([]string{"install"}, same...)...).Output()
 	require.NoError(t, err)
-	ours, err := program(ctx, t, "lateen", append([]string{"install", "--lateen-image=example.test/lateen:v1"}, same...)...).Output()
+	ours, err := fixture.Command(ctx, t, "lateen", append([]string{"install", "--lateen-image=example.test/lateen:v1"}, same...)...).Output()
 	require.NoError(t, err)
 
 	found := map[string]difference{}

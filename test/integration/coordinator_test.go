@@ -54,7 +54,7 @@ func TestAnUploadWhoseMoverIsPreemptedCompletesWhenThereIsRoomAgainOnKubernetes(
 	for _, rival := range rivals {
 		require.NoError(t, f.Kube.CoreV1().Pods(f.Apps).Delete(f.soon(), rival, metav1.DeleteOptions{}))
 	}
-	ended := v.uploaded(name, handle, testenv.Completed)
+	ended := v.settles(testenv.DataUpload, name, testenv.Completed)
 	require.Equal(t, "1", ended.Annotations[api.AnnotationRestarts])
 	require.Empty(t, ended.Status.Message)
 	require.Equal(t, 2, f.moversMade(name))
@@ -109,11 +109,12 @@ func TestEncryptedVolumesAreMovedByTheKeysOfTheirNamespaceOnKubernetes(t *testin
 	v.settles(testenv.DataDownload, v.download(v.target()), testenv.Completed)
 	v.copiesGone()
 	first, second := v.claim("first"), v.claim("second")
-	snapshot, handle := v.snapshot(first)
-	other, otherHandle := v.snapshot(second)
-	for name, handle := range map[string]string{v.upload(first, snapshot.Name): handle, v.upload(second, other.Name): otherHandle} {
-		v.uploaded(name, handle, testenv.Completed)
+	snapshot, _ := v.snapshot(first)
+	other, _ := v.snapshot(second)
+	for _, name := range []string{v.upload(first, snapshot.Name), v.upload(second, other.Name)} {
+		v.settles(testenv.DataUpload, name, testenv.Completed)
 	}
+	v.nothingLeft()
 	v.copiesGone()
 	require.Zero(t, r.metric("lateen_config_fallbacks_total", "section", "backupPVC", "reason", "forbidden"))
 }

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -66,12 +65,7 @@ func (e *env) viewer(everywhere bool) string {
 
 // look is a command of lateen that looks at the environment.
 func (e *env) look(ctx context.Context, viewer string, args ...string) *exec.Cmd {
-	binary, err := cluster.FindBinary("lateen")
-	require.NoError(e, err)
-	command := exec.CommandContext(ctx, binary, append(args, "--namespace="+e.Namespace, "--kubeconfig="+viewer)...)
-	command.Env = []string{"HOME=" + e.TempDir()}
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	return command
+	return fixture.Command(ctx, e.T, "lateen", append(args, "--namespace="+e.Namespace, "--kubeconfig="+viewer)...)
 }
 
 // prints is what such a command says, in 80 columns.

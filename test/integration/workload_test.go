@@ -165,16 +165,6 @@ func (e *env) settles(kind testenv.Kind, name string, phase testenv.Phase) (ende
 	return ended
 }
 
-// uploaded is settles for a DataUpload whose snapshot was there: it is deleted, once.
-func (e *env) uploaded(name, handle string, phase testenv.Phase) *testenv.Transfer {
-	ended := e.settles(testenv.DataUpload, name, phase)
-	require.NoError(e, testenv.WaitGone(e.soon(), e.Snapshots.SnapshotV1().VolumeSnapshots(e.Namespace), testenv.Named(name)))
-	require.NoError(e, testenv.WaitGone(e.soon(), e.Snapshots.SnapshotV1().VolumeSnapshotContents(), testenv.Named(name)))
-	require.Equal(e, 1, e.Driver.Deletions(handle), "of the snapshot by the driver")
-	require.NotContains(e, e.Driver.Handles(), handle)
-	return ended
-}
-
 // An agent loses its rights, its Lease and its Events with its namespace. It does not retry in a hot loop then, and stops on request. A
 // transfer may keep its finalizer, since nobody may write any more: without that the namespace goes, and all else with it.
 func TestAnAgentWhoseNamespaceIsDeletedIdlesOnKubernetes(t *testing.T) {

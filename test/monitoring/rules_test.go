@@ -66,9 +66,7 @@ func (r rules) write(t *testing.T, dir string) string {
 
 func promtool(t *testing.T, args ...string) {
 	t.Helper()
-	binary, err := cluster.FindBinary("promtool")
-	require.NoError(t, err)
-	reported, err := exec.CommandContext(soon(t), binary, args...).CombinedOutput()
+	reported, err := fixture.Command(soon(t), t, "promtool", args...).CombinedOutput()
 	require.NoError(t, err, string(reported))
 }
 
@@ -99,9 +97,7 @@ func TestAlertsFireForTheirFaultsAlone(t *testing.T) {
 
 func TestKubectlBuildsTheKustomization(t *testing.T) {
 	t.Parallel()
-	binary, err := cluster.FindBinary("kubectl")
-	require.NoError(t, err)
-	built, err := exec.CommandContext(soon(t), binary, "kustomize", manifests).Output()
+	built, err := fixture.Command(soon(t), t, "kubectl", "kustomize", manifests).Output()
 	require.NoError(t, err)
 	kinds := map[string]int{}
 	for part := range strings.SplitSeq(string(built), "\n---\n") {

@@ -10,19 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestSeedsAreTheSameForTheSameSource(t *testing.T) {
-	seeds := func(from, test string) []uint64 {
-		_, others := choose(0, nil, 3, source(from, test))
-		return others
-	}
-	for _, from := range []string{"", "a"} {
-		first, second := seeds(from, "TestA"), seeds(from, "TestA")
-		require.Equal(t, first, second)
-		require.NotEqual(t, first, seeds("b", "TestA"), "another source")
-		require.NotEqual(t, first, seeds(from, "TestB"), "another test")
-	}
-}
-
 func TestARecordedSeedIsKept(t *testing.T) {
 	dir := t.TempDir()
 	for seed := range uint64(2) {

@@ -24,7 +24,6 @@ import (
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/cert"
@@ -145,15 +144,19 @@ func (c *Cluster) await(ctx context.Context, name string, wait func(context.Cont
 
 // untilReady waits until the API server has finished its post-start hooks.
 func untilReady(ctx context.Context, client kubernetes.Interface) error {
-	var last error
-	err := wait.PollUntilContextCancel(ctx, readyInterval, true, func(ctx context.Context) (bool, error) {
-		last = client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
-		return last == nil, nil
-	})
-	if err != nil {
-		return fmt.Errorf("wait for /readyz: %w (last answer: %w)", context.Cause(ctx), last)
+	tick := time.NewTicker(readyInterval)
+	defer tick.Stop()
+	for {
+		err := client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for /readyz: %w (last answer: %w)", context.Cause(ctx), err)
+		case <-tick.C:
+		}
 	}
-	return nil
 }
 
 // untilServiceAccount waits for the first ServiceAccount. It shows that the controllers work, and that namespace

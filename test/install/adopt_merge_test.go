@@ -102,7 +102,7 @@ func TestAgentsOfBothProgramsComeUpAfterAMerge(t *testing.T) {
 			s := envOf(t, plane)
 			s.installVelero()
 			s.nodeWithoutAgents()
-			require.NoError(t, testenv.Apply(soon(t), plane.Admin(), &agents(s)[0]))
+			require.NoError(t, testenv.Apply(fixture.Soon(t), plane.Admin(), &agents(s)[0]))
 			velero := s.startApart("velero", s.agents(), "/metrics")
 			s.succeeds("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
 			lateen := s.startApart("lateen", s.agents(), "/readyz")
@@ -177,7 +177,7 @@ func (e *env) daemonSets(manifests []unstructured.Unstructured) (all []*appsv1.D
 // nodeWithoutAgents has the name of the namespace. No DaemonSet has a pod on it, which would never be ready.
 func (e *env) nodeWithoutAgents() {
 	own := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: e.namespace}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "own", Effect: corev1.TaintEffectNoSchedule}}}}
-	_, err := e.kube.CoreV1().Nodes().Create(soon(e.T), own, metav1.CreateOptions{})
+	_, err := e.kube.CoreV1().Nodes().Create(fixture.Soon(e.T), own, metav1.CreateOptions{})
 	require.NoError(e, err)
 	e.Cleanup(func() {
 		require.NoError(e, e.kube.CoreV1().Nodes().Delete(context.WithoutCancel(e.Context()), own.Name, metav1.DeleteOptions{}))
@@ -200,7 +200,7 @@ func (e *env) startApart(name string, agents *appsv1.DaemonSet, path string) *pr
 	if slices.Contains(container.Args, "--metrics-address=:8086") {
 		port = "8086"
 	}
-	for ctx := soon(e.T); ; {
+	for ctx := fixture.Soon(e.T); ; {
 		if status, err := get(ctx, agent, "http://127.0.0.1:"+port+path); err == nil && status == http.StatusOK {
 			return agent
 		}
@@ -227,7 +227,7 @@ func requireAnswers(t *testing.T, agent *process.Process, agents *appsv1.DaemonS
 			port = int(container.Ports[named].ContainerPort)
 		}
 		address.Scheme, address.Host = "http", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-		status, err := get(soon(t), agent, address.String())
+		status, err := get(fixture.Soon(t), agent, address.String())
 		require.NoError(t, err, address)
 		require.Equal(t, http.StatusOK, status, address)
 	}

@@ -27,7 +27,7 @@ import (
 // installVelero is what `velero install` does with more flags than it must have.
 func (e *env) installVelero(args ...string) {
 	for _, object := range e.velerosObjects(args...) {
-		require.NoError(e, testenv.Apply(soon(e.T), plane.Admin(), &object))
+		require.NoError(e, testenv.Apply(fixture.Soon(e.T), plane.Admin(), &object))
 	}
 }
 
@@ -47,25 +47,25 @@ func (e *env) velerosObjects(args ...string) []unstructured.Unstructured {
 func (e *env) agents() *appsv1.DaemonSet { return e.daemonSet(api.DaemonSetName) }
 
 func (e *env) daemonSet(name string) *appsv1.DaemonSet {
-	agents, err := e.kube.AppsV1().DaemonSets(e.namespace).Get(soon(e.T), name, metav1.GetOptions{})
+	agents, err := e.kube.AppsV1().DaemonSets(e.namespace).Get(fixture.Soon(e.T), name, metav1.GetOptions{})
 	require.NoError(e, err)
 	return agents
 }
 
 // edit changes the DaemonSet of the agents.
 func (e *env) edit(kind types.PatchType, patch string) {
-	_, err := e.kube.AppsV1().DaemonSets(e.namespace).Patch(soon(e.T), api.DaemonSetName, kind, []byte(patch), metav1.PatchOptions{})
+	_, err := e.kube.AppsV1().DaemonSets(e.namespace).Patch(fixture.Soon(e.T), api.DaemonSetName, kind, []byte(patch), metav1.PatchOptions{})
 	require.NoError(e, err)
 }
 
 func (e *env) server() *appsv1.Deployment {
-	server, err := e.kube.AppsV1().Deployments(e.namespace).Get(soon(e.T), api.VeleroDeployment, metav1.GetOptions{})
+	server, err := e.kube.AppsV1().Deployments(e.namespace).Get(fixture.Soon(e.T), api.VeleroDeployment, metav1.GetOptions{})
 	require.NoError(e, err)
 	return server
 }
 
 func (e *env) createNamespace(name string) {
-	_, err := e.kube.CoreV1().Namespaces().Create(soon(e.T), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	_, err := e.kube.CoreV1().Namespaces().Create(fixture.Soon(e.T), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	require.NoError(e, err)
 }
 
@@ -194,7 +194,7 @@ func TestPrintedObjectsOfAnAdoptionMakeIt(t *testing.T) {
 	require.Empty(t, reported)
 	require.Equal(t, asJSON(t, before), asJSON(t, s.agents()), "it only prints")
 	for _, object := range printed(t, out) {
-		require.NoError(t, testenv.Apply(soon(t), plane.Admin(), &object))
+		require.NoError(t, testenv.Apply(fixture.Soon(t), plane.Admin(), &object))
 	}
 	applied := s.agents()
 	require.Equal(t, []string{"/lateen"}, applied.Spec.Template.Spec.Containers[0].Command, "an apply without it keeps Velero's")
@@ -212,9 +212,9 @@ func TestVelerosDaemonSetRunsLateenIfOnlyItsImageChanges(t *testing.T) {
 	s.installVelero("--use-node-agent", "--kubelet-root-dir="+root)
 	s.edit(types.JSONPatchType, `[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"example.test/lateen:v1"}]`)
 	s.node(name, root)
-	w, err := testenv.Open(soon(t), plane.Admin(), s.namespace)
+	w, err := testenv.Open(fixture.Soon(t), plane.Admin(), s.namespace)
 	require.NoError(t, err)
-	agent, err := w.NodeAgentPod(soon(t), name, func(pod *corev1.Pod) bool {
+	agent, err := w.NodeAgentPod(fixture.Soon(t), name, func(pod *corev1.Pod) bool {
 		return testenv.Ready(pod) && pod.Spec.Containers[0].Image == "example.test/lateen:v1"
 	})
 	require.NoError(t, err)
@@ -222,7 +222,7 @@ func TestVelerosDaemonSetRunsLateenIfOnlyItsImageChanges(t *testing.T) {
 	require.Equal(t, []string{"node-agent", "server"}, agent.Spec.Containers[0].Args[:2])
 
 	s.backUp(w, name)
-	agent, err = s.kube.CoreV1().Pods(s.namespace).Get(soon(t), agent.Name, metav1.GetOptions{})
+	agent, err = s.kube.CoreV1().Pods(s.namespace).Get(fixture.Soon(t), agent.Name, metav1.GetOptions{})
 	require.NoError(t, err)
 	require.False(t, objects.IsVelerosAgent(agent), "the coordinator would leave transfers to it")
 }
@@ -232,7 +232,7 @@ func TestVelerosDaemonSetRunsLateenIfOnlyItsImageChanges(t *testing.T) {
 func TestAdoptedAgentsGetTheConfigurationOfTheServer(t *testing.T) {
 	s := newEnv(t)
 	s.installVelero("--use-node-agent")
-	_, err := s.kube.CoreV1().ConfigMaps(s.namespace).Create(soon(t), &corev1.ConfigMap{
+	_, err := s.kube.CoreV1().ConfigMaps(s.namespace).Create(fixture.Soon(t), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "jobs"}, Data: map[string]string{"global": `{"podResources":{"memoryLimit":"1Gi"}}`},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
@@ -241,18 +241,18 @@ func TestAdoptedAgentsGetTheConfigurationOfTheServer(t *testing.T) {
 	container := &server.Spec.Template.Spec.Containers[0]
 	container.Args = append(container.Args, "--repo-maintenance-job-configmap=jobs")
 	server.ObjectMeta = metav1.ObjectMeta{Name: server.Name, Labels: server.Labels}
-	server, err = deployments.Update(soon(t), server, metav1.UpdateOptions{})
+	server, err = deployments.Update(fixture.Soon(t), server, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	out, _ := s.succeeds("", "adopt", "--dry-run", "--lateen-image=example.test/lateen:v1")
 	require.Contains(t, out, "Maintenance jobs use ConfigMap jobs, named by Deployment velero.\n")
 	out, _ = s.fails("", "check") // no node runs the server
 	require.Contains(t, strings.Join(strings.Fields(out), " "), "repo-maintenance-job: ConfigMap "+s.namespace+"/jobs, named by Deployment velero No problems.")
 
-	require.NoError(t, deployments.Delete(soon(t), server.Name, metav1.DeleteOptions{}))
+	require.NoError(t, deployments.Delete(fixture.Soon(t), server.Name, metav1.DeleteOptions{}))
 	_, reported := s.fails("", "adopt", "--force", "--lateen-image=example.test/lateen:v1", "--pod-policy=restricted")
 	require.Contains(t, reported, "find Velero's server for --pod-policy")
 	server.ObjectMeta = metav1.ObjectMeta{Name: "backups-velero"}
-	_, err = deployments.Create(soon(t), server, metav1.CreateOptions{})
+	_, err = deployments.Create(fixture.Soon(t), server, metav1.CreateOptions{})
 	require.NoError(t, err)
 	s.adopt("--lateen-image=example.test/lateen:v1")
 	require.Equal(t, []string{
@@ -310,14 +310,14 @@ func TestAnAdoptionRestrictsMoversUntilTheUndo(t *testing.T) {
 	// A mover whose ServiceAccount is deleted loses its token, and cannot write its results.
 	mover := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "mover"}}
 	mover.Spec.ServiceAccountName, mover.Spec.Containers = deploy.MoverAccountName, []corev1.Container{{Name: "mover", Image: "velero/velero:v1.18.3"}}
-	_, err := s.kube.CoreV1().Pods(s.namespace).Create(soon(t), mover, metav1.CreateOptions{})
+	_, err := s.kube.CoreV1().Pods(s.namespace).Create(fixture.Soon(t), mover, metav1.CreateOptions{})
 	require.NoError(t, err)
 	_, reported = s.succeeds("", "adopt", "--undo", "--force")
 	require.Contains(t, reported, "Warning: ServiceAccount, Role and RoleBinding lateen-mover remain, because movers run with them")
 	s.requireThere(account...)
 	s.requireGone(append(others, deploy.RBAC(s.namespace)...)...)
 	require.Equal(t, asJSON(t, before), asJSON(t, s.agents()))
-	require.NoError(t, s.kube.CoreV1().Pods(s.namespace).Delete(soon(t), mover.Name, metav1.DeleteOptions{}))
+	require.NoError(t, s.kube.CoreV1().Pods(s.namespace).Delete(fixture.Soon(t), mover.Name, metav1.DeleteOptions{}))
 	s.adopt("--lateen-image=example.test/lateen:v1")
 	s.adopt("--undo")
 	s.requireGone(wanted...)
@@ -327,7 +327,7 @@ func TestAdoptionsWarnOfTransfersWithoutAMoverAndOfRestic(t *testing.T) {
 	s := newEnv(t)
 	s.installVelero("--use-node-agent")
 	phase := func(resource, phase string) {
-		_, err := s.dynamic.Resource(velero18(resource)).Namespace(s.namespace).Patch(soon(t), "held", types.MergePatchType, []byte(`{"status":{"phase":"`+phase+`"}}`), metav1.PatchOptions{})
+		_, err := s.dynamic.Resource(velero18(resource)).Namespace(s.namespace).Patch(fixture.Soon(t), "held", types.MergePatchType, []byte(`{"status":{"phase":"`+phase+`"}}`), metav1.PatchOptions{})
 		require.NoError(t, err)
 	}
 	warned := func(args ...string) string {
@@ -355,7 +355,7 @@ func TestAdoptionsWarnOfTransfersWithoutAMoverAndOfRestic(t *testing.T) {
 func TestUninstallingIsRefusedWhileAgentsAreAdopted(t *testing.T) {
 	s := newEnv(t)
 	s.install("--use-node-agent=false")
-	require.NoError(t, testenv.Apply(soon(t), plane.Admin(), &s.chartsAgents()[0]))
+	require.NoError(t, testenv.Apply(fixture.Soon(t), plane.Admin(), &s.chartsAgents()[0]))
 	s.succeeds("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
 	_, reported := s.fails("", "uninstall", "--force")
 	require.Contains(t, reported, "DaemonSet node-agent is adopted, and its agents would lose their RBAC rules: restore Velero's agents first: lateen adopt --undo -n "+s.namespace)

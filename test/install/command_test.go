@@ -112,7 +112,7 @@ func printed(t *testing.T, text string) []unstructured.Unstructured {
 // found is an object as the cluster has it.
 func (e *env) found(object unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	resource, _ := apimeta.UnsafeGuessKindToResource(object.GroupVersionKind())
-	return e.dynamic.Resource(resource).Namespace(object.GetNamespace()).Get(soon(e.T), object.GetName(), metav1.GetOptions{})
+	return e.dynamic.Resource(resource).Namespace(object.GetNamespace()).Get(fixture.Soon(e.T), object.GetName(), metav1.GetOptions{})
 }
 
 // first is what a command has printed, without its warnings.

@@ -36,7 +36,7 @@ func TestWhatIsInstalledBacksUp(t *testing.T) {
 	require.Contains(t, out, "Deployment velero: 1 of 1 pods ready\n")
 	require.Contains(t, out, "DaemonSet node-agent: 1 of 1 pods ready\n")
 
-	w, err := testenv.Open(soon(t), plane.Admin(), s.namespace)
+	w, err := testenv.Open(fixture.Soon(t), plane.Admin(), s.namespace)
 	require.NoError(t, err)
 	moved := s.backUp(w, name)
 	require.Equal(t, "velero", moved.Spec.ServiceAccountName)
@@ -48,7 +48,7 @@ func (e *env) node(name, root string) {
 	mover, err := node.NewStandIn(plane.Admin(), 50*time.Millisecond)
 	require.NoError(e, err)
 	runner := fixture.Agents{Plane: plane, Others: node.Movers{Runner: mover}}
-	kubelet, err := node.Start(soon(e.T), plane.Admin(), node.Options{Name: name, Root: root, Runner: runner})
+	kubelet, err := node.Start(fixture.Soon(e.T), plane.Admin(), node.Options{Name: name, Root: root, Runner: runner})
 	require.NoError(e, err)
 	e.Cleanup(func() { // a node without a kubelet would keep every DaemonSet from being ready
 		kubelet.Stop()
@@ -58,18 +58,18 @@ func (e *env) node(name, root string) {
 
 // backUp backs up a volume on a node with Velero's program, and returns the mover as it was when Ready.
 func (e *env) backUp(w *testenv.Env, nodeName string) *corev1.Pod {
-	app, err := w.SourcePod(soon(e.T), "app", nodeName, testenv.EmptyDir("data"))
+	app, err := w.SourcePod(fixture.Soon(e.T), "app", nodeName, testenv.EmptyDir("data"))
 	require.NoError(e, err)
-	app, err = w.WaitPod(soon(e.T), w.Apps, app.Name, testenv.Ready)
+	app, err = w.WaitPod(fixture.Soon(e.T), w.Apps, app.Name, testenv.Ready)
 	require.NoError(e, err)
-	backup, err := w.Backup(soon(e.T), "nightly")
+	backup, err := w.Backup(fixture.Soon(e.T), "nightly")
 	require.NoError(e, err)
-	created, err := w.PodVolumeBackup(soon(e.T), backup, app, "data")
+	created, err := w.PodVolumeBackup(fixture.Soon(e.T), backup, app, "data")
 	require.NoError(e, err)
-	mover, err := w.WaitPod(soon(e.T), e.namespace, created.Name, testenv.Ready)
+	mover, err := w.WaitPod(fixture.Soon(e.T), e.namespace, created.Name, testenv.Ready)
 	require.NoError(e, err)
 	require.Equal(e, "velero/velero:v1.18.3", mover.Spec.Containers[0].Image)
-	ended, err := w.Transfers(testenv.PodVolumeBackup).Wait(soon(e.T), created.Name, testenv.Settled)
+	ended, err := w.Transfers(testenv.PodVolumeBackup).Wait(fixture.Soon(e.T), created.Name, testenv.Settled)
 	require.NoError(e, err)
 	require.Equal(e, testenv.Completed, ended.Status.Phase, ended.Status.Message)
 	return mover
@@ -141,14 +141,14 @@ func TestConfigMapsThatAreNamed(t *testing.T) {
 		"repositories": {"kopia": `{"cacheLimitMB": "x"}`},
 		"harmless":     {"a": `{"loadConcurency": {}, "priorityClassName": "no-such-class"}`},
 	} {
-		_, err := s.kube.CoreV1().ConfigMaps(s.namespace).Create(soon(t), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}, metav1.CreateOptions{})
+		_, err := s.kube.CoreV1().ConfigMaps(s.namespace).Create(fixture.Soon(t), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}, metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
 	_, reported := s.fails("", append([]string{"install", "--node-agent-configmap=agents", "--backup-repository-configmap=repositories", "--repo-maintenance-job-configmap=missing"}, usual(t)...)...)
 	for _, part := range []string{"loadConcurrency.globalConfig (line 2", "cacheLimitMB", "--repo-maintenance-job-configmap", "does not exist"} {
 		require.Contains(t, reported, part)
 	}
-	accounts, err := s.kube.CoreV1().ServiceAccounts(s.namespace).List(soon(t), metav1.ListOptions{LabelSelector: "component=velero"})
+	accounts, err := s.kube.CoreV1().ServiceAccounts(s.namespace).List(fixture.Soon(t), metav1.ListOptions{LabelSelector: "component=velero"})
 	require.NoError(t, err)
 	require.Empty(t, accounts.Items, "nothing may be installed")
 
@@ -163,9 +163,6 @@ var plane *cluster.Cluster
 // Definitions belong to the cluster: no test removes those that it did not create.
 func TestMain(m *testing.M) { os.Exit(fixture.Main(m, &plane)) }
 
-// soon bounds one wait.
-var soon = fixture.Soon
-
 // repository makes a BackupRepository that Velero's server would maintain every hour.
 func (e *env) repository(name, kind string) {
 	object := &unstructured.Unstructured{Object: map[string]any{
@@ -176,12 +173,12 @@ func (e *env) repository(name, kind string) {
 			"resticIdentifier": "", "volumeNamespace": "app",
 		},
 	}}
-	require.NoError(e, testenv.Apply(soon(e.T), plane.Admin(), object))
+	require.NoError(e, testenv.Apply(fixture.Soon(e.T), plane.Admin(), object))
 }
 
 func (e *env) frequency() string {
 	repositories := e.dynamic.Resource(schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "backuprepositories"})
-	found, err := repositories.Namespace(e.namespace).Get(soon(e.T), "app-default-kopia-x", metav1.GetOptions{})
+	found, err := repositories.Namespace(e.namespace).Get(fixture.Soon(e.T), "app-default-kopia-x", metav1.GetOptions{})
 	require.NoError(e, err)
 	frequency, _, _ := unstructured.NestedString(found.Object, "spec", "maintenanceFrequency")
 	return frequency
@@ -235,15 +232,15 @@ func TestVersionsAndNamesComeFromTheCluster(t *testing.T) {
 	require.Regexp(t, `kubernetes: v1\.\d+\.\d+ \(Lateen is tested with Kubernetes [0-9., ]+\)\n`, out)
 	require.Equal(t, "lateen: 1 problem\n", reported) // no node runs the server, and both versions were tested
 
-	w, err := testenv.Open(soon(t), plane.Admin(), s.namespace)
+	w, err := testenv.Open(fixture.Soon(t), plane.Admin(), s.namespace)
 	require.NoError(t, err)
-	app, err := w.SourcePod(soon(t), "app", "no-such-node", testenv.EmptyDir("data"))
+	app, err := w.SourcePod(fixture.Soon(t), "app", "no-such-node", testenv.EmptyDir("data"))
 	require.NoError(t, err)
-	backup, err := w.Backup(soon(t), "nightly")
+	backup, err := w.Backup(fixture.Soon(t), "nightly")
 	require.NoError(t, err)
-	created, err := w.PodVolumeBackup(soon(t), backup, app, "data")
+	created, err := w.PodVolumeBackup(fixture.Soon(t), backup, app, "data")
 	require.NoError(t, err)
-	completed, err := fixture.Command(soon(t), t, "lateen", "__complete", "explain", "--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig, "pvb/").Output()
+	completed, err := fixture.Command(fixture.Soon(t), t, "lateen", "__complete", "explain", "--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig, "pvb/").Output()
 	require.NoError(t, err)
 	require.Equal(t, "pvb/"+created.Name, strings.Split(string(completed), "\n")[0])
 }
@@ -268,18 +265,18 @@ func TestPodSecurityOfTheAgent(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			namespace, err := kube.CoreV1().Namespaces().Create(soon(t), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+			namespace, err := kube.CoreV1().Namespaces().Create(fixture.Soon(t), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 				GenerateName: "restricted-", Labels: map[string]string{"pod-security.kubernetes.io/enforce": test.level},
 			}}, metav1.CreateOptions{})
 			require.NoError(t, err)
 			test.options.Namespace, test.options.Image = namespace.Name, "example.test/lateen:v1"
 			objects := deploy.Objects(test.options)
-			require.NoError(t, testenv.Apply(soon(t), plane.Admin(), objects...))
+			require.NoError(t, testenv.Apply(fixture.Soon(t), plane.Admin(), objects...))
 			agents, ok := objects[len(objects)-1].(*appsv1.DaemonSet)
 			require.True(t, ok)
 			pod := &corev1.Pod{ObjectMeta: agents.Spec.Template.ObjectMeta, Spec: agents.Spec.Template.Spec}
 			pod.Name = "agent"
-			_, err = kube.CoreV1().Pods(namespace.Name).Create(soon(t), pod, metav1.CreateOptions{})
+			_, err = kube.CoreV1().Pods(namespace.Name).Create(fixture.Soon(t), pod, metav1.CreateOptions{})
 			if len(test.refused) == 0 {
 				require.NoError(t, err)
 				return

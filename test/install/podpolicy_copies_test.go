@@ -20,6 +20,7 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/test/fixture"
 )
 
 // claim is the claim that owns copies.
@@ -57,13 +58,13 @@ func TestThePolicyOnCopiesOfAgents(t *testing.T) {
 		_, err := create(ctx, p.copied("other"))
 		return apierrors.IsInvalid(err)
 	})
-	_, err := create(soon(t), p.copied("key"))
+	_, err := create(fixture.Soon(t), p.copied("key"))
 	require.NoError(t, err)
 	for field, change := range copyAttempts() {
 		t.Run(field, func(t *testing.T) {
 			secret := p.copied("key")
 			change(secret)
-			_, err := create(soon(t), secret)
+			_, err := create(fixture.Soon(t), secret)
 			require.ErrorContains(t, err, field)
 		})
 	}
@@ -86,7 +87,7 @@ func TestThePolicyOnCopiesOfAgents(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			secret := p.copied("key")
 			test.change(secret)
-			_, err := create(soon(t), secret)
+			_, err := create(fixture.Soon(t), secret)
 			require.True(t, apierrors.IsInvalid(err), "%v", err)
 			require.ErrorContains(t, err, test.says)
 		})
@@ -101,7 +102,7 @@ func (p *policies) copiesOfConfigMaps(t *testing.T) {
 		source := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, BinaryData: map[string][]byte{"key": []byte("a")}}
 		configMap := objects.CopyConfigMap(source, p.namespace)
 		change(configMap)
-		_, err := p.agent.CoreV1().ConfigMaps(p.namespace).Create(soon(t), configMap, dryRun)
+		_, err := p.agent.CoreV1().ConfigMaps(p.namespace).Create(fixture.Soon(t), configMap, dryRun)
 		return err
 	}
 	require.NoError(t, create("kms", func(*corev1.ConfigMap) {}))
@@ -118,12 +119,12 @@ func (p *policies) updatesOfCopies(t *testing.T) {
 	shared.Labels, own.Labels = map[string]string{api.LabelCopiedByVelero: "uid"}, nil
 	for _, secret := range []*corev1.Secret{copied, shared, own} {
 		secret.OwnerReferences = nil // garbage collection would delete it
-		_, err := p.kube.CoreV1().Secrets(p.namespace).Create(soon(t), secret, metav1.CreateOptions{})
+		_, err := p.kube.CoreV1().Secrets(p.namespace).Create(fixture.Soon(t), secret, metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
 	options := metav1.PatchOptions{DryRun: dryRun.DryRun}
 	patch := func(name, text string) error {
-		_, err := p.agent.CoreV1().Secrets(p.namespace).Patch(soon(t), name, types.MergePatchType, []byte(text), options)
+		_, err := p.agent.CoreV1().Secrets(p.namespace).Patch(fixture.Soon(t), name, types.MergePatchType, []byte(text), options)
 		return err
 	}
 	const owners = `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"PersistentVolumeClaim","name":"second","uid":"second"}]}}`

@@ -27,6 +27,7 @@ import (
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -95,7 +96,7 @@ type policies struct {
 
 // act gets the agents' token.
 func (p *policies) act() {
-	own, err := plane.ServiceAccount(soon(p.T), p.namespace, deploy.ServiceAccountName)
+	own, err := plane.ServiceAccount(fixture.Soon(p.T), p.namespace, deploy.ServiceAccountName)
 	require.NoError(p, err)
 	own.WarningHandler = rest.NoWarnings{}
 	p.agent, err = kubernetes.NewForConfig(own)
@@ -104,7 +105,7 @@ func (p *policies) act() {
 
 // eventually waits until admission knows the policies. No watch shows when it does.
 func (p *policies) eventually(known func(context.Context) bool) {
-	err := wait.PollUntilContextCancel(soon(p.T), 100*time.Millisecond, true, func(ctx context.Context) (bool, error) { return known(ctx), nil }) //nolint:forbidigo // see above
+	err := wait.PollUntilContextCancel(fixture.Soon(p.T), 100*time.Millisecond, true, func(ctx context.Context) (bool, error) { return known(ctx), nil }) //nolint:forbidigo // see above
 	require.NoError(p, err)
 }
 
@@ -119,7 +120,7 @@ func (p *policies) created(t *testing.T, change func(*corev1.Pod)) (*corev1.Pod,
 	t.Helper()
 	pod := podVolumeMover()
 	change(pod)
-	return p.agent.CoreV1().Pods(p.namespace).Create(soon(t), pod, dryRun)
+	return p.agent.CoreV1().Pods(p.namespace).Create(fixture.Soon(t), pod, dryRun)
 }
 
 func (p *policies) createJob(ctx context.Context, job *batchv1.Job) error {
@@ -135,7 +136,7 @@ func TestThePodPolicyOfAgents(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "server"},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "velero", Image: "velero/velero:v1.18.3"}}},
 	}
-	_, err := p.kube.CoreV1().Pods(p.namespace).Create(soon(t), server, metav1.CreateOptions{})
+	_, err := p.kube.CoreV1().Pods(p.namespace).Create(fixture.Soon(t), server, metav1.CreateOptions{})
 	require.NoError(t, err, "the policy is for agents only")
 	// A patch could give Velero's server another image, and so its rights to somebody else.
 	patch := func(ctx context.Context, text string) error {
@@ -148,18 +149,18 @@ func TestThePodPolicyOfAgents(t *testing.T) {
 		return apierrors.IsInvalid(p.create(ctx, pod)) && apierrors.IsInvalid(p.createJob(ctx, job)) &&
 			apierrors.IsInvalid(patch(ctx, `{"spec":{"containers":[{"name":"velero","image":"evil.test/velero:v1"}]}}`))
 	})
-	require.NoError(t, patch(soon(t), `{"metadata":{"labels":{"lateen.dev/owner":"uid"}}}`), "agents label movers of Velero's agents")
+	require.NoError(t, patch(fixture.Soon(t), `{"metadata":{"labels":{"lateen.dev/owner":"uid"}}}`), "agents label movers of Velero's agents")
 	t.Run("admits what they create", func(t *testing.T) { p.admits(t, false) })
 	t.Run("admits the dry run of check", func(t *testing.T) {
 		movers := map[corev1.OSName]objects.Template{corev1.Linux: {Image: "velero/velero:v1.18.3", ServiceAccount: deploy.MoverAccountName}}
 		tries := exposer.Exposer{Client: p.agent, Templates: movers}
 		for _, kind := range []api.Kind{api.PodVolumeBackup(), api.DataUpload()} {
-			_, err := tries.TryMover(soon(t), p.namespace, kind)
+			_, err := tries.TryMover(fixture.Soon(t), p.namespace, kind)
 			require.NoError(t, err, kind.Name)
 		}
 	})
 	t.Run("refuses all else", func(t *testing.T) { p.refuses(t) })
-	_, err = p.kube.NodeV1().RuntimeClasses().Create(soon(t), &nodev1.RuntimeClass{
+	_, err = p.kube.NodeV1().RuntimeClasses().Create(fixture.Soon(t), &nodev1.RuntimeClass{
 		ObjectMeta: metav1.ObjectMeta{Name: runtimeClass}, Handler: "other",
 		Overhead: &nodev1.Overhead{PodFixed: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}},
 	}, metav1.CreateOptions{})
@@ -168,11 +169,11 @@ func TestThePodPolicyOfAgents(t *testing.T) {
 	t.Run("refuses volumes", func(t *testing.T) { p.refusesVolumes(t) })
 	t.Run("has no warnings", func(t *testing.T) { p.hasNoWarnings(t) })
 
-	_, err = p.kube.AppsV1().Deployments(p.namespace).Patch(soon(t), api.VeleroDeployment, types.StrategicMergePatchType, []byte(
+	_, err = p.kube.AppsV1().Deployments(p.namespace).Patch(fixture.Soon(t), api.VeleroDeployment, types.StrategicMergePatchType, []byte(
 		`{"spec":{"template":{"spec":{"containers":[{"name":"velero","envFrom":[{"secretRef":{"name":"proxy"}}]}]}}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	p.install("--apply", "--restrict-movers", "--pod-policy="+deploy.PodPolicyPrivileged)
-	policy, err := p.kube.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(soon(t), "lateen-"+p.namespace+"-movers", metav1.GetOptions{})
+	policy, err := p.kube.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(fixture.Soon(t), "lateen-"+p.namespace+"-movers", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.True(t, slices.ContainsFunc(policy.Spec.Variables, func(v admissionv1.Variable) bool {
 		return v.Name == "secrets" && strings.Contains(v.Expression, "proxy")
@@ -183,17 +184,17 @@ func TestThePodPolicyOfAgents(t *testing.T) {
 	}
 	p.eventually(func(ctx context.Context) bool { return p.create(ctx, privileged(podVolumeMover())) == nil })
 	t.Run("admits privileged movers", func(t *testing.T) { p.admits(t, true) })
-	require.True(t, apierrors.IsInvalid(p.create(soon(t), privileged(snapshotMover()))), "movers of snapshots need no privileges")
+	require.True(t, apierrors.IsInvalid(p.create(fixture.Soon(t), privileged(snapshotMover()))), "movers of snapshots need no privileges")
 	bidirectional := privileged(podVolumeMover())
 	bidirectional.Spec.Containers[0].VolumeMounts[0].MountPropagation = new(corev1.MountPropagationBidirectional)
-	require.ErrorContains(t, p.create(soon(t), bidirectional), "do not reach the host")
+	require.ErrorContains(t, p.create(fixture.Soon(t), bidirectional), "do not reach the host")
 }
 
 // refusesVolumes tries PersistentVolumes. That of a driver with the label of a restore is admitted.
 func (p *policies) refusesVolumes(t *testing.T) {
 	t.Helper()
 	create := func(labels map[string]string, source corev1.PersistentVolumeSource) error {
-		_, err := p.agent.CoreV1().PersistentVolumes().Create(soon(t), &corev1.PersistentVolume{
+		_, err := p.agent.CoreV1().PersistentVolumes().Create(fixture.Soon(t), &corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: "restored", Labels: labels},
 			Spec: corev1.PersistentVolumeSpec{
 				PersistentVolumeSource: source, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
@@ -228,7 +229,7 @@ func (p *policies) admits(t *testing.T, privileged bool) {
 				require.NoError(t, yaml.Unmarshal([]byte(document), &pod))
 				pod.Namespace = p.namespace
 				p.installed(&pod.Spec)
-				err = p.create(soon(t), &pod)
+				err = p.create(fixture.Soon(t), &pod)
 				if security := pod.Spec.Containers[0].SecurityContext; !privileged && security != nil && *security.Privileged {
 					require.ErrorContains(t, err, "pods of agents are not privileged", file)
 					continue
@@ -238,7 +239,7 @@ func (p *policies) admits(t *testing.T, privileged bool) {
 				require.NoError(t, yaml.Unmarshal([]byte(document), &job))
 				job.Namespace = p.namespace
 				p.installed(&job.Spec.Template.Spec)
-				err = p.createJob(soon(t), &job)
+				err = p.createJob(fixture.Soon(t), &job)
 			default:
 				continue
 			}
@@ -276,7 +277,7 @@ func (p *policies) hasNoWarnings(t *testing.T) {
 		if !ok {
 			continue
 		}
-		policy, err := testenv.Wait(soon(t), p.kube.AdmissionregistrationV1().ValidatingAdmissionPolicies(), testenv.Named(policy.Name),
+		policy, err := testenv.Wait(fixture.Soon(t), p.kube.AdmissionregistrationV1().ValidatingAdmissionPolicies(), testenv.Named(policy.Name),
 			func(p *admissionv1.ValidatingAdmissionPolicy) bool { return p.Status.TypeChecking != nil })
 		require.NoError(t, err)
 		require.Empty(t, policy.Status.TypeChecking.ExpressionWarnings, policy.Name)
@@ -397,7 +398,7 @@ func (p *policies) refuses(t *testing.T) {
 		t.Run("a job: "+says, func(t *testing.T) {
 			job := maintenanceJob()
 			change(job)
-			err := p.createJob(soon(t), job)
+			err := p.createJob(fixture.Soon(t), job)
 			require.True(t, apierrors.IsInvalid(err), "%v", err)
 			require.ErrorContains(t, err, says)
 		})

@@ -154,18 +154,18 @@ func TestUninstallingRemovesAllThatWasInstalled(t *testing.T) {
 	s.install(options...)
 	objects := printed(t, first(s.install(append(options, "--dry-run", "-o=json")...)))
 	definitions := s.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-	newer, err := definitions.Patch(soon(t), "datauploads.velero.io", types.JSONPatchType,
+	newer, err := definitions.Patch(fixture.Soon(t), "datauploads.velero.io", types.JSONPatchType,
 		[]byte(`[{"op":"add","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/novel","value":{"type":"string"}}]`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	out, _ := s.install(append(options, "--apply")...)
 	require.Contains(t, out, "CustomResourceDefinition datauploads.velero.io is of a newer Velero (it has v2alpha1.spec.novel), unchanged\n")
-	kept, err := definitions.Get(soon(t), newer.GetName(), metav1.GetOptions{})
+	kept, err := definitions.Get(fixture.Soon(t), newer.GetName(), metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Equal(t, newer.Object["spec"], kept.Object["spec"])
 
-	w, err := testenv.Open(soon(t), own.Admin(), s.namespace)
+	w, err := testenv.Open(fixture.Soon(t), own.Admin(), s.namespace)
 	require.NoError(t, err)
-	_, err = w.Backup(soon(t), "nightly")
+	_, err = w.Backup(fixture.Soon(t), "nightly")
 	require.NoError(t, err)
 
 	out, reported := s.fails("no\n", "uninstall")
@@ -188,7 +188,7 @@ func TestUninstallingRemovesAllThatWasInstalled(t *testing.T) {
 func TestUninstallingLeavesWhatWasThereBeforeAndSaysWhatStaysWithIt(t *testing.T) {
 	s := newEnv(t)
 	s.createNamespace(s.namespace)
-	_, err := s.kube.CoreV1().ServiceAccounts(s.namespace).Create(soon(t), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "velero"}}, metav1.CreateOptions{})
+	_, err := s.kube.CoreV1().ServiceAccounts(s.namespace).Create(fixture.Soon(t), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "velero"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	s.install("--apply")
 	s.install("--apply")
@@ -226,10 +226,10 @@ func (e *env) holds(resource, kind, finalizer string) (release func()) {
 		"metadata": map[string]any{"name": "held", "namespace": e.namespace, "finalizers": []any{finalizer}},
 		"spec":     required(kind),
 	}}
-	require.NoError(e, testenv.Apply(soon(e.T), plane.Admin(), object))
+	require.NoError(e, testenv.Apply(fixture.Soon(e.T), plane.Admin(), object))
 	return func() {
 		e.Helper()
-		_, err := e.dynamic.Resource(velero18(resource)).Namespace(e.namespace).Patch(soon(e.T), "held", types.MergePatchType, []byte(letGo), metav1.PatchOptions{})
+		_, err := e.dynamic.Resource(velero18(resource)).Namespace(e.namespace).Patch(fixture.Soon(e.T), "held", types.MergePatchType, []byte(letGo), metav1.PatchOptions{})
 		require.NoError(e, err)
 	}
 }
@@ -268,7 +268,7 @@ func TestUninstallNamesTheFinalizerItsControllerAndTheRemedy(t *testing.T) {
 	}
 	out, _ := s.succeeds("", "uninstall", "--force")
 	require.Contains(t, out, "DaemonSet node-agent removed\n")
-	_, err := s.kube.CoreV1().Namespaces().Get(soon(t), s.namespace, metav1.GetOptions{})
+	_, err := s.kube.CoreV1().Namespaces().Get(fixture.Soon(t), s.namespace, metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err))
 }
 
@@ -277,11 +277,11 @@ func TestAgentsHaveAPriorityLevelOfTheirOwn(t *testing.T) {
 	s := newEnv(t)
 	s.install()
 	levels := s.kube.FlowcontrolV1().PriorityLevelConfigurations()
-	own, err := levels.Get(soon(t), "lateen-"+s.namespace, metav1.GetOptions{})
+	own, err := levels.Get(fixture.Soon(t), "lateen-"+s.namespace, metav1.GetOptions{})
 	require.NoError(t, err)
-	election, err := levels.Get(soon(t), "leader-election", metav1.GetOptions{})
+	election, err := levels.Get(fixture.Soon(t), "leader-election", metav1.GetOptions{})
 	require.NoError(t, err)
-	account, err := plane.ServiceAccount(soon(t), s.namespace, "lateen")
+	account, err := plane.ServiceAccount(fixture.Soon(t), s.namespace, "lateen")
 	require.NoError(t, err)
 	agent := rest.CopyConfig(account)
 	var level string
@@ -304,7 +304,7 @@ func TestAgentsHaveAPriorityLevelOfTheirOwn(t *testing.T) {
 	} {
 		// A FlowSchema is in force a moment after it was created.
 		require.Eventually(t, func() bool {
-			request, err := http.NewRequestWithContext(soon(t), http.MethodGet, agent.Host+path, nil)
+			request, err := http.NewRequestWithContext(fixture.Soon(t), http.MethodGet, agent.Host+path, nil)
 			require.NoError(t, err)
 			answer, err := client.Do(request)
 			require.NoError(t, err)

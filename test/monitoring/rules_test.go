@@ -66,7 +66,7 @@ func (r rules) write(t *testing.T, dir string) string {
 
 func promtool(t *testing.T, args ...string) {
 	t.Helper()
-	reported, err := fixture.Command(soon(t), t, "promtool", args...).CombinedOutput()
+	reported, err := fixture.Command(fixture.Soon(t), t, "promtool", args...).CombinedOutput()
 	require.NoError(t, err, string(reported))
 }
 
@@ -97,7 +97,7 @@ func TestAlertsFireForTheirFaultsAlone(t *testing.T) {
 
 func TestKubectlBuildsTheKustomization(t *testing.T) {
 	t.Parallel()
-	built, err := fixture.Command(soon(t), t, "kubectl", "kustomize", manifests).Output()
+	built, err := fixture.Command(fixture.Soon(t), t, "kubectl", "kustomize", manifests).Output()
 	require.NoError(t, err)
 	kinds := map[string]int{}
 	for part := range strings.SplitSeq(string(built), "\n---\n") {
@@ -136,7 +136,7 @@ func always() []string {
 func TestTheDashboardShowsTransfers(t *testing.T) {
 	e := newEnv(t)
 	p := startPrometheus(t, e.agents)
-	began, deadline := time.Now(), soon(t)
+	began, deadline := time.Now(), fixture.Soon(t)
 	for round := 0; ; round++ {
 		e.round(t, round)
 		empty := p.withoutData(t, began)
@@ -155,39 +155,36 @@ type env struct {
 	sources []*corev1.Pod
 }
 
-// soon bounds one wait.
-var soon = fixture.Soon
-
 func newEnv(t *testing.T) *env {
 	t.Helper()
-	plane, err := cluster.Start(soon(t), cluster.Options{})
+	plane, err := cluster.Start(fixture.Soon(t), cluster.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, plane.Stop()) })
-	require.NoError(t, testenv.InstallCRDs(soon(t), plane.Admin()))
+	require.NoError(t, testenv.InstallCRDs(fixture.Soon(t), plane.Admin()))
 	options := fixture.Options{
 		Config: `{"priorityClassName":"backup-low","loadConcurrency":{"globalConfig":2,"prepareQueueLength":6}}`,
 		Takes:  3 * time.Second, Nodes: []node.Options{{Name: "worker-1"}, {Name: "worker-2"}},
 	}
 	options.NodeLabels = map[string]string{"dashboard": "yes"}
 	e := &env{}
-	e.Env, err = fixture.New(soon(t), plane, t.TempDir(), options)
+	e.Env, err = fixture.New(fixture.Soon(t), plane, t.TempDir(), options)
 	t.Cleanup(func() { require.NoError(t, e.Close()) })
 	require.NoError(t, err)
 	e.Movers.Bytes, e.Movers.Reports = 64<<20, 3
-	require.NoError(t, e.PriorityClass(soon(t), "backup-low", 10))
+	require.NoError(t, e.PriorityClass(fixture.Soon(t), "backup-low", 10))
 	repository := &velerov1.BackupRepository{ObjectMeta: metav1.ObjectMeta{Name: "app-default-kopia", Namespace: e.Namespace}}
 	repository.Spec = velerov1.BackupRepositorySpec{
 		VolumeNamespace: "app", BackupStorageLocation: "default", RepositoryType: "kopia", MaintenanceFrequency: metav1.Duration{Duration: time.Hour},
 	}
 	repository.Status.Phase = velerov1.BackupRepositoryPhaseReady
 	repository.Status.LastMaintenanceTime = new(metav1.NewTime(time.Now().Add(-20 * time.Minute)))
-	_, err = e.Repositories().Create(soon(t), repository, metav1.CreateOptions{})
+	_, err = e.Repositories().Create(fixture.Soon(t), repository, metav1.CreateOptions{})
 	require.NoError(t, err)
 	for _, on := range e.Nodes {
-		agent, err := e.Program(soon(t), on)
+		agent, err := e.Program(fixture.Soon(t), on)
 		require.NoError(t, err)
 		e.agents = append(e.agents, agent)
-		source, err := e.Source(soon(t), "app-"+on.Name(), on)
+		source, err := e.Source(fixture.Soon(t), "app-"+on.Name(), on)
 		require.NoError(t, err)
 		e.sources = append(e.sources, source)
 	}
@@ -197,20 +194,20 @@ func newEnv(t *testing.T) *env {
 // round backs up each volume four times, and cancels one of the backups.
 func (e *env) round(t *testing.T, number int) {
 	t.Helper()
-	backup, err := e.Backup(soon(t), fmt.Sprintf("nightly-%d", number))
+	backup, err := e.Backup(fixture.Soon(t), fmt.Sprintf("nightly-%d", number))
 	require.NoError(t, err)
 	var names []string
 	for range 4 {
 		for _, source := range e.sources {
-			created, err := e.PodVolumeBackup(soon(t), backup, source, "data")
+			created, err := e.PodVolumeBackup(fixture.Soon(t), backup, source, "data")
 			require.NoError(t, err)
 			names = append(names, created.Name)
 		}
 	}
 	transfers := e.Transfers(testenv.PodVolumeBackup)
-	require.NoError(t, transfers.Cancel(soon(t), names[len(names)-1]))
+	require.NoError(t, transfers.Cancel(fixture.Soon(t), names[len(names)-1]))
 	for _, name := range names {
-		_, err := transfers.Wait(soon(t), name, testenv.Settled)
+		_, err := transfers.Wait(fixture.Soon(t), name, testenv.Settled)
 		require.NoError(t, err)
 	}
 }
@@ -276,7 +273,7 @@ func (p prometheus) withoutData(t *testing.T, began time.Time) []string {
 	for _, panel := range dashboard.Panels {
 		for _, target := range panel.Targets {
 			when := promv1.Range{Start: began, End: time.Now(), Step: 2 * time.Second}
-			data, _, err := p.QueryRange(soon(t), variables.Replace(target.Expr), when)
+			data, _, err := p.QueryRange(fixture.Soon(t), variables.Replace(target.Expr), when)
 			require.NoError(t, err, "%s: %s", panel.Title, target.Expr)
 			if series, ok := data.(model.Matrix); ok && len(series) > 0 {
 				titles = slices.DeleteFunc(titles, func(title string) bool { return title == panel.Title })
@@ -289,7 +286,7 @@ func (p prometheus) withoutData(t *testing.T, began time.Time) []string {
 // requireRules shows that Prometheus can evaluate every rule with what a real agent has.
 func (p prometheus) requireRules(t *testing.T) {
 	t.Helper()
-	answer, err := p.Rules(soon(t))
+	answer, err := p.Rules(fixture.Soon(t))
 	require.NoError(t, err)
 	require.Len(t, answer.Groups, len(readRules(t).Groups))
 	for _, group := range answer.Groups {

@@ -124,9 +124,10 @@ func TestAFailedMoverIsDeletedBeforeItsTransferReturnsToAccepted(t *testing.T) {
 			s.OnUpdate = func(_ *velerov1.PodVolumeBackup, before, after transfer.State) {
 				phases = append(phases, string(before.Phase+" to "+after.Phase))
 			}
-			for range 2 { // the pod is deleted, the restart is counted
-				s.step(t)
-			}
+			s.step(t)
+			require.Empty(t, s.live[testKey])
+			require.Zero(t, s.state().Restarts, "an agent of Velero cancels a resource that is Accepted while its mover has failed")
+			s.step(t)
 			require.Equal(t, transfer.Accepted, s.state().Phase)
 			require.Equal(t, 1, s.state().Restarts)
 			require.Equal(t, "mover was evicted: low on memory", s.state().Message)
@@ -139,6 +140,23 @@ func TestAFailedMoverIsDeletedBeforeItsTransferReturnsToAccepted(t *testing.T) {
 			require.Equal(t, []string{"Warning MoverRestarted mover was evicted: low on memory; restart 1 of 3"}, s.sent())
 		})
 	}
+}
+
+// The coordinator asks for the slots of another node only before it starts a mover there: the node may be gone.
+func TestALostMoverNeedsNoSlots(t *testing.T) {
+	s := evicted(t, velerov1.PodVolumeBackupPhasePrepared)
+	s.Agent = transfer.Agent{Node: "n2", Fleet: coordinatorFleet{absent: testNode}}
+	s.LearnSlots = func(context.Context, string) error { return errors.New("no answer") }
+	for range 2 {
+		s.step(t)
+	}
+	require.Equal(t, 1, s.state().Restarts)
+
+	s = newWorking()
+	s.object.Status.Phase, s.Agent = velerov1.PodVolumeBackupPhasePrepared, transfer.Agent{Node: "n2", Fleet: coordinatorFleet{absent: testNode}}
+	s.LearnSlots = func(_ context.Context, node string) error { return errors.New("no answer of " + node) }
+	_, err := s.Reconcile(t.Context(), testKey)
+	require.ErrorContains(t, err, "no answer of "+testNode)
 }
 
 // TestALostMoverThatCannotBeDeletedIsCountedAfterTheGracePeriod has a webhook that refuses the deletion.

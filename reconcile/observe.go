@@ -56,12 +56,13 @@ func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) erro
 		t.diagnose(ctx, s)
 	case transfer.Prepared:
 		s.reservations.delayed, s.observed.SlotIn = t.startDelay(s)
-		if s.observed.OwnsMover && s.state.Node != t.Agent.Node {
+		slot := !s.reservations.delayed && s.observed.Exposure.Condition == objects.Running
+		if slot && s.observed.OwnsMover && !s.observed.NodeLost && s.state.Node != t.Agent.Node {
 			if err := t.LearnSlots(ctx, s.state.Node); err != nil {
 				return err
 			}
 		}
-		s.reservations.slot = !s.reservations.delayed && s.observed.Exposure.Condition == objects.Running
+		s.reservations.slot = slot
 		return t.tolerate(s, t.confirmSource(ctx, s))
 	case transfer.InProgress, transfer.Canceling:
 		t.readResult(s)

@@ -112,12 +112,12 @@ func FixedPreparation(places int) *Preparation {
 	}
 }
 
-// NewQueue queues transfers for as many places in the cluster. Volumes of pods have as many on each node as it has slots, at most
-// that many.
-func NewQueue(length, slots int) *Preparation {
+// NewQueue queues transfers for that many places in the cluster. Those of volumes of pods hold no more of them than their node has
+// slots; most is the largest number of slots of a node.
+func NewQueue(length, most int) *Preparation {
 	p := FixedPreparation(math.MaxInt)
 	p.queue = NewSlots(length)
-	p.SetSlots(slots)
+	p.SetSlots(most)
 	return p
 }
 

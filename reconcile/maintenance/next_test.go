@@ -375,6 +375,8 @@ func TestAJobThatBecomesDueAfterTheWindowWaitsForTheNext(t *testing.T) {
 	require.Equal(t, Step{Action: Start, Due: ago(time.Hour), Factor: 1}, Next(r, nil, existing(), p, now()), "due at 17:30, which is after the window of today")
 	r.Last = ago(23*time.Hour + 30*time.Minute)
 	require.Equal(t, Step{After: 30 * time.Minute}, Next(r, nil, existing(), p, now()), "due at 16:30")
+	r.Last = ago(2 * time.Hour)
+	require.Equal(t, Step{After: 23 * time.Hour}, Next(r, nil, existing(), p, now()), "it ran an hour before the window of today")
 	r.Frequency, r.Last = 25*time.Hour, ago(22*time.Hour+30*time.Minute)
 	require.Equal(t, Step{After: 23 * time.Hour}, Next(r, nil, existing(), p, now()), "due every other day")
 }

@@ -253,7 +253,7 @@ func (r Repository) countsBefore(job objects.JobStatus, jobs []objects.JobStatus
 func (r Repository) FailuresAfter(jobs []objects.JobStatus) int { return r.countsAfter(jobs).failures }
 
 // countsAfter returns the counts after all jobs, oldest first. The history and the counts of this process cover
-// failures without a job and deleted jobs, such as those that Velero's server deletes at once where none is to be kept. The history alone is not enough: Velero's server keeps 3 entries and
+// failures without a job and deleted jobs: Velero's server deletes them at once if none is to be kept. The history alone is not enough: Velero's server keeps 3 entries and
 // replaces messages.
 func (r Repository) countsAfter(jobs []objects.JobStatus) counts {
 	t := counts{factor: 1}
@@ -278,7 +278,8 @@ func due(r Repository, jobs []objects.JobStatus, policy Policy) time.Time {
 	if !r.Last.IsZero() {
 		at = r.Last.Add(frequency - jitter(r, frequency, policy))
 		// Each run ends later than the one before. Once it would be due after the window of its day, it starts with that.
-		if opens := policy.Window.opened(r.Last).Add(policy.IntervalOf(r)); opens.Before(at) && policy.Window.next(at).After(at) {
+		opens := policy.Window.opened(r.Last).Add(policy.IntervalOf(r))
+		if opens.Before(at) && policy.Window.next(at).After(at) && opens.Sub(r.Last) >= frequency/2 { // else it ran outside the window
 			at = opens
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/typed/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -208,6 +209,7 @@ func (a *assembly) shared() reconcile.Dependencies {
 func (a *assembly) preparation() *capacity.Preparation {
 	limits := a.startup.Config.Limits
 	preparation := a.pacing(limits)
+	preparation.SetSlotsOf(a.Flags.NodeName, limits.Concurrency)
 	preparation.SetLimits(transferLimits(limits))
 	return preparation
 }
@@ -224,9 +226,7 @@ func (a *assembly) pacing(limits config.Limits) *capacity.Preparation {
 	case a.Prepared > 0:
 		return capacity.FixedPreparation(a.Prepared)
 	default:
-		preparation := capacity.NewPreparation(limits.MaxConcurrency, a.Clock)
-		preparation.SetSlotsOf(a.Flags.NodeName, limits.Concurrency)
-		return preparation
+		return capacity.NewPreparation(limits.MaxConcurrency, a.Clock)
 	}
 }
 
@@ -247,8 +247,13 @@ func (a *assembly) learnSlots(ctx context.Context, name string) error {
 		return nil
 	}
 	node, err := a.clients.metadata.Resource(corev1.SchemeGroupVersion.WithResource("nodes")).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil // its mover ends soon
+	case err != nil:
 		return fmt.Errorf("get node %s for loadConcurrency.perNodeConfig: %w", name, err)
+	case a.config.Load() != config: // an edit
+		return a.learnSlots(ctx, name)
 	}
 	number := config.ConcurrencyOn(node.Labels)
 	a.preparing.SetSlotsOf(name, number)

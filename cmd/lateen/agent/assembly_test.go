@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,9 +18,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
+	ktesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
@@ -70,7 +73,7 @@ func TestTheSlotsOfANodeAreReadOnceIfRulesDependOnIt(t *testing.T) {
 		Limits:    config.Limits{GlobalConcurrency: 1},
 		NodeRules: []config.NodeRule{{Nodes: metav1.LabelSelector{MatchLabels: map[string]string{"disk": "fast"}}, Number: 3}},
 	})
-	require.ErrorContains(t, a.learnSlots(t.Context(), "n3"), "get node n3 for loadConcurrency.perNodeConfig")
+	require.NoError(t, a.learnSlots(t.Context(), "n3"), "a node that is deleted has no slots")
 	for range 2 {
 		require.NoError(t, a.learnSlots(t.Context(), "n2"))
 	}
@@ -78,6 +81,8 @@ func TestTheSlotsOfANodeAreReadOnceIfRulesDependOnIt(t *testing.T) {
 	require.Equal(t, 3, a.nodeSlots.On("n2").Limit(), "of the node whose agent is not ready")
 	a.nodeSlots.SetLimits(a.slots(config.Limits{GlobalConcurrency: 2}))
 	require.Equal(t, []int{3, 2}, []int{a.nodeSlots.On("n2").Limit(), a.nodeSlots.On("n3").Limit()})
+	client.PrependReactor("get", "nodes", func(ktesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("no answer") })
+	require.EqualError(t, a.learnSlots(t.Context(), "n4"), "get node n4 for loadConcurrency.perNodeConfig: no answer")
 	given := 0
 	for a.preparing.TryAcquire(capacity.Transfer{UID: types.UID(strconv.Itoa(given)), Home: "n2"}, func() {}) {
 		given++

@@ -30,10 +30,11 @@ func (e *Exposer) ensurePod(ctx context.Context, pod *corev1.Pod, class string) 
 	created, reason, err := e.create(ctx, pod, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsAlreadyExists(err):
-		if reason != "" { // the answer to its creation without the class was lost
-			e.Rejected(ctx, objects.WithoutPriorityClass(pod), class, reason)
+		existing, err := e.adopt(ctx, pod)
+		if err == nil && reason != "" && existing.Spec.PriorityClassName != class { // the answer to its creation was lost
+			e.Rejected(ctx, existing, class, reason)
 		}
-		return e.adopt(ctx, pod)
+		return err
 	case err != nil:
 		return err
 	case class != "" && created.Spec.PriorityClassName != class:
@@ -101,34 +102,34 @@ func (e *Exposer) sample(namespace string, kind api.Kind) *corev1.Pod {
 // adopt takes an existing pod. Either the response to its creation was lost, or Velero's own agent created it; the
 // latter gets Lateen's labels, or is deleted if it cannot work. Then the error has the caller create it again. So is a pod
 // of an earlier attempt.
-func (e *Exposer) adopt(ctx context.Context, want *corev1.Pod) error {
+func (e *Exposer) adopt(ctx context.Context, want *corev1.Pod) (existing *corev1.Pod, err error) {
 	pods := e.Client.CoreV1().Pods(want.Namespace)
 	pod, err := pods.Get(ctx, want.Name, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("get mover pod %s: %w", want.Name, err)
+		return nil, fmt.Errorf("get mover pod %s: %w", want.Name, err)
 	}
 	patch, err := adoption("pod", pod, want)
 	switch {
 	case err != nil:
-		return err
+		return nil, err
 	case objects.Attempt(pod) < objects.Attempt(want):
 		if err := e.DeleteMover(ctx, Existing{Pod: pod}); err != nil {
-			return err
+			return nil, err
 		}
-		return fmt.Errorf("mover pod %s of an earlier attempt is being deleted", want.Name)
+		return nil, fmt.Errorf("mover pod %s of an earlier attempt is being deleted", want.Name)
 	case patch == nil:
-		return nil
+		return pod, nil
 	}
 	if image := pod.Spec.Containers[0].Image; image != want.Spec.Containers[0].Image && !hasRun(pod) {
 		if err := e.DeleteMover(ctx, Existing{Pod: pod}); err != nil {
-			return err
+			return nil, err
 		}
-		return fmt.Errorf("mover pod %s of Velero's agent had image %s of the agents, and was deleted", want.Name, image)
+		return nil, fmt.Errorf("mover pod %s of Velero's agent had image %s of the agents, and was deleted", want.Name, image)
 	}
 	if _, err := pods.Patch(ctx, want.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		return fmt.Errorf("label mover pod %s: %w", want.Name, err)
+		return nil, fmt.Errorf("label mover pod %s: %w", want.Name, err)
 	}
-	return nil
+	return pod, nil
 }
 
 // hasRun reports whether a pod runs or has succeeded. Velero's agents give their movers the image of their DaemonSet

@@ -1,10 +1,8 @@
 package seeds
 
 import (
-	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,25 +17,4 @@ func TestARecordedSeedIsKept(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []uint64{1, 2}, kept)
 	require.ErrorContains(t, record(dir, "TestA", 1, ""), "record seed: open")
-}
-
-// TestRecordedSeedsRunFirst also runs the seed that testdata/seeds.txt has for it.
-func TestRecordedSeedsRunFirst(t *testing.T) {
-	var lock sync.Mutex
-	var drawn []uint64
-	t.Run("schedules", func(t *testing.T) {
-		Each(t, 64, func(t *testing.T, random *rand.Rand) {
-			t.Helper()
-			t.Parallel()
-			lock.Lock()
-			defer lock.Unlock()
-			drawn = append(drawn, random.Uint64())
-		})
-	})
-	if *given != 0 {
-		require.Len(t, drawn, 1)
-		return
-	}
-	require.Len(t, drawn, 65)
-	require.Equal(t, rand.New(rand.NewPCG(42, 42)).Uint64(), drawn[0])
 }

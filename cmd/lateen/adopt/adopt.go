@@ -378,7 +378,7 @@ func (a *adoption) restrict(ctx context.Context, agents *unstructured.Unstructur
 	}
 	wanted := deploy.MoverAccess(a.Namespace, a.movers)
 	if a.podPolicy == "" {
-		return wanted, a.RequirePodPolicy(ctx, a.podPolicy)
+		return wanted, a.RefusePodPolicies(ctx)
 	}
 	server, err := startup.ReadServer(ctx, a.Kube, a.Namespace, "")
 	if err != nil {

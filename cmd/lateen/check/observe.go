@@ -106,6 +106,9 @@ func (i *Installation) moverTemplate() objects.Template {
 		from = *i.Agents
 	}
 	template, _ := startup.Inherit(from) // the check of agents shows what agents refuse
+	if i.Agents != nil {
+		startup.AddPlacement(&template, *i.Agents)
+	}
 	template.Image, template.ServiceAccount = i.MoverImage(), i.moverAccount()
 	return template
 }

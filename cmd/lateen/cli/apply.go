@@ -136,17 +136,14 @@ func (c *Client) RefuseForeign(ctx context.Context, manifests []*unstructured.Un
 	return errors.Join(foreign...)
 }
 
-// RequirePodPolicy rejects an empty --pod-policy if the installation has policies: they stay, and refuse movers that agents create
-// without the flags of that time.
-func (c *Client) RequirePodPolicy(ctx context.Context, policy string) error {
-	if policy != "" {
-		return nil
-	}
+// RefusePodPolicies rejects a change without --pod-policy if the installation has policies: they stay, and refuse movers that agents
+// create without the flags of that time.
+func (c *Client) RefusePodPolicies(ctx context.Context) error {
 	found, err := c.Installed(ctx, admissionregistrationv1.SchemeGroupVersion.WithResource("validatingadmissionpolicies"))
 	if err != nil || len(found) == 0 {
 		return err
 	}
-	return fmt.Errorf("ValidatingAdmissionPolicy %s of this installation may refuse the movers of the changed agents: repeat --pod-policy and the flags that were given with it, such as --restrict-movers",
+	return fmt.Errorf("ValidatingAdmissionPolicy %s of this installation may refuse the movers of the changed agents: repeat --pod-policy and the flags that were given with it, such as --restrict-movers, or delete the policies and their bindings",
 		found[0].GetName())
 }
 

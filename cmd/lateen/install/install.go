@@ -111,8 +111,8 @@ func (o *options) send(ctx context.Context, client *cli.Client, definitions, res
 	if err := client.RefuseForeign(ctx, rest); err != nil {
 		return err
 	}
-	if o.apply && o.useNodeAgent && !o.crdsOnly {
-		if err := client.RequirePodPolicy(ctx, o.agent.PodPolicy); err != nil {
+	if o.apply && o.useNodeAgent && !o.crdsOnly && o.agent.PodPolicy == "" {
+		if err := client.RefusePodPolicies(ctx); err != nil {
 			return err
 		}
 	}

@@ -187,6 +187,9 @@ func (r *removal) definitionsUser(ctx context.Context, definitions []unstructure
 			return used, err
 		}
 	}
+	if len(definitions) == 0 {
+		return "", nil
+	}
 	deployments, err := r.Kube.AppsV1().Deployments(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return "", fmt.Errorf("list Deployments: %w", err)

@@ -79,12 +79,14 @@ func (t *TransferReconciler[T]) write(ctx context.Context, s *request[T], step t
 	return nil
 }
 
-// notWritten releases what was reserved for a write that did not happen.
+// notWritten releases what was reserved for a write that did not happen. An accepted transfer keeps its place.
 func (t *TransferReconciler[T]) notWritten(s *request[T], starts bool) {
 	if starts {
 		t.NodeSlots.Release(s.object.GetUID())
 	}
-	t.Preparing.Release(s.object.GetUID())
+	if s.state.Phase.IsNew() {
+		t.Preparing.Release(s.object.GetUID())
+	}
 }
 
 // expose creates the missing objects, the mover pod last. A terminal error fails the transfer at once.

@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/exposer"
+	"github.com/lateen-project/lateen/reconcile/capacity"
 )
 
 // driven is a controller in a synctest bubble.
@@ -204,6 +205,7 @@ func TestASlotIsReleasedOnlyIfNothingWasWritten(t *testing.T) {
 			t.Run(name+", "+outcome, func(t *testing.T) {
 				const starts = 3 // after Accepted and Prepared
 				s := newFixture(t, fault{call: "patch podvolumebackups", ordinal: starts, err: test.answer, committed: committed})
+				s.Preparing.SetLimits(capacity.Limits{Cluster: 1})
 				for s.calls["patch podvolumebackups"] < starts {
 					_, err := s.Reconcile(t.Context(), testKey)
 					require.Equal(t, s.calls["patch podvolumebackups"] == starts, err != nil, "%v", err)
@@ -213,6 +215,7 @@ func TestASlotIsReleasedOnlyIfNothingWasWritten(t *testing.T) {
 					s.kubelet(t)
 				}
 				require.Equal(t, test.kept, s.NodeSlots.On(testNode).InUse())
+				require.False(t, s.Preparing.TryAcquire(capacity.Transfer{UID: "another"}, func() {}), "it is accepted")
 			})
 		}
 	}

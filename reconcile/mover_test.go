@@ -151,7 +151,6 @@ func TestALostMoverNeedsNoSlots(t *testing.T) {
 		s.step(t)
 	}
 	require.Equal(t, 1, s.state().Restarts)
-
 	s = newWorking()
 	s.object.Status.Phase, s.Agent = velerov1.PodVolumeBackupPhasePrepared, transfer.Agent{Node: "n2", Fleet: coordinatorFleet{absent: testNode}}
 	s.LearnSlots = func(_ context.Context, node string) error { return errors.New("no answer of " + node) }

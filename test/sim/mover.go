@@ -126,7 +126,9 @@ func (s *Simulation) finish(m *mover) {
 	message := fmt.Sprintf(`{"snapshotID":"snapshot-of-%s","emptySnapshot":false,"source":%s,"totalBytes":1000,"incrementalBytes":500}`, m.pod.Name, volume)
 	switch m.kind {
 	case Upload:
-		s.storage.uploaded[m.transfer] = s.storage.volumes[m.handle]
+		if data, exists := s.storage.volumes[m.handle]; exists { // that of a lost mover may be deleted
+			s.storage.uploaded[m.transfer] = data
+		}
 	case Download:
 		s.promises.write(s, m)
 		s.storage.volumes[m.handle] = string(m.transfer)

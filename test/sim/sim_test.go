@@ -142,7 +142,8 @@ func (s *Simulation) ends(t *testing.T) map[int]string {
 	all := map[int]string{}
 	for _, j := range s.work {
 		object := s.API.Find(j.transfer)
-		if object == nil || j.byVelero || viewOf(object).phase != "Completed" || viewOf(object).cancel || viewOf(object).reportsRefusal() {
+		if object == nil || j.byVelero || viewOf(object).phase != "Completed" || viewOf(object).cancel || viewOf(object).reportsRefusal() ||
+			object.GetLabels()[api.LabelDone] == "" && slices.Contains(s.faults.met, killAgents) { // nobody cleans up
 			continue
 		}
 		annotations := object.GetAnnotations()

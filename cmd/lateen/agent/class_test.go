@@ -291,8 +291,7 @@ func TestAnAgentWithoutMoversLearnsThatItsClassExists(t *testing.T) {
 		p, clock, _, _ := agentOf(t, &cluster, prometheus.NewPedanticRegistry())
 		p.class.set(t.Context(), priority.Fallback("low", priority.NotFound))
 		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() { p.class.run(ctx); close(ended) }()
+		go p.class.run(ctx)
 		synctest.Wait()
 		clock.Step(idleInterval)
 		synctest.Wait()
@@ -303,7 +302,6 @@ func TestAnAgentWithoutMoversLearnsThatItsClassExists(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, "low", p.class.class.Effective)
 		stop()
-		<-ended
 	})
 }
 

@@ -254,12 +254,9 @@ func limited(more string) *fixture {
 // restored returns a restore that fills a storage class, whose target claim was not read, and a new one of that class.
 func restored() *fixture {
 	s := cluster(1, `{"loadConcurrency": {"globalConfig": 8, "storageClasses": {"nfs": 1}}}`)
-	claims := []*corev1.PersistentVolumeClaim{{ObjectMeta: meta("velero", "first", time.Minute)}, {ObjectMeta: meta("app", "target", time.Minute)}}
-	for _, claim := range claims {
-		claim.Spec.StorageClassName = new("nfs")
-		s.add(claim)
-	}
-	s.add(&storagev1.StorageClass{ObjectMeta: meta("", "nfs", time.Hour)})
+	of := corev1.PersistentVolumeClaimSpec{StorageClassName: new("nfs")}
+	s.add(&storagev1.StorageClass{ObjectMeta: meta("", "nfs", time.Hour)}, &corev1.PersistentVolumeClaim{ObjectMeta: meta("velero", "first", time.Minute), Spec: of},
+		&corev1.PersistentVolumeClaim{ObjectMeta: meta("app", "target", time.Minute), Spec: of})
 	s.download("first", "elsewhere", func(d *velerov2alpha1.DataDownload) {
 		d.Annotations = map[string]string{api.AnnotationExposer: "node-1"}
 		d.Status.Phase, d.Status.Node, d.Status.StartTimestamp = velerov2alpha1.DataDownloadPhaseInProgress, "node-1", past(2*time.Minute)

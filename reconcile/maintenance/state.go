@@ -253,8 +253,8 @@ func (r Repository) countsBefore(job objects.JobStatus, jobs []objects.JobStatus
 func (r Repository) FailuresAfter(jobs []objects.JobStatus) int { return r.countsAfter(jobs).failures }
 
 // countsAfter returns the counts after all jobs, oldest first. The history and the counts of this process cover
-// failures without a job and deleted jobs: Velero's server deletes them at once if none is to be kept. The history alone is not enough: Velero's server keeps 3 entries and
-// replaces messages.
+// failures without a job and deleted jobs: Velero's server deletes them at once if none is to be kept. The history
+// alone is not enough: the server keeps 3 entries and replaces messages.
 func (r Repository) countsAfter(jobs []objects.JobStatus) counts {
 	t := counts{factor: 1}
 	for _, job := range slices.Backward(jobs) {

@@ -70,7 +70,7 @@ func (e *evaluator) remedyOfWait(of *subject, wait view.Wait) string {
 // remedyOfConsumer returns what the user can do about a claim that is not ready to be restored.
 func remedyOfConsumer(message string) string {
 	if strings.Contains(message, "does not exist") {
-		return "Create it."
+		return "Create the claim or the storage class that does not exist."
 	}
 	return "Start a pod that uses the claim, or set restorePVC.ignoreDelayBinding in the node-agent ConfigMap."
 }

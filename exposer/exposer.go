@@ -222,6 +222,14 @@ func getOrCreate[S any, T object[S]](ctx context.Context, to client[T], want T) 
 	return there, nil
 }
 
+func mergePatch[T any](ctx context.Context, to client[T], name string, patch any, subresources ...string) (now T, err error) {
+	data, err := json.Marshal(patch)
+	if err != nil {
+		return now, fmt.Errorf("encode patch: %w", err)
+	}
+	return to.Patch(ctx, name, types.MergePatchType, data, metav1.PatchOptions{}, subresources...)
+}
+
 // deleteExact returns the object with a deletionTimestamp, or nil if it does not exist.
 func deleteExact[S any, T object[S]](ctx context.Context, from client[T], was T) (T, error) {
 	if err := from.Delete(ctx, was.GetName(), uidPrecondition(was)); err != nil {

@@ -285,6 +285,36 @@ func TestCleanUpDeletesTheVolumeOfARestoreClaim(t *testing.T) {
 	require.Equal(t, []string{"volume pv1 Delete"}, left(t, client))
 }
 
+// Drivers of encrypted volumes need the key to delete a volume, too.
+func TestCopiesOfAClaimStayUntilItsVolumeIsDeleted(t *testing.T) {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "claim-uid"}}
+	claim.Spec.VolumeName = "pv1"
+	owners := []metav1.OwnerReference{objects.OwnedByClaim(claim), {APIVersion: "v1", Kind: "PersistentVolume", Name: "pv1", UID: "pv-uid"}}
+	for name, test := range map[string]struct {
+		change func(volume *corev1.PersistentVolume, key *corev1.Secret)
+		want   []metav1.OwnerReference
+	}{
+		"of an upload":         {func(*corev1.PersistentVolume, *corev1.Secret) {}, owners},
+		"with that owner":      {func(_ *corev1.PersistentVolume, key *corev1.Secret) { key.OwnerReferences = owners }, owners},
+		"of another claim":     {func(_ *corev1.PersistentVolume, key *corev1.Secret) { key.OwnerReferences = nil }, nil},
+		"of a restored volume": {func(v *corev1.PersistentVolume, _ *corev1.Secret) { v.Labels = map[string]string{api.LabelKept: "true"} }, owners[:1]},
+	} {
+		volume, key := csiVolume(corev1.PersistentVolumeFilesystem), secret("velero", "s3cret")
+		volume.UID, volume.Spec.ClaimRef, key.OwnerReferences = "pv-uid", &corev1.ObjectReference{UID: "claim-uid"}, owners[:1]
+		test.change(volume, key)
+		kms := configMap()
+		kms.Namespace, kms.OwnerReferences = "velero", key.OwnerReferences
+		client := fake.NewClientset(claim, volume, key, kms)
+		require.NoError(t, exposed(client, copied()).Delete(t.Context(), Existing{Claims: []*corev1.PersistentVolumeClaim{claim}}))
+		key, err := client.CoreV1().Secrets("velero").Get(t.Context(), "key", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, test.want, key.OwnerReferences, name)
+		kms, err = client.CoreV1().ConfigMaps("velero").Get(t.Context(), "kms", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, test.want, kms.OwnerReferences, name)
+	}
+}
+
 func TestEnsureAnExistingClaim(t *testing.T) {
 	spec := download()
 	spec.Attempt = 1

@@ -172,14 +172,10 @@ func patch[S any, T object[S]](ctx context.Context, at client[T], was T, to chan
 // withHandle returns the content after the handle of its source was written into its status, or nil if it does not
 // exist. A content that changed in the meantime is a conflict: the sidecar may have deleted the snapshot.
 func withHandle(ctx context.Context, at client[*snapshotv1.VolumeSnapshotContent], was *snapshotv1.VolumeSnapshotContent) (*snapshotv1.VolumeSnapshotContent, error) {
-	data, err := json.Marshal(map[string]any{
+	now, err := mergePatch(ctx, at, was.Name, map[string]any{
 		"metadata": map[string]any{"resourceVersion": was.ResourceVersion},
 		"status":   map[string]any{"snapshotHandle": was.Spec.Source.SnapshotHandle},
-	})
-	if err != nil {
-		return was, fmt.Errorf("encode patch: %w", err)
-	}
-	now, err := at.Patch(ctx, was.Name, types.MergePatchType, data, metav1.PatchOptions{}, "status")
+	}, "status")
 	if err != nil {
 		return ifFound(was, err), ignoreNotFound(err)
 	}

@@ -2,7 +2,6 @@ package exposer
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -57,11 +56,7 @@ func (e *Exposer) reserve(ctx context.Context, volume *corev1.PersistentVolume, 
 	patch := rebind.State{Volume: volume, Target: claim}.Reserve()
 	patch.Metadata.ResourceVersion = volume.ResourceVersion
 	patch.Metadata.Labels[api.LabelKept] = nil // it was kept after an earlier restore, and then used again
-	data, err := json.Marshal(patch)
-	if err != nil {
-		return fmt.Errorf("encode patch: %w", err)
-	}
-	if _, err := e.Client.CoreV1().PersistentVolumes().Patch(ctx, volume.Name, types.MergePatchType, data, metav1.PatchOptions{}); err != nil {
+	if _, err := mergePatch(ctx, e.Client.CoreV1().PersistentVolumes(), volume.Name, patch); err != nil {
 		return fmt.Errorf("reserve PersistentVolume %s for claim %s/%s: %w", volume.Name, claim.Namespace, claim.Name, err)
 	}
 	return nil

@@ -3,7 +3,6 @@ package exposer
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -136,13 +135,9 @@ func (j Jobs) Release(ctx context.Context, namespace string, job objects.JobStat
 // recorded already. The same holds if the job has changed since it was read, which is a Conflict error. It needs
 // permission to patch jobs/status, and returns a Forbidden error without it.
 func (j Jobs) Record(ctx context.Context, namespace string, job objects.JobStatus, record objects.JobRecord) (bool, error) {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+	_, err := mergePatch(ctx, j.Client.BatchV1().Jobs(namespace), job.Name, map[string]any{"metadata": map[string]any{
 		"uid": job.UID, "resourceVersion": job.Version, "annotations": record.Annotations(),
-	}})
-	if err != nil {
-		return false, fmt.Errorf("encode record of maintenance job %s: %w", job.Name, err)
-	}
-	_, err = j.Client.BatchV1().Jobs(namespace).Patch(ctx, job.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	}}, "status")
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}

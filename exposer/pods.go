@@ -3,7 +3,6 @@ package exposer
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path"
@@ -216,7 +215,11 @@ func (e *Exposer) releaseVolume(ctx context.Context, claim *corev1.PersistentVol
 		return nil
 	case err != nil:
 		return fmt.Errorf("get volume %s: %w", claim.Spec.VolumeName, err)
-	case !objects.Disposable(volume, claim):
+	}
+	if err := e.keepCopies(ctx, claim, volume); err != nil {
+		return err
+	}
+	if !objects.Disposable(volume, claim) {
 		return nil
 	}
 	patch := []byte(`{"metadata":{"resourceVersion":"` + volume.ResourceVersion + `"},"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
@@ -224,6 +227,36 @@ func (e *Exposer) releaseVolume(ctx context.Context, claim *corev1.PersistentVol
 		return fmt.Errorf("patch reclaim policy of volume %s: %w", volume.Name, err)
 	}
 	return nil
+}
+
+// keepCopies keeps the copies of a claim until its volume is deleted.
+func (e *Exposer) keepCopies(ctx context.Context, claim *corev1.PersistentVolumeClaim, volume *corev1.PersistentVolume) error {
+	if volume.Labels[api.LabelKept] != "" || !objects.IsOf(volume, claim) {
+		return nil // the volume is not deleted with the claim
+	}
+	core, names := e.Client.CoreV1(), e.current().CopyNames()
+	for _, name := range names.SecretNames {
+		if err := keepCopy(ctx, core.Secrets(claim.Namespace), name, claim, volume); err != nil {
+			return fmt.Errorf("keep Secret %s for the deletion of volume %s: %w", name, volume.Name, err)
+		}
+	}
+	for _, name := range names.ConfigMapNames {
+		if err := keepCopy(ctx, core.ConfigMaps(claim.Namespace), name, claim, volume); err != nil {
+			return fmt.Errorf("keep ConfigMap %s for the deletion of volume %s: %w", name, volume.Name, err)
+		}
+	}
+	return nil
+}
+
+func keepCopy[S any, T object[S]](ctx context.Context, to client[T], name string, claim *corev1.PersistentVolumeClaim, volume *corev1.PersistentVolume) error {
+	have, err := get(ctx, to, name)
+	if err != nil || have == nil {
+		return err
+	}
+	if patch := objects.KeepCopy(have, claim, volume); patch != nil {
+		_, err = mergePatch(ctx, to, name, patch)
+	}
+	return ignoreNotFound(err)
 }
 
 // FindLeftovers GETs the mover pod and the given PVCs; snapshots are not checked. It is for caches without these
@@ -377,11 +410,7 @@ func ensureCopy[S any, T object[S]](ctx context.Context, c copying[T], want T, c
 	if err != nil || patch == nil {
 		return err
 	}
-	data, err := json.Marshal(patch)
-	if err != nil {
-		return fmt.Errorf("encode patch: %w", err)
-	}
-	_, err = c.to.Patch(ctx, want.GetName(), types.MergePatchType, data, metav1.PatchOptions{})
+	_, err = mergePatch(ctx, c.to, want.GetName(), patch)
 	return c.refused(ctx, "patch", want, err)
 }
 

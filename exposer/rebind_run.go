@@ -3,7 +3,6 @@ package exposer
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -312,11 +311,7 @@ func (r *rebindRun) deleteReplaced(ctx context.Context) error {
 
 // patch patches the volume.
 func (r *rebindRun) patch(ctx context.Context, patch rebind.VolumePatch) error {
-	data, err := json.Marshal(patch)
-	if err != nil {
-		return fmt.Errorf("encode patch: %w", err)
-	}
-	volume, err := r.client.Client.CoreV1().PersistentVolumes().Patch(ctx, r.Volume.Name, types.MergePatchType, data, metav1.PatchOptions{})
+	volume, err := mergePatch(ctx, r.client.Client.CoreV1().PersistentVolumes(), r.Volume.Name, patch)
 	if err != nil {
 		return err
 	}
@@ -327,12 +322,7 @@ func (r *rebindRun) patch(ctx context.Context, patch rebind.VolumePatch) error {
 // setVolumeName sets the volume name of the target. The next reconcile observes a target that was deleted or bound in the
 // meantime; the API server allows only one change of the volume name.
 func (r *rebindRun) setVolumeName(ctx context.Context) error {
-	data, err := json.Marshal(r.NameVolume())
-	if err != nil {
-		return fmt.Errorf("encode patch: %w", err)
-	}
-	claims := r.client.Client.CoreV1().PersistentVolumeClaims(r.Target.Namespace)
-	target, err := claims.Patch(ctx, r.Target.Name, types.MergePatchType, data, metav1.PatchOptions{})
+	target, err := mergePatch(ctx, r.client.Client.CoreV1().PersistentVolumeClaims(r.Target.Namespace), r.Target.Name, r.NameVolume())
 	if apierrors.IsNotFound(err) {
 		r.Target = nil
 		return nil

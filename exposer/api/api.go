@@ -113,7 +113,7 @@ const (
 	LabelDone = "lateen.dev/done"
 	// LabelNode is on transfers that an agent acts on: its node, as a label value.
 	LabelNode = "lateen.dev/node"
-	// LabelCopy is on Secrets and ConfigMaps in Velero's namespace that are copies for a claim; "true".
+	// LabelCopy is on Secrets and ConfigMaps in Velero's namespace that are copies for claims; "true".
 	LabelCopy = "lateen.dev/copy"
 	// LabelInstalled marks only objects that `lateen install` created. Its value is Velero's namespace. Existing
 	// objects do not get it, so `lateen uninstall` keeps them.

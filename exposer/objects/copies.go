@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/exposer/api"
 )
@@ -51,9 +52,29 @@ func copyMeta(source metav1.Object, namespace string) metav1.ObjectMeta {
 	}
 }
 
+// CopyNames returns the names of all objects that are copied for some transfer.
+func (s Settings) CopyNames() (all Copies) {
+	all = s.RestoreCopies
+	for _, class := range s.BackupClaims {
+		all.SecretNames = slices.Concat(all.SecretNames, class.Copies.SecretNames)
+		all.ConfigMapNames = slices.Concat(all.ConfigMapNames, class.Copies.ConfigMapNames)
+	}
+	return Copies{slices.Compact(slices.Sorted(slices.Values(all.SecretNames))), slices.Compact(slices.Sorted(slices.Values(all.ConfigMapNames)))}
+}
+
 // OwnedByClaim returns the owner reference by which garbage collection deletes the copy with the claim.
 func OwnedByClaim(claim *corev1.PersistentVolumeClaim) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Name: claim.Name, UID: claim.UID}
+}
+
+// KeepCopy returns the patch that adds the volume of a claim to the owners of the claim's copy: drivers need the objects
+// also to delete the volume, which happens after the deletion of the claim. It is nil if the claim does not own the copy.
+func KeepCopy(have metav1.Object, claim *corev1.PersistentVolumeClaim, volume *corev1.PersistentVolume) map[string]any {
+	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "PersistentVolume", Name: volume.Name, UID: volume.UID}
+	if !hasOwner(have, claim.UID) || hasOwner(have, owner.UID) {
+		return nil
+	}
+	return addOwner(have, owner)
 }
 
 // ShareCopy decides about an existing object with the name of a copy. Concurrent transfers share one copy, which is
@@ -63,20 +84,27 @@ func OwnedByClaim(claim *corev1.PersistentVolumeClaim) metav1.OwnerReference {
 func ShareCopy(what string, have metav1.Object, same bool, want metav1.Object) (patch map[string]any, err error) {
 	owner := want.GetOwnerReferences()[0]
 	name := fmt.Sprintf("%s %s/%s", what, have.GetNamespace(), have.GetName())
-	owned := slices.ContainsFunc(have.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.UID == owner.UID })
 	copied := have.GetLabels()[api.LabelCopy] != "" || have.GetLabels()[api.LabelCopiedByVelero] != ""
 	switch {
 	case have.GetDeletionTimestamp() != nil:
 		return nil, fmt.Errorf("%s is being deleted", name)
-	case owned, same && !copied:
+	case hasOwner(have, owner.UID), same && !copied:
 		return nil, nil
 	case !same && copied:
 		return nil, fmt.Errorf("%s is a copy of %s for a running transfer; this transfer waits for its deletion", name, have.GetAnnotations()[api.AnnotationCopyOf])
 	case !same:
 		return nil, fmt.Errorf("%s exists and differs from %s, its source; delete it or make both equal", name, want.GetAnnotations()[api.AnnotationCopyOf])
 	}
+	return addOwner(have, owner), nil
+}
+
+func hasOwner(copied metav1.Object, uid types.UID) bool {
+	return slices.ContainsFunc(copied.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.UID == uid })
+}
+
+func addOwner(to metav1.Object, owner metav1.OwnerReference) map[string]any {
 	return map[string]any{"metadata": map[string]any{
-		"uid": have.GetUID(), "resourceVersion": have.GetResourceVersion(),
-		"ownerReferences": append(slices.Clone(have.GetOwnerReferences()), owner),
-	}}, nil
+		"uid": to.GetUID(), "resourceVersion": to.GetResourceVersion(),
+		"ownerReferences": append(slices.Clone(to.GetOwnerReferences()), owner),
+	}}
 }

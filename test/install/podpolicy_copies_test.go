@@ -82,7 +82,7 @@ func TestThePolicyOnCopiesOfAgents(t *testing.T) {
 		"an annotation of another use": {func(s *corev1.Secret) {
 			s.Annotations["replicator.v1.mittwald.de/replicate-from"] = "apps/other"
 		}, "have the labels"},
-		"another owner": {func(s *corev1.Secret) { s.OwnerReferences[0].Kind = "Pod" }, "claims own copies"},
+		"another owner": {func(s *corev1.Secret) { s.OwnerReferences[0].Kind = "Pod" }, "claims and volumes own copies"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			secret := p.copied("key")
@@ -127,7 +127,8 @@ func (p *policies) updatesOfCopies(t *testing.T) {
 		_, err := p.agent.CoreV1().Secrets(p.namespace).Patch(fixture.Soon(t), name, types.MergePatchType, []byte(text), options)
 		return err
 	}
-	const owners = `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"PersistentVolumeClaim","name":"second","uid":"second"}]}}`
+	const owners = `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"PersistentVolumeClaim","name":"second","uid":"second"},
+		{"apiVersion":"v1","kind":"PersistentVolume","name":"second","uid":"volume"}]}}`
 	require.NoError(t, patch("key", owners))
 	require.NoError(t, patch("shared", owners), "it is shared with Velero's agent")
 	for name, text := range map[string]string{

@@ -62,7 +62,7 @@ func TestAnUploadWhoseMoverIsPreemptedCompletesWhenThereIsRoomAgainOnKubernetes(
 	require.Equal(t, 1, r.metric("lateen_mover_restarts_total"))
 }
 
-// encrypted has a driver that provisions only beside the Secret key and the ConfigMap kms with the contents of theirs in
+// encrypted has a driver that provisions and deletes only beside the Secret key and the ConfigMap kms with the contents of theirs in
 // the namespace of the applications, as drivers of encrypted volumes do.
 func (e *env) encrypted() *env {
 	meta := metav1.ObjectMeta{Namespace: e.Apps, Name: "key"}
@@ -72,10 +72,14 @@ func (e *env) encrypted() *env {
 	_, err = e.Kube.CoreV1().ConfigMaps(e.Apps).Create(e.soon(), &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"url": "vault"}}, metav1.CreateOptions{})
 	require.NoError(e, err)
 	v := e.volumes(csi.Options{Fault: func(ctx context.Context, call driver.Call) error {
-		if call.Verb != driver.CreateVolume {
+		namespace, _, _ := strings.Cut(call.Object, "/")
+		switch call.Verb {
+		case driver.DeleteVolume: // of a mover
+			namespace = e.Namespace
+		case driver.CreateVolume:
+		default:
 			return nil
 		}
-		namespace, _, _ := strings.Cut(call.Object, "/")
 		secret, err := e.Kube.CoreV1().Secrets(namespace).Get(ctx, "key", metav1.GetOptions{})
 		if err != nil {
 			return fmt.Errorf("find the key: %w", err)

@@ -63,6 +63,8 @@ func (t *TransferReconciler[T]) write(ctx context.Context, s *request[T], step t
 		}
 		if isRejected(err) {
 			t.notWritten(s, starts)
+		} else {
+			t.local.update(s.key, func(kept *entry) { kept.unanswered = &unanswered{s.state, step} })
 		}
 		if apierrors.IsNotFound(err) {
 			return nil // the delete event is on its way

@@ -22,6 +22,7 @@ import (
 
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/reconcile/capacity"
+	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 // driven is a controller in a synctest bubble.
@@ -218,6 +219,22 @@ func TestASlotIsReleasedOnlyIfNothingWasWritten(t *testing.T) {
 				require.False(t, s.Preparing.TryAcquire(capacity.Transfer{UID: "another"}, func() {}), "it is accepted")
 			})
 		}
+	}
+}
+
+func TestAWriteIsReportedOnceIfItsAnswerIsLost(t *testing.T) {
+	const completes = 4 // after Accepted, Prepared and InProgress
+	for outcome, committed := range map[string]bool{"it was written": true, "it was not written": false} {
+		t.Run(outcome, func(t *testing.T) {
+			var phases []transfer.Phase
+			s := newFixture(t, fault{call: "patch podvolumebackups", ordinal: completes, err: io.ErrUnexpectedEOF, committed: committed})
+			s.OnUpdate = func(_ *velerov1.PodVolumeBackup, _, after transfer.State) { phases = append(phases, after.Phase) }
+			s.run(t)
+			sent := s.sent()
+			require.Len(t, sent, 1)
+			require.Contains(t, sent[0], "Normal Completed Moved 10 bytes")
+			require.Equal(t, []transfer.Phase{transfer.Accepted, transfer.Prepared, transfer.InProgress, transfer.Completed}, phases)
+		})
 	}
 }
 

@@ -32,6 +32,7 @@ const (
 // report publishes a successful write to the log, as an Event and in metrics. Acceptance has no Event: the resource names
 // the accepting agent and the time, and an Event would be one more write before the first mover runs.
 func (t *TransferReconciler[T]) report(ctx context.Context, key string, object T, before, after transfer.State, step transfer.Step) {
+	t.local.update(key, func(kept *entry) { kept.unanswered = nil })
 	lost := step.Loss.Reason != ""
 	if lost {
 		t.reportLost(ctx, object, after, step.Loss.Reason)
@@ -80,8 +81,17 @@ func isRefusal(err error) bool {
 
 // reportObserved sends the Events of situations that no step changes.
 func (t *TransferReconciler[T]) reportObserved(ctx context.Context, s *request[T]) {
+	t.reportUnanswered(ctx, s)
 	t.reportForeign(s)
 	t.reportTerminating(ctx, s)
+}
+
+// reportUnanswered reports a write whose answer was lost, as soon as the resource shows that it was stored.
+func (t *TransferReconciler[T]) reportUnanswered(ctx context.Context, s *request[T]) {
+	write := t.local.read(s.key).unanswered
+	if write != nil && s.state.Phase == write.step.State.Phase && s.state.Restarts == write.step.State.Restarts {
+		t.report(ctx, s.key, s.object, write.before, s.state, write.step)
+	}
 }
 
 // reportForeign sends one Event for a new resource that belongs to another data mover.

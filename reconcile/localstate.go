@@ -46,6 +46,13 @@ type entry struct {
 	clean      bool      // its snapshots are deleted
 	reported   bool      // the one-time Event was sent: the foreign data mover, or what the clean-up waits for
 	since      time.Time // when the phase began; finer than the API's timestamps of one second
+	unanswered *unanswered
+}
+
+// unanswered is the last write whose answer was lost: the API server may have stored it.
+type unanswered struct {
+	before transfer.State
+	step   transfer.Step
 }
 
 // read returns a copy of what is known of a resource.

@@ -16,13 +16,13 @@ build: ## Build bin/lateen, static
 demo: ## Show three backups, maintenance and a restore on a cluster in one process (BREAK=agent|class|maintenance|kill|restore sabotages one)
 	@[ -e bin/lateen ] || echo "make demo: builds bin/lateen and bin/demo first; with an empty Go cache, about 5 minutes on 2 cores"
 	@$(MAKE) --no-print-directory --silent build
-	@cd test && go build -v -o $(BIN)/demo ./demo 2>&1 | $(progress)
+	@cd test && $(call link,./demo,$(BIN)/demo)
 	@bin/demo --break=$(BREAK)
 
 demo-real: ## Show the same on a real control plane, with Velero's server and movers
 	$(call need,bwrap=bubblewrap)
 	$(call with,lateen controlplane velero)
-	@cd test && go build -o $(BIN)/demo ./demo
+	@cd test && $(call link,./demo,$(BIN)/demo)
 	@bin/demo --real --break=$(BREAK)
 
 test: ## Run the tests that need nothing but Go: unit tests, simulation, agents and conformance cases on the embedded cluster
@@ -55,7 +55,7 @@ lint: ## Check style, layers and forbidden calls, in every module
 bench: ## Compare with Velero's agent: throughput, API calls, memory (ONLY=pace|uploads|maintenance|memory; RECORD=1 keeps them in docs, PROFILE=1 writes CPU profiles to bin)
 	$(call need,bwrap=bubblewrap)
 	$(call with,lateen controlplane snapshot-controller velero)
-	@cd test && go build -o $(BIN)/bench ./bench
+	@cd test && $(call link,./bench,$(BIN)/bench)
 	@bin/bench --only=$(ONLY) $(if $(RECORD),--record=docs/performance.md) $(if $(PROFILE),--profiles=bin)
 
 cluster: ## Start a cluster with a real kubelet, and leave it running (CLUSTER_DIR=/tmp/lateen-cluster); nothing of the machine is changed

@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -21,7 +22,7 @@ import (
 )
 
 // What a block finds when it is run: what those before it in the document have left on an empty cluster, unless the
-// line above it names one of these.
+// line above it names one of these. It may be set up after other documents have used it.
 func places() map[string]string {
 	return map[string]string{
 		"<!-- on a cluster with Velero's own agents -->": `
@@ -117,30 +118,43 @@ func requirePrinted(t *testing.T, where, shown, out string) {
 
 func oneSpaced(line string) string { return strings.Join(strings.Fields(line), " ") }
 
-// What readers are told to type works, from the first line of a document to the last.
+// What readers are told to type works, from the first line of a document to the last. Documents share a cluster, which is set up
+// again for each of them.
 func TestCommandsOfThePagesWorkOnKubernetes(t *testing.T) {
 	place := regexp.MustCompile(`^<!-- on .+ -->$`)
+	type step struct {
+		block
+		document, place string
+	}
+	clusters := map[string][]step{}
 	for _, d := range documents(t) {
-		t.Run(d.name, func(t *testing.T) {
+		last := ""
+		for _, each := range d.blocks {
+			if each.language == "sh" {
+				last = place.FindString(each.above)
+			}
+			if each.language == "sh" || each.above == printed {
+				name := cmp.Or(last, d.name)
+				clusters[name] = append(clusters[name], step{each, d.name, last})
+			}
+		}
+	}
+	for name, steps := range clusters {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			shells, out := map[string]*shell{}, ""
-			for _, each := range d.blocks {
-				position := fmt.Sprintf("%s:%d", d.name, each.line)
-				if each.above == printed {
+			shell, document, out := newShell(t), "", ""
+			for _, each := range steps {
+				if setup := places()[each.place]; each.document != document && each.place != "" {
+					require.NotEmpty(t, setup, "%s: %s", each.document, each.place)
+					shell.run(each.place, setup)
+				}
+				document = each.document
+				position := fmt.Sprintf("%s:%d", document, each.line)
+				if each.language == "sh" {
+					out = shell.run(position, each.text)
+				} else {
 					requirePrinted(t, position, each.text, out)
 				}
-				if each.language != "sh" {
-					continue
-				}
-				where := place.FindString(each.above)
-				if shells[where] == nil {
-					shells[where] = newShell(t)
-					if where != "" {
-						require.Contains(t, places(), where, position)
-						shells[where].run(where, places()[where])
-					}
-				}
-				out = shells[where].run(position, each.text)
 			}
 		})
 	}

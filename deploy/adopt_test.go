@@ -60,6 +60,9 @@ func TestChangesOfAdoptedAgentsSurvive(t *testing.T) {
 		"a probe of the user's": func(container *corev1.Container, _ *corev1.PodSpec) {
 			container.LivenessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"true"}}}}
 		},
+		"a probe of the user's by HTTP": func(container *corev1.Container, _ *corev1.PodSpec) {
+			container.LivenessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/metrics"}}}
+		},
 		"resources": func(container *corev1.Container, _ *corev1.PodSpec) {
 			container.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
 		},

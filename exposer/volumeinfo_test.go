@@ -63,6 +63,11 @@ func TestVolumeInfoOfASnapshot(t *testing.T) {
 			want:    objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size},
 			reads:   []string{"get storageclasses", "get persistentvolumeclaims"},
 		},
+		"of a claim that has lost its volume takes two reads": {
+			objects: []runtime.Object{storageClass(immediate, nil), sourceClaim(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "" })},
+			want:    objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size},
+			reads:   []string{"get storageclasses", "get persistentvolumeclaims"},
+		},
 		"of a volume in a zone takes three": {
 			objects: []runtime.Object{storageClass(waits, nil), sourceClaim(), inZone},
 			want:    objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size, Topology: zone},

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/exposer/api"
@@ -38,7 +39,7 @@ func NewCaches(kube kubernetes.Interface, velero *Clientset, namespace, node str
 	created := Scope{Labels: api.LabelExposer + "=" + api.LabelValue(node)}
 	c := &Caches{
 		namespace: namespace,
-		Transfers: newTransfers(&b, velero, namespace, api.LabelNode+"="+api.LabelValue(node)),
+		Transfers: newTransfers(&b, velero, namespace, labels.Set{api.LabelNode: api.LabelValue(node)}),
 		LocalPods: add(&b, "pods of this node", kube.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, onNode, trimPod),
 		Movers:    add(&b, "mover pods", kube.CoreV1().Pods(namespace), &corev1.Pod{}, created, trimPod),
 		Claims:    add(&b, "claims of movers", kube.CoreV1().PersistentVolumeClaims(namespace), &corev1.PersistentVolumeClaim{}, created, noTrim[*corev1.PersistentVolumeClaim]),

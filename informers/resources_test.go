@@ -7,13 +7,14 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // newPods returns pods as Resources: those with label node=n1 come from one feed, all from the other.
 func newPods(t *testing.T, own, all *feed) *Resources[*corev1.Pod] {
 	t.Helper()
 	g := &group{}
-	pods := newResources(g, "node=n1", func(g *group, labels string) *Informer[*corev1.Pod] {
+	pods := newResources(g, labels.Set{"node": "n1"}, func(g *group, labels string) *Informer[*corev1.Pod] {
 		from := all
 		if labels != "" {
 			from = own

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/gentype"
@@ -29,7 +30,7 @@ type Transfers struct {
 	DataDownloads     *Resources[*velerov2alpha1.DataDownload]
 }
 
-func newTransfers(b *group, velero *Clientset, namespace, mine string) Transfers {
+func newTransfers(b *group, velero *Clientset, namespace string, mine labels.Set) Transfers {
 	return Transfers{
 		PodVolumeBackups: newResources(b, mine, func(g *group, labels string) *Informer[*velerov1.PodVolumeBackup] {
 			return add(g, api.PodVolumeBackup().Resource, velero.PodVolumeBackups(namespace), &velerov1.PodVolumeBackup{}, undone(labels), trimBackup)

@@ -294,10 +294,12 @@ func TestCopiesOfAClaimStayUntilItsVolumeIsDeleted(t *testing.T) {
 		change func(volume *corev1.PersistentVolume, key *corev1.Secret)
 		want   []metav1.OwnerReference
 	}{
-		"of an upload":         {func(*corev1.PersistentVolume, *corev1.Secret) {}, owners},
-		"with that owner":      {func(_ *corev1.PersistentVolume, key *corev1.Secret) { key.OwnerReferences = owners }, owners},
-		"of another claim":     {func(_ *corev1.PersistentVolume, key *corev1.Secret) { key.OwnerReferences = nil }, nil},
-		"of a restored volume": {func(v *corev1.PersistentVolume, _ *corev1.Secret) { v.Labels = map[string]string{api.LabelKept: "true"} }, owners[:1]},
+		"of an upload":     {func(*corev1.PersistentVolume, *corev1.Secret) {}, owners},
+		"with that owner":  {func(_ *corev1.PersistentVolume, key *corev1.Secret) { key.OwnerReferences = owners }, owners},
+		"of another claim": {func(_ *corev1.PersistentVolume, key *corev1.Secret) { key.OwnerReferences = nil }, nil},
+		"of a restored volume": {func(v *corev1.PersistentVolume, _ *corev1.Secret) {
+			v.Labels = map[string]string{api.LabelKept: "true"}
+		}, owners[:1]},
 	} {
 		volume, key := csiVolume(corev1.PersistentVolumeFilesystem), secret("velero", "s3cret")
 		volume.UID, volume.Spec.ClaimRef, key.OwnerReferences = "pv-uid", &corev1.ObjectReference{UID: "claim-uid"}, owners[:1]

@@ -56,8 +56,8 @@ func copyMeta(source metav1.Object, namespace string) metav1.ObjectMeta {
 func (s Settings) CopyNames() (all Copies) {
 	all = s.RestoreCopies
 	for _, class := range s.BackupClaims {
-		all.SecretNames = slices.Concat(all.SecretNames, class.Copies.SecretNames)
-		all.ConfigMapNames = slices.Concat(all.ConfigMapNames, class.Copies.ConfigMapNames)
+		all.SecretNames = slices.Concat(all.SecretNames, class.SecretNames)
+		all.ConfigMapNames = slices.Concat(all.ConfigMapNames, class.ConfigMapNames)
 	}
 	return Copies{slices.Compact(slices.Sorted(slices.Values(all.SecretNames))), slices.Compact(slices.Sorted(slices.Values(all.ConfigMapNames)))}
 }

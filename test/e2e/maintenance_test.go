@@ -35,13 +35,13 @@ type maintained struct {
 
 func newMaintained(t *testing.T) *maintained {
 	t.Helper()
-	s := &maintained{env: newEnv(t)}
+	s := &maintained{env: newEnv(t), jobs: make(gate, 1)}
 	plane, dir := planeOf(t, "velero"), t.TempDir()
 	options := fixture.Options{}
 	options.RepositoryDir = filepath.Join(dir, "repository")
 	require.NoError(t, os.Mkdir(options.RepositoryDir, 0o755))
 	runner := node.Real{Config: plane.Admin(), Velero: binary(t, "velero"), Binds: []string{options.RepositoryDir}}
-	s.build(t, plane, dir, node.Options{Runner: node.Movers{Runner: runner, Jobs: gated{runner, &s.jobs}}}, options)
+	s.build(t, plane, dir, node.Options{Runner: node.Movers{Runner: runner, Jobs: gated{runner, s.jobs}}}, options)
 	s.startServer(t, fixture.ServerOptions{})
 	var err error
 	s.repository, err = s.Repository(s.ctx, s.Apps) // a server that starts cancels what it finds in progress, so it must be up

@@ -49,14 +49,14 @@ func TestTheServerBacksUpAndRestores(t *testing.T) {
 			s.annotate(t, "web", "backup.velero.io/backup-volumes", "cache,content")
 
 			survive := s.survivesKill(test.killedDuring == "backup", testenv.PodVolumeBackup, testenv.DataUpload)
-			s.startBackup(t)
+			s.velero(t, "backup", "create", s.Apps, "--include-namespaces="+s.Apps, "--snapshot-move-data")
 			survive(t)
 			s.backedUp(t)
 			s.nothingLeft(t)
 			s.maintain(t)
 
 			survive = s.survivesKill(test.killedDuring == "restore", testenv.PodVolumeRestore, testenv.DataDownload)
-			s.startRestore(t, "copy", "--namespace-mappings="+s.Apps+":"+s.copies())
+			s.velero(t, "restore", "create", "copy", "--from-backup="+s.Apps, "--namespace-mappings="+s.Apps+":"+s.copies())
 			survive(t)
 			s.restored(t, "copy")
 			s.same(t, s.copies(), database, web)
@@ -71,11 +71,6 @@ func TestTheServerBacksUpAndRestores(t *testing.T) {
 
 // copies is a namespace that backups of Apps are restored to.
 func (s *served) copies() string { return s.Apps + "-copy" }
-
-func (s *served) deleteRepositories(t *testing.T) {
-	t.Helper()
-	require.NoError(t, s.Repositories().DeleteCollection(s.ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
-}
 
 // maintain has the one repository be due, and waits for a maintenance job of the agent.
 func (s *served) maintain(t *testing.T) {
@@ -100,9 +95,12 @@ func (s *served) isForgotten(t *testing.T, transfers map[testenv.Kind]int) {
 		require.Len(t, found, count)
 		saved = append(saved, found...)
 	}
-	s.deleteBackup(t)
-	s.transfersGone(t)
-	s.deleteRepositories(t) // a mover makes the next one
+	s.velero(t, "backup", "delete", s.Apps, "--confirm")
+	require.NoError(t, testenv.WaitGone(s.ctx, s.Backups(), testenv.Named(s.Apps)))
+	for _, kind := range testenv.Kinds() { // the garbage collector deletes them with their owners
+		require.NoError(t, s.Transfers(kind).WaitNone(s.ctx, ""))
+	}
+	require.NoError(t, s.Repositories().DeleteCollection(s.ctx, metav1.DeleteOptions{}, metav1.ListOptions{})) // a mover makes the next one
 	s.forgotten(t, saved...)
 	s.deleteNamespace(t, s.Apps)
 	s.nothingLeft(t)
@@ -169,7 +167,7 @@ type served struct {
 // the one that the installation names.
 func newServed(t *testing.T, version, image string) *served {
 	t.Helper()
-	s, dir := &served{env: newEnv(t), program: binary(t, version), flags: []string{"--repo-maintenance-job-configmap=" + jobConfig}}, t.TempDir()
+	s, dir := &served{env: newEnv(t), movers: make(gate, 1), program: binary(t, version), flags: []string{"--repo-maintenance-job-configmap=" + jobConfig}}, t.TempDir()
 	s.class = "fast-" + s.suffix
 	plane := planeOf(t, version)
 	s.startStore(t, dir)
@@ -181,7 +179,7 @@ func newServed(t *testing.T, version, image string) *served {
 		StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: s3.Bucket}},
 		Config:      map[string]string{"region": s3.Region, "s3ForcePathStyle": "true", "s3Url": s.store.URL()},
 	}
-	s.build(t, plane, dir, node.Options{Runner: node.Movers{Runner: gated{runner, &s.movers}, Jobs: runner}, Inits: &runner}, options)
+	s.build(t, plane, dir, node.Options{Runner: node.Movers{Runner: gated{runner, s.movers}, Jobs: runner}, Inits: &runner}, options)
 	require.NoError(t, s.StartDriver(s.ctx, s.class, csi.Options{}, testenv.WhenUsed))
 	s.startServer(t, s.overBucket(t))
 	require.NoError(t, s.available())
@@ -311,19 +309,6 @@ func (s *served) nothingLeft(t *testing.T) {
 	require.NoError(t, err)
 	used := slices.DeleteFunc(volumes.Items, func(volume corev1.PersistentVolume) bool { return !ours(&volume) })
 	require.Len(t, s.Driver.Volumes(), len(used))
-}
-
-// transfersGone waits until the garbage collector has deleted all transfers with the backup and the restores that own
-// them.
-func (s *served) transfersGone(t *testing.T) {
-	t.Helper()
-	for _, kind := range testenv.Kinds() {
-		transfers, err := s.Transfers(kind).List(s.ctx)
-		require.NoError(t, err)
-		for _, transfer := range transfers {
-			require.NoError(t, s.Transfers(kind).WaitGone(s.ctx, transfer.Name))
-		}
-	}
 }
 
 // forgotten checks that the repository has none of the snapshots that backups made: a restore of each fails.

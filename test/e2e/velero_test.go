@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -25,7 +24,7 @@ import (
 // gated runs pods that have passed a gate.
 type gated struct {
 	runner node.Runner
-	gate   *gate
+	gate   gate
 }
 
 func (g gated) Run(ctx context.Context, pod *corev1.Pod, host node.Host) node.Result {
@@ -33,34 +32,16 @@ func (g gated) Run(ctx context.Context, pod *corev1.Pod, host node.Host) node.Re
 	return g.runner.Run(ctx, pod, host)
 }
 
-// gate holds pods back while it is shut: they run and do nothing yet. The zero gate is open.
-type gate struct {
-	lock   sync.Mutex
-	opened chan struct{} // nil while it is open
-}
+// gate holds pods back while it is shut, by an element in it: they run and do nothing yet.
+type gate chan struct{}
 
-func (g *gate) shut() {
-	g.lock.Lock()
-	defer g.lock.Unlock()
-	g.opened = make(chan struct{})
-}
+func (g gate) shut() { g <- struct{}{} }
+func (g gate) open() { <-g }
 
-func (g *gate) open() {
-	g.lock.Lock()
-	defer g.lock.Unlock()
-	close(g.opened)
-	g.opened = nil
-}
-
-func (g *gate) pass(ctx context.Context) {
-	g.lock.Lock()
-	opened := g.opened
-	g.lock.Unlock()
-	if opened == nil {
-		return
-	}
+func (g gate) pass(ctx context.Context) {
 	select {
-	case <-opened:
+	case g <- struct{}{}:
+		<-g
 	case <-ctx.Done():
 	}
 }
@@ -105,13 +86,6 @@ func (s *served) velero(t *testing.T, args ...string) string {
 	return string(reported)
 }
 
-// startBackup asks for the backup of Apps, which is called like that namespace. Snapshots are moved, and files are copied of the volumes
-// that pods name.
-func (s *served) startBackup(t *testing.T) {
-	t.Helper()
-	s.velero(t, "backup", "create", s.Apps, "--include-namespaces="+s.Apps, "--snapshot-move-data")
-}
-
 // backedUp waits for the end of the backup, which must be a success.
 func (s *served) backedUp(t *testing.T) {
 	t.Helper()
@@ -133,25 +107,12 @@ func (s *served) hasCompleted(t *testing.T, kind, name, phase string) {
 	}
 }
 
-// startRestore asks for a restore of the backup.
-func (s *served) startRestore(t *testing.T, name string, flags ...string) {
-	t.Helper()
-	s.velero(t, append([]string{"restore", "create", name, "--from-backup=" + s.Apps}, flags...)...)
-}
-
 // restored waits for the end of a restore, which must be a success.
 func (s *served) restored(t *testing.T, name string) {
 	t.Helper()
 	ended, err := testenv.Wait(s.ctx, s.Restores(), testenv.Named(name), func(restore *velerov1.Restore) bool { return isTerminal(restore.Status.Phase) })
 	require.NoError(t, err)
 	s.hasCompleted(t, "restore", name, string(ended.Status.Phase))
-}
-
-// deleteBackup deletes the backup as users do, and returns when it is gone.
-func (s *served) deleteBackup(t *testing.T) {
-	t.Helper()
-	s.velero(t, "backup", "delete", s.Apps, "--confirm")
-	require.NoError(t, testenv.WaitGone(s.ctx, s.Backups(), testenv.Named(s.Apps)))
 }
 
 // deleteNamespace returns when a namespace is gone with all that it had.

@@ -381,11 +381,6 @@ func (Idle) Run(ctx context.Context, _ *corev1.Pod, _ Host) Result {
 	return killed
 }
 
-// atOnce is a container that ends at its start.
-type atOnce struct{ end Result }
-
-func (a atOnce) Run(context.Context, *corev1.Pod, Host) Result { return a.end }
-
 // isMover reports whether a pod is a data mover of any kind.
 func isMover(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(testenv.Kinds(), func(kind testenv.Kind) bool { return pod.Labels[kind.Label()] != "" })

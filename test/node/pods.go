@@ -169,21 +169,17 @@ func (n *Node) live(ctx context.Context, logger klog.Logger, run *podRun) *corev
 	if fault.Waiting != nil {
 		return n.neverRuns(ctx, logger, run, *fault.Waiting)
 	}
-	runner := n.options.Runner
-	if fault.Ends != nil {
-		runner = atOnce{*fault.Ends}
-	}
-	return n.begin(ctx, logger, run, runner, volumes)
+	return n.begin(ctx, logger, run, volumes)
 }
 
 // begin reports the containers as running and runs them.
-func (n *Node) begin(ctx context.Context, logger klog.Logger, run *podRun, runner Runner, volumes map[string]string) *corev1.PodStatus {
+func (n *Node) begin(ctx context.Context, logger klog.Logger, run *podRun, volumes map[string]string) *corev1.PodStatus {
 	run.began = metav1.Now()
 	if err := n.post(ctx, run.pod, started(run.pod, run.began)); err != nil {
 		report(ctx, logger, "Post start of pod", err)
 		return nil
 	}
-	return n.contain(ctx, run, runner, volumes)
+	return n.contain(ctx, run, volumes)
 }
 
 // prepare creates the volumes of a pod and runs its init containers. Both may wait without limit.
@@ -212,14 +208,14 @@ func (n *Node) warning(ctx context.Context, pod *corev1.Pod, reason, message str
 }
 
 // contain runs the containers until they end or are ended.
-func (n *Node) contain(ctx context.Context, run *podRun, runner Runner, volumes map[string]string) *corev1.PodStatus {
+func (n *Node) contain(ctx context.Context, run *podRun, volumes map[string]string) *corev1.PodStatus {
 	inside, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	host := Host{
 		Node: n.options.Name, PodDir: n.podDir(run.pod), Log: n.logs.open(run.pod), Volumes: volumes, Beside: n.beside,
 	}
 	results := make(chan Result, 1)
-	go func() { results <- runner.Run(inside, run.pod, host) }()
+	go func() { results <- n.options.Runner.Run(inside, run.pod, host) }()
 	end, err := interruptible(ctx, run, results)
 	if err != nil {
 		stop(err)
@@ -378,7 +374,6 @@ type Fault struct {
 	NeverStarts bool     // stays in ContainerCreating
 	Waiting     *Waiting // its container never starts, for a reason
 	Refused     *Waiting // the kubelet rejects it: OutOfcpu, UnexpectedAdmissionError, …
-	Ends        *Result  // it runs and ends with this result at once
 }
 
 // Waiting is a reason and a message.

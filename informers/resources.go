@@ -12,7 +12,7 @@ import (
 // coordinates. Its reads are those of an Informer. Only its caller knows when a term begins and ends: see Caches.
 type Resources[T Object] struct {
 	own  *Informer[T]
-	mine labels.Set
+	mine labels.Selector
 	open func(g *group) *Informer[T] // of all
 
 	next     *Informer[T]                // of the term that is about to begin
@@ -24,7 +24,7 @@ type Resources[T Object] struct {
 // newResources returns the resources that have the labels of mine; add adds an informer of others to a group.
 func newResources[T Object](g *group, mine labels.Set, add func(g *group, labels string) *Informer[T]) *Resources[T] {
 	return &Resources[T]{
-		own: add(g, mine.String()), mine: mine, indexes: map[string]func(T) []string{},
+		own: add(g, mine.String()), mine: mine.AsSelectorPreValidated(), indexes: map[string]func(T) []string{},
 		open: func(g *group) *Informer[T] { return add(g, "") },
 	}
 }
@@ -47,7 +47,7 @@ func (r *Resources[T]) ByIndex(index, word string) []T { return r.current().ByIn
 
 // Record records a resource as the API server returned it to a write of this process.
 func (r *Resources[T]) Record(written T) {
-	if r.mine.AsSelectorPreValidated().Matches(labels.Set(written.GetLabels())) {
+	if r.mine.Matches(labels.Set(written.GetLabels())) {
 		r.own.Record(written)
 	}
 	if all := r.all.Load(); all != nil {

@@ -29,7 +29,7 @@ const (
 	EventCleanUpWaits = "CleanUpWaits"
 )
 
-// report publishes a successful write to the log, as an Event and in metrics. Acceptance has no Event: the resource names
+// report publishes a write that was stored to the log, as an Event and in metrics. Acceptance has no Event: the resource names
 // the accepting agent and the time, and an Event would be one more write before the first mover runs.
 func (t *TransferReconciler[T]) report(ctx context.Context, key string, object T, before, after transfer.State, step transfer.Step) {
 	t.local.update(key, func(kept *entry) { kept.unanswered = nil })
@@ -89,8 +89,13 @@ func (t *TransferReconciler[T]) reportObserved(ctx context.Context, s *request[T
 // reportUnanswered reports a write whose answer was lost, as soon as the resource shows that it was stored.
 func (t *TransferReconciler[T]) reportUnanswered(ctx context.Context, s *request[T]) {
 	write := t.local.read(s.key).unanswered
-	if write != nil && s.state.Phase == write.step.State.Phase && s.state.Restarts == write.step.State.Restarts {
-		t.report(ctx, s.key, s.object, write.before, s.state, write.step)
+	if write == nil {
+		return
+	}
+	now, stored := s.state, write.step.State
+	changes := stored.Phase != write.before.Phase || stored.Restarts != write.before.Restarts // nothing shows that any other write was stored
+	if changes && now.Phase == stored.Phase && now.Restarts == stored.Restarts {
+		t.report(ctx, s.key, s.object, write.before, now, write.step)
 	}
 }
 

@@ -5,10 +5,13 @@ package informers
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
@@ -22,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/exposer/api"
 )
@@ -51,10 +55,26 @@ type Source[L runtime.Object] interface {
 type Informer[T Object] struct {
 	ownWrites[T]
 
-	name    string
-	shared  cache.SharedIndexInformer
-	failure atomic.Pointer[error] // of the last request that failed
-	denied  func(error)           // called for a request that RBAC does not allow; nil: the informer retries
+	name     string
+	shared   cache.SharedIndexInformer
+	failure  atomic.Pointer[failure]
+	denied   func(error) // called for a request that RBAC does not allow; nil: the informer retries
+	watchdog *Watchdog   // may be nil
+}
+
+// Watchdog reports caches that have synced and whose requests fail.
+type Watchdog struct {
+	Clock  clock.PassiveClock
+	After  time.Duration        // how long they have failed
+	Report func(failing string) // once in each outage; must not block
+}
+
+// failure is the last request that failed, and the outage that it belongs to: the requests since the cache was last current.
+type failure struct {
+	err     error
+	since   time.Time // the first request that failed
+	version string    // of the cache since then
+	told    bool      // the watchdog has reported it
 }
 
 // Scope selects the cached objects of a resource; empty selectors select all.
@@ -90,7 +110,16 @@ func ListWatch[L runtime.Object](source Source[L], scope Scope) *cache.ListWatch
 // New returns an informer; Run starts it. trim removes unused fields in place before an object is cached. It must
 // keep the fields from which a patch is computed.
 func New[T Object, L runtime.Object](name string, source Source[L], example T, scope Scope, trim func(T)) (*Informer[T], error) {
-	shared := cache.NewSharedIndexInformer(ListWatch(source, scope), example, 0, cache.Indexers{ByUID: byUID})
+	created, requests := &Informer[T]{name: name}, ListWatch(source, scope)
+	open := requests.WatchFuncWithContext
+	requests.WatchFuncWithContext = func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+		opened, err := open(ctx, opts)
+		if err == nil && opts.SendInitialEvents == nil { // it continues a list
+			created.failure.Store(nil)
+		}
+		return opened, err
+	}
+	shared := cache.NewSharedIndexInformer(requests, example, 0, cache.Indexers{ByUID: byUID})
 	err := shared.SetTransform(func(object any) (any, error) {
 		if known, ok := object.(T); ok {
 			if !scope.UnknownFields || len(api.UnknownFields(known)) == 0 {
@@ -103,9 +132,9 @@ func New[T Object, L runtime.Object](name string, source Source[L], example T, s
 	if err != nil {
 		return nil, fmt.Errorf("set transform of %s: %w", name, err)
 	}
-	created := &Informer[T]{name: name, shared: shared}
+	created.shared = shared
 	err = shared.SetWatchErrorHandlerWithContext(func(ctx context.Context, reflector *cache.Reflector, err error) {
-		created.failure.Store(&err)
+		created.fail(err)
 		if created.denied != nil && apierrors.IsForbidden(err) {
 			created.denied(err)
 			return
@@ -228,6 +257,26 @@ func sameVersion[T Object](before, after any) bool {
 func (i *Informer[T]) run(ctx context.Context)   { i.shared.RunWithContext(ctx) }
 func (i *Informer[T]) synced() cache.DoneChecker { return i.shared.HasSyncedChecker() }
 
+// fail records a request that failed. The outage ends with the next change of the cache, or when a list is followed by a watch.
+func (i *Informer[T]) fail(err error) {
+	now := &failure{err: err, version: i.shared.LastSyncResourceVersion()}
+	defer i.failure.Store(now)
+	if i.watchdog == nil {
+		return
+	}
+	now.since = i.watchdog.Clock.Now()
+	if last := i.failure.Load(); last != nil && last.version == now.version {
+		now.since, now.told = last.since, last.told
+	}
+	var unreachable *url.Error // this is no matter of one cache
+	if i.shared.HasSynced() && !now.told && i.watchdog.Clock.Since(now.since) >= i.watchdog.After && !errors.As(err, &unreachable) {
+		now.told = true
+		i.watchdog.Report(i.name + ": " + err.Error())
+	}
+}
+
+func (i *Informer[T]) watch(with *Watchdog) { i.watchdog = with }
+
 // lacks describes why the informer is not synced; empty if it is.
 func (i *Informer[T]) lacks() string {
 	switch failure := i.failure.Load(); {
@@ -236,7 +285,7 @@ func (i *Informer[T]) lacks() string {
 	case failure == nil:
 		return i.name + ": no response"
 	default:
-		return i.name + ": " + (*failure).Error()
+		return i.name + ": " + failure.err.Error()
 	}
 }
 
@@ -266,6 +315,7 @@ type informer interface {
 	run(ctx context.Context)
 	synced() cache.DoneChecker
 	lacks() string
+	watch(with *Watchdog)
 }
 
 // add creates an informer in a group.
@@ -312,6 +362,13 @@ func (g *group) Lacking() string {
 		}
 	}
 	return strings.Join(lacks, "; ")
+}
+
+// Watch has a watchdog watch all informers. Call it before Run.
+func (g *group) Watch(with Watchdog) {
+	for _, one := range g.all {
+		one.watch(&with)
+	}
 }
 
 // Clientset returns typed clients for Velero's kinds without a generated clientset.

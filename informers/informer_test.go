@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/clock"
 )
 
 // recorder records the objects with which a handler was called, as name@what.
@@ -288,6 +290,48 @@ func running(t *testing.T, informers ...*Informer[*corev1.Pod]) {
 	for _, informer := range informers {
 		done(t, informer.synced())
 	}
+}
+
+// forbidding is an API server that forbids all requests while denied.
+type forbidding struct {
+	*feed
+	denied atomic.Bool
+}
+
+func (f *forbidding) List(context.Context, metav1.ListOptions) (*corev1.PodList, error) {
+	return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", nil)
+}
+
+func (f *forbidding) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	if f.denied.Load() {
+		return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", nil)
+	}
+	return f.feed.Watch(ctx, opts)
+}
+
+func TestASyncedCacheWhoseRequestsFailIsReportedOnceInEachOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := &forbidding{feed: newFeed(pod("a"))}
+		var g group
+		informer := add(&g, "pods", server, &corev1.Pod{}, Scope{}, trimPod)
+		reported := make(chan string, 9)
+		g.Watch(Watchdog{Clock: clock.RealClock{}, After: 2 * time.Minute, Report: func(failing string) { reported <- failing }})
+		informer.denied = func(error) {} // in a bubble, client-go's handler would wait for the time of the machine
+		running(t, informer)
+		for range 2 {
+			server.denied.Store(true)
+			server.lose(pod("a"))
+			<-time.After(time.Minute)
+			require.Empty(t, reported, "the requests may be allowed soon")
+			<-time.After(10 * time.Minute)
+			require.Len(t, reported, 1)
+			require.Equal(t, "pods: failed to list *v1.Pod: pods is forbidden: <nil>", <-reported)
+			server.denied.Store(false)
+			server.set(pod("a"))
+			<-time.After(2 * time.Minute)
+			require.Len(t, informer.List(), 1)
+		}
+	})
 }
 
 func done(t *testing.T, checker cache.DoneChecker) {

@@ -183,13 +183,33 @@ func TestACoordinatorThatCannotListGivesItsLeaseUpAndSaysWhy(t *testing.T) {
 	blind := s.start(fixture.Through(unlisted("storageclasses")), func(options *agent.Options) { options.SyncTimeout = time.Second })
 	s.says("CachesNotSynced", "no way to list storageclasses")
 	require.Zero(t, blind.metric("lateen_coordinator"), "an alert says so")
-	waitFor(s, s.Kube.CoordinationV1().Leases(s.Namespace), testenv.Named(deploy.CoordinatorLease), func(lease *coordinationv1.Lease) bool {
-		return ptr.Deref(lease.Spec.HolderIdentity, "") == "" // it is given back
-	})
+	s.leaseIsFree()
 	blind.stop()
 	seeing := s.start()
 	s.ends(s.transfer(), testenv.Completed)
 	require.Eventually(t, func() bool { return seeing.metric("lateen_coordinator") == 1 }, testenv.Patience, 10*time.Millisecond)
+}
+
+// One object that Velero's types cannot hold keeps its whole kind from being listed.
+func TestACoordinatorThatCanNoLongerListGivesItsLeaseUpAndSaysWhy(t *testing.T) {
+	s := newEnv(t, 50*time.Millisecond)
+	s.start(func(options *agent.Options) { options.SyncTimeout = 2 * time.Second })
+	s.ends(s.transfer(), testenv.Completed)
+	bad := s.VeleroAlpha.Post().Namespace(s.Namespace).Resource("datauploads").Body([]byte(`{
+		"apiVersion": "velero.io/v2alpha1", "kind": "DataUpload", "metadata": {"name": "bad"},
+		"spec": {"snapshotType": "CSI", "sourceNamespace": "apps", "backupStorageLocation": "default", "operationTimeout": "365d"}
+	}`)).Do(s.soon())
+	require.NoError(t, bad.Error())
+	s.says("CachesNotSynced", `datauploads: failed to list *v2alpha1.DataUpload: time: unknown unit "d" in duration "365d"`)
+	s.leaseIsFree()
+	require.NoError(t, s.VeleroAlpha.Delete().Namespace(s.Namespace).Resource("datauploads").Name("bad").Do(s.soon()).Error())
+	s.ends(s.transfer(), testenv.Completed)
+}
+
+func (e *env) leaseIsFree() {
+	waitFor(e, e.Kube.CoordinationV1().Leases(e.Namespace), testenv.Named(deploy.CoordinatorLease), func(lease *coordinationv1.Lease) bool {
+		return ptr.Deref(lease.Spec.HolderIdentity, "") == ""
+	})
 }
 
 // A coordinator that cannot list what only maintenance needs leads without it, and says so.

@@ -90,6 +90,7 @@ func (a *assembly) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	a.caches.Watch(a.watchdog(func(failing string) { a.reportLacking(ctx, "this agent", failing) }))
 	started.Go(func() { a.caches.Run(ctx) })
 	if synced(ctx, "caches", handled...) {
 		err = a.labelOwnPod(ctx, ownPods(a.caches.LocalPods.List(), a.Flags))
@@ -346,15 +347,19 @@ func synced(ctx context.Context, what string, handled ...cache.DoneChecker) bool
 	return cache.WaitFor(klog.NewContext(ctx, klog.FromContext(ctx).V(2)), what, handled...)
 }
 
-// EventCaches is the reason of a Kubernetes Event on the agent's own pod: the caches of the coordinator cannot sync.
+// EventCaches is the reason of a Kubernetes Event on the agent's own pod: caches cannot sync, or cannot be updated any more.
 const EventCaches = "CachesNotSynced"
 
-// syncTimeout is how long a coordinator waits for its caches before it reports the failing requests.
-const syncTimeout = 2 * time.Minute
+// syncTimeout is how long an agent waits for caches before it reports the failing requests.
+func (a *assembly) syncTimeout() time.Duration { return cmp.Or(a.SyncTimeout, 2*time.Minute) }
 
-// reportLacking reports the failing requests that keep the coordinator's caches, or a part of them, from syncing.
+func (a *assembly) watchdog(report func(failing string)) informers.Watchdog {
+	return informers.Watchdog{Clock: a.Clock, After: a.syncTimeout(), Report: report}
+}
+
+// reportLacking reports the failing requests that keep caches from the state of the cluster.
 func (a *assembly) reportLacking(ctx context.Context, what, lacking string) {
 	klog.FromContext(ctx).Error(nil, "Failed to sync caches", "of", what, "failing", lacking)
 	a.recorder.Event(a.self(), corev1.EventTypeWarning, EventCaches,
-		reconcile.EventMessage(fmt.Sprintf("Caches of %s cannot sync: %s. Check the RBAC rules of the agents' ServiceAccount (lateen install --apply restores them)", what, lacking)))
+		reconcile.EventMessage(fmt.Sprintf("Caches of %s cannot sync: %s. If that is forbidden, restore the RBAC rules of the agents' ServiceAccount with lateen install --apply", what, lacking)))
 }

@@ -51,7 +51,7 @@ type Options struct {
 	// after this time without a Ready agent on a node, the coordinator acts for it; 0: 1 min
 	AgentTimeout time.Duration
 
-	SyncTimeout time.Duration // limit for a coordinator's caches to sync, after which it releases its Lease; 0: 2 min
+	SyncTimeout time.Duration // limit for caches to sync, after which a coordinator releases its Lease; 0: 2 min
 
 	OrphanSweep time.Duration // interval between two sweeps of a coordinator; 0: 10 min
 

@@ -68,8 +68,8 @@ func (a *assembly) coordinate(ctx context.Context, candidate *leader.Coordinator
 	})
 }
 
-// runTerm runs one term. It first syncs the caches that only a coordinator has. If they do not sync in time, it gives the
-// term up: another agent may be able to list these resources.
+// runTerm runs one term. It first syncs the caches that only a coordinator has. If they do not sync in time, or can no longer be
+// updated, it gives the term up: another agent may be able to list these resources.
 func (a *assembly) runTerm(ctx context.Context, kinds []kind) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -77,6 +77,10 @@ func (a *assembly) runTerm(ctx context.Context, kinds []kind) error {
 	if err != nil {
 		return fmt.Errorf("create caches of the coordinator: %w", err)
 	}
+	term.Watch(a.watchdog(func(failing string) {
+		a.reportLacking(ctx, "the coordinator", failing)
+		end()
+	}))
 	nodes := informers.NewNodes(ctx, a.clients.kube)
 	defer func() { end(); nodes.Wait() }() // also on a return before the term began
 	agents := a.agentTracker(nodes, kinds)
@@ -93,7 +97,7 @@ func (a *assembly) runTerm(ctx context.Context, kinds []kind) error {
 		both.Wait()
 	}()
 	defer func() { end(); <-running }()
-	inTime, stop := context.WithTimeout(ctx, cmp.Or(a.SyncTimeout, syncTimeout))
+	inTime, stop := context.WithTimeout(ctx, a.syncTimeout())
 	defer stop()
 	if !synced(inTime, "caches of the coordinator", handled...) {
 		if ctx.Err() == nil {
@@ -245,16 +249,18 @@ func (a *assembly) maintain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var running sync.WaitGroup
-	running.Go(func() { caches.Run(ctx) })
-	defer running.Wait()
-	late := a.Clock.AfterFunc(cmp.Or(a.SyncTimeout, syncTimeout), func() {
-		if lacking := caches.Lacking(); lacking != "" && ctx.Err() == nil {
+	report := func(lacking string) {
+		if lacking != "" && ctx.Err() == nil {
 			a.reportLacking(ctx, "repository maintenance", lacking)
 			a.showProblems(config.SectionMaintenance, []config.Problem{{Section: config.SectionMaintenance, Reason: config.Forbidden}})
 		}
-	})
+	}
+	caches.Watch(a.watchdog(report))
+	late := a.Clock.AfterFunc(a.syncTimeout(), func() { report(caches.Lacking()) })
 	defer late.Stop()
+	var running sync.WaitGroup
+	running.Go(func() { caches.Run(ctx) })
+	defer running.Wait()
 	if synced(ctx, "caches of maintenance", handled...) {
 		a.showProblems(config.SectionMaintenance, nil)
 	}

@@ -112,10 +112,12 @@ func (v *verification) finished(ctx context.Context) (*velerov1.Backup, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", v, err)
 	}
-	ended := []velerov1.BackupPhase{velerov1.BackupPhaseCompleted, velerov1.BackupPhasePartiallyFailed, velerov1.BackupPhaseFailed}
+	ended := []velerov1.BackupPhase{velerov1.BackupPhaseCompleted, velerov1.BackupPhasePartiallyFailed}
 	switch phase := cmp.Or(backup.Status.Phase, velerov1.BackupPhaseNew); {
 	case backup.DeletionTimestamp != nil:
 		return nil, fmt.Errorf("%s is being deleted", v)
+	case phase == velerov1.BackupPhaseFailed: // it may lack volumes, and nothing says which
+		return nil, fmt.Errorf("%s is %s, so it cannot be verified: %s", v, phase, cmp.Or(backup.Status.FailureReason, "see velero backup logs"))
 	case !slices.Contains(ended, phase):
 		return nil, fmt.Errorf("%s is %s: only a Backup that has ended can be verified", v, phase)
 	}
@@ -133,7 +135,7 @@ func (v *verification) verifyAll(ctx context.Context, how options, backup *veler
 	}
 	if missing > 0 {
 		fmt.Fprintf(v.Out, "Up to %d more volumes have no DataUpload in this cluster, and are not verified. It was deleted (--finished-ttl), %s was made in\n"+
-			"another cluster, or the snapshot stayed where it was taken.\n", missing, v)
+			"another cluster, the snapshot stayed where it was taken, or a VolumeSnapshot was backed up as an object.\n", missing, v)
 	}
 	if how.dryRun {
 		return nil
@@ -147,7 +149,7 @@ func (v *verification) verifyAll(ctx context.Context, how options, backup *veler
 	ctx, stop := context.WithTimeout(ctx, how.timeout)
 	defer stop()
 	workqueue.ParallelizeUntil(ctx, how.parallel, len(pending), func(index int) { v.verify(ctx, backup, pending[index]) })
-	return v.summarize(ctx, sources, missing)
+	return v.summarize(ctx, sources, missing, int(backup.Status.Errors))
 }
 
 // missingOf returns how many volumes may have no transfer in this cluster. Velero's server has an item operation for each DataUpload,
@@ -297,15 +299,19 @@ func (v *verification) printf(format string, args ...any) {
 	fmt.Fprintf(v.Out, format, args...)
 }
 
-// summarize prints how many volumes are verified. It returns an error if not all of them are, or if something is left.
-func (v *verification) summarize(ctx context.Context, sources []*source, missing int) error {
+// summarize prints how many volumes are verified. It returns an error if not all of them are, if the backup has errors, or if something
+// is left.
+func (v *verification) summarize(ctx context.Context, sources []*source, missing, backupErrors int) error {
 	count := map[Result]int{}
 	for _, each := range sources {
 		count[each.Result]++
 	}
-	if good := count[Verified] + count[Empty]; good < len(sources) || missing > 0 {
+	if good := count[Verified] + count[Empty]; good < len(sources) || missing > 0 || backupErrors > 0 {
 		err := fmt.Errorf("verify %s: %d volumes are verified, %d failed, %d unsupported, %d not restored, %d without a DataUpload",
 			v, good, count[Failed], count[Unsupported], count[Pending], missing)
+		if backupErrors > 0 {
+			err = fmt.Errorf("%w; the backup has %d errors, and volumes that have no transfer because of one are not counted (see velero backup describe)", err, backupErrors)
+		}
 		return errors.Join(err, context.Cause(ctx), v.left)
 	}
 	fmt.Fprintf(v.Out, "%s: all volumes are verified: %d restored, %d empty\n", v, count[Verified], count[Empty])

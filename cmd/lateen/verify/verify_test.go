@@ -310,6 +310,16 @@ func TestVolumesWithoutADataUploadAreNotVerified(t *testing.T) {
 	require.ErrorContains(t, err, "3 without a DataUpload")
 }
 
+// An error may be that of a volume that has no transfer.
+func TestABackupWithErrorsIsNotVerified(t *testing.T) {
+	partial := backup("PartiallyFailed")
+	partial.Object["status"] = map[string]any{"phase": "PartiallyFailed", "errors": int64(1)}
+	printed, output, err := newCluster(partial, upload("up", "data", backedUp(1))).run(t.Context(), nil)
+	require.ErrorContains(t, err, "verify Backup nightly: 1 volumes are verified, 0 failed, 0 unsupported, 0 not restored, 0 without a DataUpload; the backup has 1 errors, ")
+	require.Equal(t, Verified, output.Volumes[0].Result)
+	require.NotContains(t, printed, "all volumes are verified")
+}
+
 func TestWhatCannotBeDeletedFailsTheCommand(t *testing.T) {
 	c := newCluster(backup("Completed"), upload("up", "data", backedUp(1)))
 	c.PrependReactor("delete", "datadownloads", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("forbidden") })
@@ -398,10 +408,13 @@ func TestNothingIsRestoredWithoutAYes(t *testing.T) {
 }
 
 func TestABackupThatCannotBeVerifiedIsNamed(t *testing.T) {
+	failed := backup("Failed")
+	failed.Object["status"] = map[string]any{"phase": "Failed", "failureReason": "no room"}
 	for want, objects := range map[string][]runtime.Object{
 		"Backup nightly does not exist in namespace velero":                          nil,
 		"Backup nightly is InProgress: only a Backup that has ended can be verified": {backup("InProgress"), upload("up", "data", backedUp(1))},
 		"Backup nightly is New: only a Backup that has ended can be verified":        {backup("")},
+		"Backup nightly is Failed, so it cannot be verified: no room":                {failed, upload("up", "data", backedUp(1))},
 		"Backup nightly has no data of volumes":                                      {backup("Completed")},
 	} {
 		_, _, err := newCluster(objects...).run(t.Context(), nil)

@@ -46,6 +46,28 @@ kind: ConfigMap
 metadata: {name: node-agent, namespace: velero}
 data: {config.json: '{"backupPVC":{"gold":{"secretNames":["csi"]}}}', password: hunter2, cloud: "[default]\naws_secret_access_key = hunter2\n", gcp: "{\n  \"private_key\": \"hunter2\"\n}"}
 ---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: modifiers, namespace: velero}
+data:
+  rules: |
+    version: v1 # the password is hunter2
+    resourceModifierRules:
+    - patches:
+      - path: /spec/template/password
+        operation: replace
+        value: hunter2
+    - passphrase: |
+        hunter2
+      env:
+      - name: DB_PASS
+        value: hunter2
+      encryptionKey: hunter2
+      untouched: kept
+  broken: "clientKey: hunter2\n- x"
+  commented: "a: b # token: hunter2"
+  pem: "-----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY-----"
+---
 apiVersion: velero.io/v1
 kind: BackupStorageLocation
 metadata: {name: default, namespace: velero, annotations: {example.io/api-token: hunter2}}
@@ -155,6 +177,7 @@ func TestABundleHasNoCredential(t *testing.T) {
 	require.NotContains(t, slices.Collect(maps.Keys(files)), "objects/secrets.yaml")
 	require.Contains(t, files["objects/pods.yaml"], "value: node-1")
 	require.Contains(t, files["objects/pods.yaml"], "name: cloud-credentials")
+	require.Contains(t, files["objects/configmaps.yaml"], "untouched: kept")
 	require.Contains(t, files["objects/configmaps.yaml"], "secretNames", "of the configuration, only names of Secrets are known")
 	require.Contains(t, files["objects/backupstoragelocations.velero.io.yaml"], "key: cloud")
 }

@@ -1,25 +1,32 @@
 package bundle
 
 import (
+	"reflect"
 	"regexp"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
 const redacted = "REDACTED"
 
+// credentials matches names of values that are likely credentials, such as AWS_SECRET_ACCESS_KEY or sas_token.
+const credentials = `passw|passphrase|secret|token|credential|private|(access|api|account|storage|application|encryption|client|signing|master).?key|` +
+	`connection.?string|(^|[_.-])(pass|pwd|sas|dsn|key)($|[_.-])`
+
 var (
-	// credential matches names of values that are likely credentials, such as AWS_SECRET_ACCESS_KEY or sas_token.
-	credential = regexp.MustCompile(`(?i)passw|secret|token|credential|private|(access|api|account|storage|application).?key|connection.?string|(^|[_.-])(pwd|sas|dsn|key)($|[_.-])`)
+	credential = regexp.MustCompile(`(?i)` + credentials)
 	// reference matches names of values that name a Secret, or a key of it.
 	reference = regexp.MustCompile(`(?i)names?(paces?)?$|refs?$|^key$|envvar$`)
-	// assignment matches a line that sets a credential, in an ini, properties or YAML file or JSON.
-	assignment = regexp.MustCompile(`(?im)^.*(passw|secret|token|private|access.?key|api.?key)[^\n:=]*[:=].*$`)
+	// assignment matches a line that sets a credential, in an ini or properties file, or a broken one.
+	assignment = regexp.MustCompile(`(?im)^.*(` + credentials + `)[^\n:=]*[:=].*$`)
 	userinfo   = regexp.MustCompile(`://[^/@\s"]+@`)
+	pem        = regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END|$)`)
 )
 
 // redact removes what is likely a credential: values by their names, in variables of containers, annotations, settings and
@@ -36,6 +43,7 @@ func redact(object *unstructured.Unstructured) {
 // redactMap redacts a map in place. The text of a ConfigMap's value may set credentials itself.
 func redactMap(in map[string]any, texts bool) {
 	variable, _ := in["name"].(string) // of a list such as env
+	path, _ := in["path"].(string)     // of a list of patches
 	for key, value := range in {
 		switch value := value.(type) {
 		case map[string]any:
@@ -48,7 +56,7 @@ func redactMap(in map[string]any, texts bool) {
 			redactList(value, texts)
 		case string:
 			switch name := key; {
-			case credential.MatchString(name) && !reference.MatchString(name), key == "value" && credential.MatchString(variable):
+			case credential.MatchString(name) && !reference.MatchString(name), key == "value" && credential.MatchString(variable+path):
 				in[key] = redacted
 			default:
 				in[key] = redactText(value, texts)
@@ -70,8 +78,15 @@ func redactList(in []any, texts bool) {
 	}
 }
 
+// redactText redacts a text, which is one of settings if it may assign values. The settings of YAML and JSON may be on other lines than
+// their names.
 func redactText(text string, assigned bool) string {
-	if assigned {
+	if !assigned {
+		return redactAnywhere(text)
+	}
+	if without, ok := redactStructure(text); ok {
+		text = without
+	} else {
 		text = assignment.ReplaceAllStringFunc(text, func(line string) string {
 			if strings.Contains(line, "secretNames") && !strings.Contains(line, `"value"`) { // of Lateen's configuration
 				return line
@@ -79,5 +94,26 @@ func redactText(text string, assigned bool) string {
 			return redacted
 		})
 	}
-	return userinfo.ReplaceAllString(text, "://"+redacted+"@")
+	return redactAnywhere(text)
+}
+
+func redactAnywhere(text string) string {
+	return userinfo.ReplaceAllString(pem.ReplaceAllString(text, redacted), "://"+redacted+"@")
+}
+
+// redactStructure redacts a text that is a map or list in YAML or JSON; false if it is none, or has no credential. It loses comments.
+func redactStructure(text string) (without string, ok bool) {
+	var parsed any
+	if strings.Contains(strings.TrimPrefix(text, "---"), "\n---") || yaml.Unmarshal([]byte(text), &parsed) != nil {
+		return "", false
+	}
+	before := runtime.DeepCopyJSONValue(parsed)
+	switch content := parsed.(type) {
+	case map[string]any:
+		redactMap(content, true)
+	case []any:
+		redactList(content, true)
+	}
+	encoded, err := yaml.Marshal(parsed)
+	return string(encoded), err == nil && !reflect.DeepEqual(before, parsed)
 }

@@ -15,7 +15,7 @@ import (
 // Remedies that apply to several situations.
 const (
 	remedyRoom = "Free resources on the nodes, reduce podResources or change loadAffinity in the node-agent ConfigMap, " +
-		"or set priorityClassName there, so that movers can preempt other pods. Agents read the ConfigMap at their start."
+		"or set priorityClassName there, so that movers can preempt other pods."
 	remedyImage  = "Check that nodes can pull the image of movers: that of Deployment velero, or --mover-image of the agents. Movers use the pull secrets of DaemonSet node-agent."
 	remedyMemory = "Raise memoryLimit in podResources of the node-agent ConfigMap."
 	remedyRetry  = "Finished transfers are not retried. Run the backup or restore again."

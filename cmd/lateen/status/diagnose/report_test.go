@@ -87,6 +87,7 @@ func TestReportsMatchTheGoldenFiles(t *testing.T) {
 			{Resource: "pods", Namespace: "velero", Message: "not allowed to list or watch them; docs/command-line.md lists the required RBAC rules"},
 			{Resource: "leases.coordination.k8s.io", Namespace: "velero", Message: "not allowed to list or watch them; docs/command-line.md lists the required RBAC rules"},
 			{Resource: "configmaps", Namespace: "velero", Message: "not allowed to list or watch them; docs/command-line.md lists the required RBAC rules"},
+			{Resource: "datauploads.velero.io", Namespace: "velero", Message: "not allowed to list or watch them; docs/command-line.md lists the required RBAC rules"},
 			{Resource: "nodes", Message: "not allowed to list or watch them; docs/command-line.md lists the required RBAC rules"},
 		}},
 	} {

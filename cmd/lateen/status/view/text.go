@@ -25,7 +25,8 @@ func (r *Report) Write(to io.Writer) error {
 	r.table(&text, "MOVING", moving)
 	r.table(&text, "WAITING", waiting)
 	finished := r.finished()
-	if len(r.Transfers) == 0 {
+	unread := func(kind api.Kind) bool { return !r.sees(kind.CRD()) }
+	if len(r.Transfers) == 0 && !slices.ContainsFunc(api.Kinds(), unread) {
 		finished = "No transfers are running or waiting." + finished
 	}
 	if finished != "" {

@@ -315,8 +315,14 @@ func (i *Installation) clocks(ctx context.Context) Finding {
 	if err != nil {
 		return unknown(f.Check, fmt.Errorf("list nodes: %w", err))
 	}
-	created, err := i.Kube.CoreV1().ConfigMaps(i.Namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "lateen-dry-run-"}},
-		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	dryRun := func(namespace string) (*corev1.ConfigMap, error) {
+		return i.Kube.CoreV1().ConfigMaps(namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "lateen-dry-run-"}},
+			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	}
+	created, err := dryRun(i.Namespace)
+	if apierrors.IsNotFound(err) { // Velero is not installed yet
+		created, err = dryRun(metav1.NamespaceDefault)
+	}
 	if err != nil {
 		return unknown(f.Check, fmt.Errorf("ask the API server for its time with a dry run: %w", err))
 	}

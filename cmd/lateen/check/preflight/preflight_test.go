@@ -47,6 +47,7 @@ type world struct {
 	mayNot      error                      // of movers of another identity
 	unscheduled bool
 	powerless   bool   // the user may create no pod
+	without     bool   // the namespace of Velero does not exist
 	unread      string // the resource that cannot be read
 	undefined   string // the definition that does not exist
 	Installation
@@ -121,6 +122,9 @@ func (w *world) run(t *testing.T) map[string]Finding {
 		case action.GetResource().Resource == "pods":
 			return w.createPod(t, action)
 		case action.GetResource().Resource == "configmaps":
+			if w.without && action.GetNamespace() == "velero" {
+				return true, nil, apierrors.NewNotFound(corev1.Resource("namespaces"), "velero")
+			}
 			return true, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now)}}, nil
 		case action.GetResource().Resource == "selfsubjectaccessreviews":
 			review, _ := create.GetObject().(*authorizationv1.SelfSubjectAccessReview)
@@ -222,7 +226,8 @@ func TestEachFindingHasARemedy(t *testing.T) {
 		"a node that is down": {func(w *world) {
 			w.lease.Spec.RenewTime.Time, w.node.Status.Conditions = now.Add(-time.Hour), nil
 		}, "clocks", OK, "the clocks of 0 Ready nodes agree", ""},
-		"no answer": {func(w *world) { w.unread = "storageclasses" }, "snapshots", Unknown, "list storage classes: no answer", ""},
+		"no namespace yet": {func(w *world) { w.without = true }, "clocks", OK, "the clocks of 1 Ready nodes agree", ""},
+		"no answer":        {func(w *world) { w.unread = "storageclasses" }, "snapshots", Unknown, "list storage classes: no answer", ""},
 	} {
 		w := newWorld()
 		test.change(w)

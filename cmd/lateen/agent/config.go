@@ -141,10 +141,13 @@ type configFollower struct {
 	inForce *startup.Startup
 	last    *corev1.ConfigMap // as last evaluated; nil if there was none
 	denied  bool              // RBAC does not allow the watch
+
+	problems []config.Problem // of last
+	pending  string           // why last is not in force, or not all of it
 }
 
 func (a *assembly) follower() *configFollower {
-	return &configFollower{assembly: a, inForce: a.startup, last: a.startup.ConfigMap}
+	return &configFollower{assembly: a, inForce: a.startup, last: a.startup.ConfigMap, problems: a.startup.Problems}
 }
 
 // watchInterval is the time between two attempts to watch a ConfigMap that RBAC does not allow to watch.
@@ -181,18 +184,18 @@ func (c *configFollower) reportDenied(ctx context.Context, name types.Namespaced
 	}
 	c.denied = true
 	klog.FromContext(ctx).Error(err, "Failed to watch ConfigMap, an edit needs a restart of this agent", "configMap", name)
-	c.notApplied(fmt.Sprintf("Agent cannot watch ConfigMap %s (%v). After an edit, restart the agent, or allow list and watch on configmaps", name, err))
+	c.warnOwnPod(fmt.Sprintf("Agent cannot watch ConfigMap %s (%v). After an edit, restart the agent, or allow list and watch on configmaps", name, err))
 	problem := config.Problem{Section: config.SectionConfigMap, Path: "configmaps " + name.String(), Reason: config.Forbidden}
 	c.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
-	c.showProblems(problem.Section, append(slices.Clone(c.inForce.Problems), problem))
+	c.showProblems(problem.Section, append(slices.Clone(c.problems), problem))
 }
 
 // reportAllowed takes back what reportDenied has reported.
 func (c *configFollower) reportAllowed() {
 	if c.denied {
 		c.denied = false
-		c.own.set(api.AnnotationConfigNotApplied, "")
-		c.showProblems(config.SectionConfigMap, c.inForce.Problems)
+		c.own.set(api.AnnotationConfigNotApplied, c.pending)
+		c.showProblems(config.SectionConfigMap, c.problems)
 	}
 }
 
@@ -210,6 +213,7 @@ func (c *configFollower) changed(ctx context.Context, found *corev1.ConfigMap) {
 		warnOf(ctx, problem)
 		c.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
 	}
+	c.problems = reload.Problems
 	for _, section := range config.Sections() {
 		if section != config.SectionMaintenance { // the coordinator reports these
 			c.showProblems(section, reload.Problems)
@@ -250,8 +254,14 @@ func (c *configFollower) reportRejected(ctx context.Context, problems []config.P
 	c.notApplied("Rejected the edit of ConfigMap " + c.Flags.NodeAgentConfigMap + "; the previous configuration stays in force. Correct " + strings.Join(lines, "; "))
 }
 
-// notApplied reports on the agent's own pod why an edit is not in force.
+// notApplied reports why an edit is not in force.
 func (c *configFollower) notApplied(message string) {
+	c.pending = reconcile.EventMessage(message)
+	c.warnOwnPod(c.pending)
+}
+
+// warnOwnPod reports on the agent's own pod why edits are not in force.
+func (c *configFollower) warnOwnPod(message string) {
 	message = reconcile.EventMessage(message)
 	c.recorder.Event(c.self(), corev1.EventTypeWarning, EventConfigNotApplied, message)
 	c.own.set(api.AnnotationConfigNotApplied, message)
@@ -266,6 +276,7 @@ func (c *configFollower) reportApplied(ctx context.Context, reload startup.Reloa
 	}
 	logger.Info("Applied configuration", "configMap", c.Flags.NodeAgentConfigMap, "changed", reload.Applied)
 	c.recorder.Event(c.self(), corev1.EventTypeNormal, EventConfigApplied, applied)
+	c.pending = ""
 	c.own.set(api.AnnotationConfigNotApplied, "")
 	if len(reload.Pending) > 0 {
 		logger.Error(nil, "Configuration changed in fields that need a restart", "configMap", c.Flags.NodeAgentConfigMap, "fields", reload.Pending)

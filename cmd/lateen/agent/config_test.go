@@ -66,7 +66,14 @@ func TestAWatchOfTheConfigMapThatIsDeniedIsReportedAndTriedAgain(t *testing.T) {
 		clock.RealClock{}.Sleep(watchInterval)
 		require.Zero(t, problems())
 		require.Empty(t, a.own.wanted[api.AnnotationConfigNotApplied])
+		c.notApplied("rejected")
+		c.problems = []config.Problem{{Section: config.SectionConfigMap, Reason: config.InvalidJSON}}
 		c.reportDenied(t.Context(), types.NamespacedName{Name: "agents"}, apierrors.NewForbidden(corev1.Resource("configmaps"), "", nil))
-		require.Len(t, events.Events, 2, "the next time too")
+		require.Len(t, events.Events, 3, "the next time too")
+		require.InDelta(t, 2, problems(), 0)
+		require.NotEqual(t, "rejected", a.own.wanted[api.AnnotationConfigNotApplied])
+		c.reportAllowed()
+		require.Equal(t, "rejected", a.own.wanted[api.AnnotationConfigNotApplied], "that has not changed")
+		require.InDelta(t, 1, problems(), 0)
 	})
 }

@@ -139,10 +139,13 @@ func (p *Preparation) SetSlots(most int) {
 	p.setLimits()
 }
 
-// SetSlotsOf sets the number of slots of one node.
+// SetSlotsOf sets the number of slots of one node; 0 if it is not known.
 func (p *Preparation) SetSlotsOf(node string, slots int) {
 	p.lock.Lock()
 	defer p.lock.Unlock()
+	if p.slots[node] == slots {
+		return
+	}
 	p.slots[node] = slots
 	p.setLimits()
 }

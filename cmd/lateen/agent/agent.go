@@ -253,13 +253,21 @@ func (a *assembly) learnSlots(ctx context.Context, name string) error {
 		return nil // its mover ends soon
 	case err != nil:
 		return fmt.Errorf("get node %s for loadConcurrency.perNodeConfig: %w", name, err)
-	case a.config.Load() != config: // an edit
-		return a.learnSlots(ctx, name)
 	}
 	number := config.ConcurrencyOn(node.Labels)
 	a.preparing.SetSlotsOf(name, number)
 	a.nodeSlots.On(name).SetLimit(number)
+	if a.config.Load() != config { // an edit
+		a.preparing.SetSlotsOf(name, 0)
+		return a.learnSlots(ctx, name)
+	}
 	return nil
+}
+
+// setSlots sets how many movers run at once on this node, and forgets what was learned of others.
+func (a *assembly) setSlots(limits config.Limits) {
+	a.preparing.SetSlots(limits.MaxConcurrency)
+	a.preparing.SetSlotsOf(a.Flags.NodeName, limits.Concurrency)
 }
 
 func (a *assembly) exposer() *exposer.Exposer {

@@ -64,7 +64,7 @@ func TestTheSlotsOfANodeAreReadOnceIfRulesDependOnIt(t *testing.T) {
 	scheme := metadatafake.NewTestScheme()
 	require.NoError(t, metav1.AddMetaToScheme(scheme))
 	client := metadatafake.NewSimpleMetadataClient(scheme, node)
-	a := &assembly{clients: &clients{metadata: client}, preparing: capacity.NewPreparation(8, clock.RealClock{})}
+	a := &assembly{Options: Options{Clock: clock.RealClock{}}, clients: &clients{metadata: client}, preparing: capacity.NewPreparation(8, clock.RealClock{})}
 	a.nodeSlots = capacity.NewNodeSlots(a.slots(config.Limits{GlobalConcurrency: 1}))
 	a.config.Store(&config.Config{})
 	require.NoError(t, a.learnSlots(t.Context(), "n2"))
@@ -79,6 +79,20 @@ func TestTheSlotsOfANodeAreReadOnceIfRulesDependOnIt(t *testing.T) {
 	}
 	require.Len(t, client.Actions(), 2)
 	require.Equal(t, 3, a.nodeSlots.On("n2").Limit(), "of the node whose agent is not ready")
+	agents, of := a.agentTracker(informers.NewNodes(t.Context(), fake.NewClientset()), nil), &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n2"}}
+	limit := func(labels map[string]string) int {
+		node.Labels = labels
+		require.NoError(t, client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("nodes"), node, ""))
+		require.NoError(t, a.learnSlots(t.Context(), "n2"))
+		return a.nodeSlots.On("n2").Limit()
+	}
+	agents.Start()
+	defer agents.Stop()
+	require.Equal(t, 3, limit(nil), "its agent read the labels when it started")
+	agents.Update(of)
+	require.Equal(t, 1, limit(nil), "of an agent that started later")
+	agents.Delete(of)
+	require.Equal(t, 3, limit(map[string]string{"disk": "fast"}))
 	a.nodeSlots.SetLimits(a.slots(config.Limits{GlobalConcurrency: 2}))
 	require.Equal(t, []int{3, 2}, []int{a.nodeSlots.On("n2").Limit(), a.nodeSlots.On("n3").Limit()})
 	client.PrependReactor("get", "nodes", func(ktesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("no answer") })
@@ -205,6 +219,7 @@ func (k termKind) track() { k.begin() }
 func TestACoordinatorCountsAllTransfersBeforeItAcceptsOne(t *testing.T) {
 	_, caches := cachesOf(t, fake.NewClientset())
 	a := &assembly{caches: caches, preparing: capacity.NewPreparation(1, clock.RealClock{}), leadership: &leadership{}}
+	a.config.Store(&config.Config{})
 	term := &informers.CoordinatorCaches{}
 	agents := leader.NewAgentTracker(time.Minute, clock.RealClock{}, nil, func(string) {})
 	counted := 0

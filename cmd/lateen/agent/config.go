@@ -235,8 +235,7 @@ func (c *configFollower) apply(ctx context.Context, reload startup.Reload) {
 	limits := next.Config.Limits
 	c.class.setSettings(next.Settings())
 	c.config.Store(&next.Config)
-	c.preparing.SetSlots(limits.MaxConcurrency)
-	c.preparing.SetSlotsOf(c.Flags.NodeName, limits.Concurrency)
+	c.setSlots(limits)
 	c.preparing.SetLimits(transferLimits(limits))
 	c.nodeSlots.SetLimits(c.slots(limits))
 	c.Metrics.TransferLimits(limits.Cluster, limits.StorageClasses)

@@ -147,6 +147,7 @@ func (a *assembly) lead(ctx context.Context, kinds []kind, term *informers.Coord
 
 // assume makes this agent the coordinator. It counts what all transfers hold before it may accept the first one.
 func (a *assembly) assume(kinds []kind, term *informers.CoordinatorCaches, agents *leader.AgentTracker) {
+	a.setSlots(a.config.Load().Limits) // nodes may have changed since the last term
 	a.preparing.SetNodes(agents.Nodes())
 	a.caches.SetCoordinator(term)
 	for _, k := range kinds {
@@ -197,6 +198,9 @@ func (a *assembly) agentTracker(nodes leader.Nodes, kinds []kind) *leader.AgentT
 	var agents *leader.AgentTracker
 	agents = leader.NewAgentTracker(cmp.Or(a.AgentTimeout, agentTimeout), a.Clock, nodes, func(node string) {
 		a.preparing.SetNodes(agents.Nodes())
+		if node != a.Flags.NodeName { // it may have other labels, or be another one of that name
+			a.preparing.SetSlotsOf(node, 0)
+		}
 		if !agents.Knows(node) {
 			a.preparing.Forget(node)
 			a.nodeSlots.Forget(node)

@@ -127,6 +127,13 @@ func TestPriorityClassInfoIsOneSeriesPerConsumer(t *testing.T) {
 	`, "lateen_priority_class_info")
 }
 
+func TestADurationOfClocksThatDifferIsNotNegative(t *testing.T) {
+	m, registry := newMetrics()
+	m.ObservePhase("podvolumebackup", "New", -time.Second)
+	const sum = "lateen_transfer_phase_duration_seconds_sum"
+	requireSeries(t, registry, sum+`{kind="podvolumebackup",phase="New"} 0`, sum)
+}
+
 func TestBucketsOfDurations(t *testing.T) {
 	m, registry := newMetrics()
 	m.ObservePhase("podvolumebackup", "Accepted", time.Second)

@@ -94,9 +94,9 @@ func (m *Metrics) BytesMoved(kind string, bytes int64) {
 	}
 }
 
-// ObservePhase records how long a transfer was in the phase that it left, in seconds.
+// ObservePhase records how long a transfer was in the phase that it left, in seconds; 0 if clocks of nodes differ by more than that.
 func (m *Metrics) ObservePhase(kind, phase string, took time.Duration) {
-	m.phaseDuration.WithLabelValues(kind, phase).Observe(took.Seconds())
+	m.phaseDuration.WithLabelValues(kind, phase).Observe(max(took, 0).Seconds())
 }
 
 // MoverRestarted counts a lost mover that is replaced.

@@ -103,6 +103,9 @@ func (c *Controller) Run(ctx context.Context, first []string) {
 	grace := c.clock.AfterFunc(c.grace, cancel)
 	defer grace.Stop()
 	workers.Wait()
+	for key, shutdown := c.queue.Get(); !shutdown; key, shutdown = c.queue.Get() { // the depth of the queue is exported
+		c.queue.Done(key)
+	}
 }
 
 // work reconciles one key. It returns false after the queue was shut down.

@@ -165,6 +165,7 @@ func TestAStoppingControllerFinishesTheRunningReconcile(t *testing.T) {
 		require.Equal(t, takes, time.Since(d.started))
 		require.NoError(t, ended, "the running reconcile has its context until the grace period is over")
 		require.Empty(t, d.times("b"), "nothing new is begun")
+		require.Zero(t, d.queue.Len())
 	})
 }
 

@@ -26,11 +26,15 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
+		signals = append(signals, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), signals...)
+	context.AfterFunc(ctx, stop) // the second signal ends a command that does not end by itself
 	if err := newRoot().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "lateen:", strings.TrimSpace(err.Error()))
-		os.Exit(cli.ExitCode(err)) //nolint:gocritic // nothing is left to stop
+		os.Exit(cli.ExitCode(err))
 	}
 }
 

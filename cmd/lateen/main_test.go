@@ -2,17 +2,58 @@ package main
 
 import (
 	"bytes"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/exposer/api"
 )
+
+// The test program runs as lateen with the arguments after this one.
+const asLateen = "as-lateen"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == asLateen {
+		os.Args = slices.Delete(os.Args, 1, 2)
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// A terminal that is closed sends SIGHUP.
+func TestACommandEndsItselfAfterASignal(t *testing.T) {
+	for _, sent := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
+		asked := make(chan struct{}, 99)
+		server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
+			asked <- struct{}{}
+			<-request.Context().Done() // it does not answer
+		}))
+		defer server.Close()
+		config := filepath.Join(t.TempDir(), "config")
+		require.NoError(t, clientcmd.WriteToFile(clientcmdapi.Config{
+			CurrentContext: "c", Contexts: map[string]*clientcmdapi.Context{"c": {Cluster: "c"}}, Clusters: map[string]*clientcmdapi.Cluster{"c": {Server: server.URL}},
+		}, config))
+		command := exec.CommandContext(t.Context(), os.Args[0], asLateen, "status", "--kubeconfig", config)
+		require.NoError(t, command.Start())
+		<-asked
+		require.NoError(t, command.Process.Signal(sent))
+		_ = command.Wait() // the command fails
+		require.Equal(t, 1, command.ProcessState.ExitCode(), "%s ended it", sent)
+	}
+}
 
 // run runs the program without a cluster. It returns what it prints and its error.
 func run(t *testing.T, stdin string, arguments ...string) (printed string, err error) {

@@ -35,7 +35,7 @@ const (
 	ByUID      = "uid"      // every informer
 	BySnapshot = "snapshot" // DataUploads, by namespace/name of the VolumeSnapshot that they read
 	ByNode     = "node"     // transfers, by the nodes whose agents may own them
-	ByPod      = "pod"      // unsettled PodVolumeRestores, by namespace/name of the pod that they restore to
+	ByPod      = "pod"      // unsettled transfers of volumes of pods, by namespace/name of the pod
 	byAbout    = "about"    // Events, by UID of the object that they are about
 )
 

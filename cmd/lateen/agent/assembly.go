@@ -250,7 +250,7 @@ func (k *kindController[T]) addHandlers(caches *informers.Caches) ([]cache.DoneC
 	ofMover := informers.EnqueueOwner[*corev1.Pod](name, k.enqueue)
 	here, err2 := caches.LocalPods.AddHandler(caches.DropCreated(func(pod *corev1.Pod) {
 		ofMover(pod)
-		k.enqueueTargeting(pod)
+		k.enqueueOfPod(pod)
 	}))
 	movers, err3 := caches.Movers.AddHandler(caches.DropCreated(ofMover))
 	claims, err4 := caches.Claims.AddHandler(informers.EnqueueOwner[*corev1.PersistentVolumeClaim](name, k.enqueue))
@@ -269,10 +269,10 @@ func (k *kindController[T]) index() error {
 	)
 }
 
-// pods returns the namespace/name of the pod to whose volume a resource restores; none if it is of another kind.
+// pods returns the namespace/name of the pod whose volume a resource backs up or restores; none if it is of another kind.
 func (k *kindController[T]) pods(object T) []string {
 	source := k.transfers.Kind.MoverSpec(object, 0).Source.PodVolume
-	if source == nil || !k.transfers.Kind.Restores {
+	if source == nil {
 		return nil
 	}
 	return []string{source.Pod.Namespace + "/" + source.Pod.Name}
@@ -285,7 +285,7 @@ func (k *kindController[T]) addTermHandlers(caches *informers.Caches, term *info
 	movers, err1 := term.Movers.AddHandler(caches.DropCreated(ofMover))
 	foreign, err2 := term.VelerosMovers.AddHandler(ofMover)
 	claims, err3 := term.Claims.AddHandler(informers.EnqueueOwner[*corev1.PersistentVolumeClaim](name, k.enqueue))
-	targets, err4 := term.Targets.AddHandler(k.enqueueTargeting)
+	targets, err4 := term.Targets.AddHandler(k.enqueueOfPod)
 	return []cache.DoneChecker{movers, foreign, claims, targets}, errors.Join(err1, err2, err3, err4)
 }
 
@@ -319,6 +319,9 @@ func keys[T metav1.Object](objects []T) []string {
 
 // siblings returns the unfinished restores to other volumes of the same pod.
 func (k *kindController[T]) siblings(object T) (found []T) {
+	if !k.transfers.Kind.Restores {
+		return nil
+	}
 	for _, pod := range k.pods(object) {
 		for _, other := range k.resources.ByIndex(informers.ByPod, pod) {
 			if k.transfers.SharePod(object, other) {
@@ -329,10 +332,10 @@ func (k *kindController[T]) siblings(object T) (found []T) {
 	return found
 }
 
-// enqueueTargeting enqueues the restores to the volumes of a pod.
-func (k *kindController[T]) enqueueTargeting(pod *corev1.Pod) {
-	for _, restore := range k.resources.ByIndex(informers.ByPod, informers.Key(pod)) {
-		k.enqueue(informers.Key(restore))
+// enqueueOfPod enqueues the backups of the volumes of a pod and the restores to them.
+func (k *kindController[T]) enqueueOfPod(pod *corev1.Pod) {
+	for _, object := range k.resources.ByIndex(informers.ByPod, informers.Key(pod)) {
+		k.enqueue(informers.Key(object))
 	}
 }
 

@@ -273,12 +273,14 @@ func TestAChangedRestoreEnqueuesThoseThatMayWaitForIt(t *testing.T) {
 		require.ElementsMatch(t, []string{"velero/prepared", "velero/unplaced"}, taken.taken(), "no event showed it before it was settled")
 
 		backups, stored, taken := queueOf(t, transfer.PodVolumeBackup())
-		one := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1"}}
-		stored.add(&velerov1.PodVolumeBackup{
-			ObjectMeta: metav1.ObjectMeta{Name: "two", UID: "2"}, Status: velerov1.PodVolumeBackupStatus{Phase: velerov1.PodVolumeBackupPhasePrepared},
-		})
+		of := velerov1.PodVolumeBackupSpec{UploaderType: "kopia", Pod: corev1.ObjectReference{Namespace: "app", Name: "db"}}
+		one := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "one", UID: "1"}, Spec: of}
+		two := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "two", UID: "2"}, Spec: of}
+		stored.add(one, two)
 		backups.enqueueSiblings(one)
 		require.Empty(t, taken.taken(), "backups of one pod run beside each other")
+		backups.enqueueOfPod(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db"}})
+		require.ElementsMatch(t, []string{"velero/one", "velero/two"}, taken.taken(), "the pod may have been deleted")
 	})
 }
 

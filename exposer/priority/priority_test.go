@@ -44,6 +44,8 @@ func TestAnyRefusalMayBeForTheClass(t *testing.T) {
 		require.Equal(t, reason, priority.Refusal(&apierrors.StatusError{ErrStatus: metav1.Status{Code: code}}), code)
 	}
 	require.Empty(t, priority.Refusal(errors.New("connection refused")))
+	webhook := metav1.Status{Code: http.StatusBadRequest, Message: "no PriorityClass with name low is allowed"}
+	require.Equal(t, priority.Rejected, priority.Refusal(&apierrors.StatusError{ErrStatus: webhook}), "the API server forbids")
 }
 
 func TestReasonsAndConsumersAreDistinct(t *testing.T) {

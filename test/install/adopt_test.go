@@ -142,6 +142,9 @@ func TestAdoptedAgentsKeepAllButTheirProgram(t *testing.T) {
 		"--node-agent-priority-class-name=agents", "--kubelet-root-dir=/data/kubelet")
 	s.edit(types.MergePatchType, `{"metadata":{"annotations":{"team":"storage"}},"spec":{"template":{"spec":{"nodeSelector":{"disk":"ssd"},"tolerations":[{"operator":"Exists"}]}}}}`)
 	linux, windows, server := s.agents(), s.daemonSet(api.WindowsDaemonSetName), s.server()
+	accounts, registry := s.kube.CoreV1().ServiceAccounts(s.namespace), []byte(`{"imagePullSecrets":[{"name":"registry"}]}`)
+	_, err := accounts.Patch(fixture.Soon(t), linux.Spec.Template.Spec.ServiceAccountName, types.MergePatchType, registry, metav1.PatchOptions{})
+	require.NoError(t, err)
 
 	out, err := s.helm("install", "lateen", chart, "--set=image.repository=example.test/lateen")
 	require.Error(t, err)
@@ -160,6 +163,9 @@ func TestAdoptedAgentsKeepAllButTheirProgram(t *testing.T) {
 	require.Equal(t, ofWindowsToo, reported)
 	requireAdopted(t, linux, s.agents())
 	requireAdopted(t, windows, s.daemonSet(api.WindowsDaemonSetName))
+	account, err := accounts.Get(fixture.Soon(t), deploy.ServiceAccountName, metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, []corev1.LocalObjectReference{{Name: "registry"}}, account.ImagePullSecrets)
 
 	// The recipe by which Velero's server is told to wait for a year is a patch of the adopted agents.
 	s.edit(types.JSONPatchType, `[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--repo-maintenance-frequency=1h"},

@@ -3,6 +3,7 @@
 package adopt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,6 +52,7 @@ type adoption struct {
 	warnings    io.Writer
 	maintenance string // the source of the maintenance configuration, for people; empty: none
 	restricts   []runtime.Object
+	pullSecrets []corev1.LocalObjectReference // of the ServiceAccount of Velero's agents
 }
 
 // replacement is the change of one DaemonSet.
@@ -68,7 +70,7 @@ func (a *adoption) agents(ctx context.Context) ([]*unstructured.Unstructured, er
 			return nil, fmt.Errorf("get DaemonSet of Velero's agents: %w", err)
 		}
 		if agents.GetLabels()["app.kubernetes.io/part-of"] == "lateen" {
-			return nil, fmt.Errorf("adopt DaemonSet %s/%s: it was created by lateen install; use lateen install --apply to change it", a.Namespace, name)
+			return nil, fmt.Errorf("adopt DaemonSet %s/%s: it is Lateen's already; change it as it was created: with lateen install --apply, helm upgrade or kubectl apply", a.Namespace, name)
 		}
 		found = append(found, agents)
 		if isAdopted(agents) {
@@ -280,7 +282,26 @@ func (a *adoption) release(ctx context.Context, name string) error {
 }
 
 func (a *adoption) rbac() ([]*unstructured.Unstructured, error) {
-	return cli.Manifests(a.Namespace, slices.Concat(deploy.RBAC(a.Namespace), a.restricts, deploy.CopyAccess(a.Namespace, a.copies)))
+	all := slices.Concat(deploy.RBAC(a.Namespace), a.restricts, deploy.CopyAccess(a.Namespace, a.copies))
+	for _, object := range all {
+		if account, is := object.(*corev1.ServiceAccount); is && account.Name == deploy.ServiceAccountName {
+			account.ImagePullSecrets = a.pullSecrets
+		}
+	}
+	return cli.Manifests(a.Namespace, all)
+}
+
+// readPullSecrets reads those of the ServiceAccount of Velero's agents, which Lateen's leave.
+func (a *adoption) readPullSecrets(ctx context.Context, velero corev1.PodSpec) error {
+	account, err := a.Kube.CoreV1().ServiceAccounts(a.Namespace).Get(ctx, cmp.Or(velero.ServiceAccountName, "default"), metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("get ServiceAccount of Velero's agents: %w", err)
+	}
+	a.pullSecrets = account.ImagePullSecrets
+	return nil
 }
 
 // update changes a DaemonSet, unless it has been changed by an earlier command.

@@ -99,6 +99,9 @@ func (a *adoption) adopt(ctx context.Context, agents *unstructured.Unstructured)
 		return err
 	}
 	a.warnOf(agents)
+	if err := a.readPullSecrets(ctx, is.original.Spec); err != nil {
+		return err
+	}
 	err = errors.Join(annotate(agents, api.AnnotationAdopted, is.original), annotate(agents, api.AnnotationAdoptedArgs, added))
 	return errors.Join(err, changeTemplate(agents, before, template))
 }

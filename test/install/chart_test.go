@@ -51,7 +51,7 @@ func TestTheChartIsInstalledUpgradedRolledBackAndRemoved(t *testing.T) {
 	s.upgrade("v1")
 	require.Equal(t, first, versions(), "the second installation changed something")
 
-	s.upgrade("v2", "--set=nodeAgent.extraArgs={--workers=4}")
+	s.upgrade("v2", "--set=nodeAgent.extraArgs={--workers=4},moverServiceAccount.create=true")
 	require.Equal(t, "example.test/lateen:v2", image())
 	require.Contains(t, s.agents().Spec.Template.Spec.Containers[0].Args, "--workers=4")
 	out, err := s.helm("rollback", "lateen", "1")
@@ -61,6 +61,7 @@ func TestTheChartIsInstalledUpgradedRolledBackAndRemoved(t *testing.T) {
 	out, err = s.helm("uninstall", "lateen", "--wait")
 	require.NoError(t, err, out)
 	s.requireGone(objects...)
+	s.requireThere(deploy.MoverAccess(s.namespace, deploy.Movers{Account: true})...) // movers may run with them
 }
 
 // chart is the folder of the Helm chart.
@@ -95,6 +96,10 @@ func typed(t *testing.T, object *unstructured.Unstructured) runtime.Object {
 		delete(labels, label)
 	}
 	object.SetLabels(labels)
+	unstructured.RemoveNestedField(object.Object, "metadata", "annotations", "helm.sh/resource-policy")
+	if len(object.GetAnnotations()) == 0 {
+		object.SetAnnotations(nil)
+	}
 	if !scheme.Scheme.Recognizes(object.GroupVersionKind()) {
 		return object
 	}
@@ -203,6 +208,7 @@ func TestTheChartRefusesValuesByName(t *testing.T) {
 		"a directory that agents lack": {values: "nodeAgent: {useScratchEmptyDir: true}", says: "agents write no files; remove it"},
 		"a typing error":               {values: "nodeAgent: {tolerationz: []}", says: "'tolerationz' not allowed"},
 		"a value of another type":      {values: "nodeAgent: {tolerations: {}}", says: "/nodeAgent/tolerations"},
+		"another port of metrics":      {values: "nodeAgent: {extraArgs: ['--metrics-address=:9090']}", says: "--metrics-address=:9090: probes, NetworkPolicy and monitors use port 8085"},
 		"root without the right to":    {values: "nodeAgent: {podSecurityContext: {runAsUser: 0}}", says: "runAsUser is 0 and runAsNonRoot is true"},
 	}
 	for name, test := range tests {

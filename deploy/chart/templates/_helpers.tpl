@@ -3,7 +3,7 @@
 component: velero
 app.kubernetes.io/part-of: lateen
 app.kubernetes.io/managed-by: {{ .Release.Service }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") }}
 {{- end }}
 
@@ -98,6 +98,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 {{- range $name, $remedy := $refused -}}
 {{- if hasKey $agent $name -}}
 {{- fail (printf "nodeAgent.%s is a value of Velero's chart that Lateen does not have: %s" $name $remedy) -}}
+{{- end -}}
+{{- end -}}
+{{- range $agent.extraArgs -}}
+{{- if and (hasPrefix "--metrics-address" .) (not (hasSuffix ":8085" .)) -}}
+{{- fail (printf "nodeAgent.extraArgs: %s: probes, NetworkPolicy and monitors use port 8085; remove it" .) -}}
 {{- end -}}
 {{- end -}}
 {{- $security := $agent.podSecurityContext -}}

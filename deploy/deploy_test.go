@@ -230,6 +230,7 @@ func TestPluginsAreNamedAfterTheirImages(t *testing.T) {
 	}{
 		"without the tag":                      {images: []string{"velero/velero-plugin-for-aws:v1.14.0"}, names: []string{"velero-velero-plugin-for-aws"}},
 		"without the registry":                 {images: []string{"registry.example:5000/a/b_c.d:v1"}, names: []string{"a-b-c-d"}},
+		"without the registry's port":          {images: []string{"registry:5000/plugin:v1"}, names: []string{"plugin"}},
 		"without the digest":                   {images: []string{"a/b:v1@sha256:0123"}, names: []string{"a-b"}},
 		"no longer than a label may be":        {images: []string{long}, names: []string{long[:63]}},
 		"with a number where one has the name": {images: []string{"a/b:v1", "a/b:v2", long, long}, names: []string{"a-b", "a-b-2", long[:63], long[:61] + "-2"}},

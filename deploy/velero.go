@@ -150,7 +150,7 @@ func plugins(v Velero) []corev1.Container {
 // pluginName returns the image name without registry, tag and digest, as a container name.
 func pluginName(image string) string {
 	name, _, _ := api.SplitImage(image)
-	if parts := strings.SplitN(name, "/", 2); len(parts) == 2 && strings.Contains(parts[1], "/") {
+	if parts := strings.SplitN(name, "/", 2); len(parts) == 2 && (strings.Contains(parts[1], "/") || strings.Contains(parts[0], ":")) {
 		name = parts[1]
 	}
 	return shorten(strings.NewReplacer("/", "-", "_", "-", ".", "-").Replace(name), validation.DNS1123LabelMaxLength)

@@ -3,6 +3,7 @@ package install
 
 import (
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -81,13 +82,14 @@ func TestInstallingAgainChangesNothing(t *testing.T) {
 		out, _ := s.install(append(args, "--restrict-movers", "--pod-policy=restricted")...)
 		return out
 	}
-	objects := printed(t, install("-o=json"))
+	objects := printed(t, install("-o=json", "--node-agent-pod-cpu-limit=1"))
 	created := s.versions(objects)
 	out := install()
 	require.Equal(t, len(objects), strings.Count(out, "already exists, unchanged\n"))
 	require.Equal(t, created, s.versions(objects))
 
-	install("--apply") // whose fields these are is written down once
+	require.Contains(t, install("--apply"), "DaemonSet node-agent changed\n")
+	require.Equal(t, []corev1.ResourceName{corev1.ResourceMemory}, slices.Collect(maps.Keys(s.agents().Spec.Template.Spec.Containers[0].Resources.Limits)), "the first had a flag more")
 	applied := s.versions(objects)
 	out = install("--apply")
 	require.Equal(t, applied, s.versions(objects))

@@ -16,15 +16,20 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/util/csaupgrade"
 	"k8s.io/client-go/util/retry"
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/exposer/truncate"
 )
 
 // FieldManager owns the fields that `lateen install --apply` sets.
@@ -82,6 +87,9 @@ func (c *Client) write(ctx context.Context, manifest *unstructured.Unstructured)
 		if unknown := NewerFields(before, manifest); len(unknown) > 0 {
 			return fmt.Sprintf("is of a newer Velero (it has %s), unchanged", unknown[0]), nil
 		}
+		if err := c.ownByApply(ctx, before); err != nil {
+			return "", err
+		}
 		manifest = withLabel(manifest, before.GetLabels()[api.LabelInstalled])
 	}
 	after, err := resource.Apply(ctx, manifest.GetName(), manifest, metav1.ApplyOptions{FieldManager: FieldManager, Force: true})
@@ -94,6 +102,16 @@ func (c *Client) write(ctx context.Context, manifest *unstructured.Unstructured)
 		return "unchanged", nil
 	}
 	return "changed", nil
+}
+
+// ownByApply makes the fields with which Lateen created an object those of its apply. Without it, no apply removes them.
+func (c *Client) ownByApply(ctx context.Context, existing *unstructured.Unstructured) error {
+	patch, err := csaupgrade.UpgradeManagedFieldsPatch(existing, sets.New(FieldManager), FieldManager)
+	if err != nil || patch == nil {
+		return err
+	}
+	_, err = c.Resource(existing).Patch(ctx, existing.GetName(), types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: FieldManager})
+	return err
 }
 
 // comparableFields returns an object without the fields that other components update at any time.
@@ -116,12 +134,12 @@ func withLabel(manifest *unstructured.Unstructured, installed string) *unstructu
 	return manifest
 }
 
-// RefuseForeign rejects an apply over the DaemonSets of Velero's own agents, before anything of that installation is changed:
-// an apply merges the two, and Lateen's image has no /velero to run.
+// RefuseForeign rejects an installation over the DaemonSets of Velero's own agents, and of Lateen's chart, before anything of that
+// installation is changed: an apply merges the two, and Lateen's image has no /velero to run.
 func (c *Client) RefuseForeign(ctx context.Context, manifests []*unstructured.Unstructured) error {
 	var foreign []error
 	for _, manifest := range manifests {
-		if !c.Apply || manifest.GetKind() != "DaemonSet" {
+		if manifest.GetKind() != "DaemonSet" {
 			continue
 		}
 		found, err := c.Resource(manifest).Get(ctx, manifest.GetName(), metav1.GetOptions{})
@@ -131,6 +149,8 @@ func (c *Client) RefuseForeign(ctx context.Context, manifests []*unstructured.Un
 			return fmt.Errorf("get DaemonSet %s: %w", manifest.GetName(), err)
 		case found.GetLabels()["app.kubernetes.io/part-of"] != "lateen":
 			foreign = append(foreign, fmt.Errorf("install DaemonSet %s: it belongs to Velero's agents; replace them with lateen adopt -n %s", found.GetName(), found.GetNamespace()))
+		case found.GetLabels()["app.kubernetes.io/managed-by"] == "Helm":
+			foreign = append(foreign, fmt.Errorf("install DaemonSet %s: it belongs to a release of Lateen's chart; change it with helm upgrade", found.GetName()))
 		}
 	}
 	return errors.Join(foreign...)
@@ -145,6 +165,23 @@ func (c *Client) RefusePodPolicies(ctx context.Context) error {
 	}
 	return fmt.Errorf("ValidatingAdmissionPolicy %s of this installation may refuse the movers of the changed agents: repeat --pod-policy and the flags that were given with it, such as --restrict-movers, or delete the policies and their bindings",
 		found[0].GetName())
+}
+
+// RefuseLatePodPolicies rejects new policies for agents that stay as they are: these create movers by other flags, which the policies
+// would refuse.
+func (c *Client) RefuseLatePodPolicies(ctx context.Context) error {
+	found, err := c.Installed(ctx, admissionregistrationv1.SchemeGroupVersion.WithResource("validatingadmissionpolicies"))
+	if err != nil || len(found) > 0 {
+		return err
+	}
+	_, err = c.Kube.AppsV1().DaemonSets(c.Namespace).Get(ctx, api.DaemonSetName, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("get DaemonSet %s: %w", api.DaemonSetName, err)
+	}
+	return fmt.Errorf("DaemonSet %s exists and would stay as it is, so the policies may refuse its movers: add --apply", api.DaemonSetName)
 }
 
 // InstallDefinitions installs the definitions and waits until all of them are served.
@@ -296,7 +333,8 @@ func (c *Client) DaemonSetRollout(ctx context.Context, name string) error {
 // rollout waits until the desired pods of a workload are ready, and at least one if it is needed, and prints every change of
 // their number. Its error says what keeps them off the nodes.
 func (c *Client) rollout(ctx context.Context, resource, name string, needed bool) error {
-	last := pods{wanted: -1} // unknown
+	last, down := pods{wanted: -1}, 0 // unknown
+	var unready map[string]bool       // nodes
 	var agents *unstructured.Unstructured
 	var behind int64 // the generation that its controller has not observed, or 0
 	workloads := c.Dynamic.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource}).Namespace(c.Namespace)
@@ -321,7 +359,10 @@ func (c *Client) rollout(ctx context.Context, resource, name string, needed bool
 			return
 		}
 		fmt.Fprintf(c.Out, "%s %s: %d of %d pods ready\n", workload.GetKind(), name, now.ready, now.wanted)
-	}, func() bool { return last.wanted >= 0 && last.ready >= last.wanted && (last.wanted > 0 || !needed) })
+		down = c.down(ctx, workload, &unready, int(now.wanted-now.ready))
+	}, func() bool {
+		return last.wanted >= 0 && last.ready+int64(down) >= last.wanted && (last.wanted > 0 || !needed)
+	})
 	if err == nil {
 		return nil
 	}
@@ -335,6 +376,62 @@ func (c *Client) rollout(ctx context.Context, resource, name string, needed bool
 		remedy = c.whyNoNode(asking, agents)
 	}
 	return fmt.Errorf("wait for %s %s: %w; %s", resource, name, err, remedy)
+}
+
+// down returns how many of the missing pods of a DaemonSet are those of nodes that are not Ready, and follow when these are. It prints
+// their nodes if that is all of them.
+func (c *Client) down(ctx context.Context, agents *unstructured.Unstructured, unready *map[string]bool, missing int) int {
+	if missing <= 0 || agents.GetKind() != "DaemonSet" {
+		return 0
+	}
+	if *unready == nil {
+		nodes, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return 0 // they count as missing
+		}
+		*unready = UnreadyNodes(nodes.Items)
+	}
+	if len(*unready) < missing {
+		return 0
+	}
+	selected, _, _ := unstructured.NestedStringMap(agents.Object, "spec", "selector", "matchLabels")
+	names, err := c.AgentsDown(ctx, labels.Set(selected).String(), *unready)
+	if err != nil || len(names) < missing {
+		return 0
+	}
+	fmt.Fprintf(c.Out, "%s %s: not waiting for nodes that are not Ready: %s\n", agents.GetKind(), agents.GetName(), truncate.Names(names, 5))
+	return len(names)
+}
+
+// UnreadyNodes returns the names of the nodes that are not Ready.
+func UnreadyNodes(nodes []corev1.Node) map[string]bool {
+	unready := map[string]bool{}
+	for _, node := range nodes {
+		isReady := slices.ContainsFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool {
+			return condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue
+		})
+		if !isReady {
+			unready[node.Name] = true
+		}
+	}
+	return unready
+}
+
+// AgentsDown returns those of the nodes whose pod of a selector is not ready.
+func (c *Client) AgentsDown(ctx context.Context, selector string, nodes map[string]bool) (names []string, err error) {
+	pods, err := c.Kube.CoreV1().Pods(c.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return nil, err
+	}
+	for _, pod := range pods.Items {
+		isReady := slices.ContainsFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
+			return condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue
+		})
+		if !isReady && nodes[pod.Spec.NodeName] {
+			names = append(names, pod.Spec.NodeName)
+		}
+	}
+	return names, nil
 }
 
 // whyNoNode describes what keeps the pods of a DaemonSet off each node.

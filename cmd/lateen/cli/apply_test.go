@@ -5,11 +5,14 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +25,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 func TestADefinitionOfANewerVeleroIsRecognized(t *testing.T) {
@@ -84,23 +88,23 @@ func readyAgents(ctx context.Context, client *dynamicfake.FakeDynamicClient) err
 
 func TestAnApplyOverVelerosAgentsIsRefused(t *testing.T) {
 	secret := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "cloud-credentials", "namespace": "velero"}}}
-	windows, own := agents(0), agents(0)
+	windows, own, charts := agents(0), agents(0), agents(0)
 	windows.SetName("node-agent-windows")
 	own.SetLabels(map[string]string{"app.kubernetes.io/part-of": "lateen"})
+	charts.SetLabels(map[string]string{"app.kubernetes.io/part-of": "lateen", "app.kubernetes.io/managed-by": "Helm"})
 	for name, test := range map[string]struct {
-		found  *unstructured.Unstructured
-		update bool // without it, nothing existing is changed
-		want   string
+		found *unstructured.Unstructured
+		want  string
 	}{
-		"of Velero":             {agents(0), true, "install DaemonSet node-agent: it belongs to Velero's agents; replace them with lateen adopt -n velero"},
-		"of Velero on Windows":  {windows, true, "install DaemonSet node-agent-windows: it belongs to Velero's agents; replace them with lateen adopt -n velero"},
-		"of Velero, no --apply": {agents(0), false, ""},
-		"of an older Lateen":    {own, true, ""},
-		"none":                  {secret, true, ""},
+		"of Velero":            {agents(0), "install DaemonSet node-agent: it belongs to Velero's agents; replace them with lateen adopt -n velero"},
+		"of Velero on Windows": {windows, "install DaemonSet node-agent-windows: it belongs to Velero's agents; replace them with lateen adopt -n velero"},
+		"of Lateen's chart":    {charts, "install DaemonSet node-agent: it belongs to a release of Lateen's chart; change it with helm upgrade"},
+		"of an older Lateen":   {own, ""},
+		"none":                 {secret, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme(), test.found)
-			err := (&Client{Dynamic: client, Apply: test.update}).RefuseForeign(t.Context(), []*unstructured.Unstructured{secret, agents(0), windows})
+			err := (&Client{Dynamic: client}).RefuseForeign(t.Context(), []*unstructured.Unstructured{secret, agents(0), windows})
 			if test.want == "" {
 				require.NoError(t, err)
 			} else {
@@ -167,6 +171,40 @@ func TestWaitingForUnschedulableAgentsEndsWithTheReason(t *testing.T) {
 	require.EqualError(t, err, "wait for daemonsets node-agent: context deadline exceeded; no node is eligible for its pods: taint dedicated:NoSchedule is not tolerated (node a)")
 	require.Equal(t, "DaemonSet node-agent: no node is eligible for its pods: taint dedicated:NoSchedule is not tolerated (node a)\n", out.String())
 	require.NoError(t, c.rollout(t.Context(), "daemonsets", "node-agent", false), "Velero's agents may have no node")
+}
+
+func TestWaitingForAgentsIsOnlyForThoseOfReadyNodes(t *testing.T) {
+	rolledOut := agents(1)
+	require.NoError(t, unstructured.SetNestedMap(rolledOut.Object, map[string]any{"numberAvailable": int64(1), "updatedNumberScheduled": int64(2), "desiredNumberScheduled": int64(2)}, "status"))
+	client := fakeCluster()
+	require.NoError(t, client.Tracker().Update(DaemonSets(), rolledOut, "velero"))
+	var out bytes.Buffer
+	c := &Client{Kube: kubefake.NewClientset(
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "down"}},
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "node-agent-1"}, Spec: corev1.PodSpec{NodeName: "down"}},
+	), Dynamic: client, Namespace: "velero", Out: &out}
+	require.NoError(t, c.DaemonSetRollout(t.Context(), "node-agent"))
+	require.Equal(t, "DaemonSet node-agent: 1 of 2 pods ready\nDaemonSet node-agent: not waiting for nodes that are not Ready: down\n", out.String())
+}
+
+func TestPoliciesAreNotAddedToAgentsThatStayAsTheyAre(t *testing.T) {
+	kinds := map[schema.GroupVersionResource]string{admissionregistrationv1.SchemeGroupVersion.WithResource("validatingadmissionpolicies"): "ValidatingAdmissionPolicyList"}
+	policy := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+		"metadata": map[string]any{"name": "p", "labels": map[string]any{api.LabelInstalled: "velero"}},
+	}}
+	running := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "node-agent"}}
+	for want, of := range map[string]struct{ policies, agents []runtime.Object }{
+		"": {}, "none ": {policies: []runtime.Object{policy}, agents: []runtime.Object{running}},
+		"DaemonSet node-agent exists and would stay as it is, so the policies may refuse its movers: add --apply": {agents: []runtime.Object{running}},
+	} {
+		c := &Client{Dynamic: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, of.policies...), Kube: kubefake.NewClientset(of.agents...), Namespace: "velero"}
+		if err := c.RefuseLatePodPolicies(t.Context()); strings.HasPrefix(want, "DaemonSet") {
+			require.EqualError(t, err, want)
+		} else {
+			require.NoError(t, err, want)
+		}
+	}
 }
 
 func TestWaitingForAControllerThatObservesNothingEndsWithTheReason(t *testing.T) {

@@ -116,6 +116,11 @@ func (o *options) send(ctx context.Context, client *cli.Client, definitions, res
 			return err
 		}
 	}
+	if !o.apply && o.useNodeAgent && !o.crdsOnly && o.agent.PodPolicy != "" {
+		if err := client.RefuseLatePodPolicies(ctx); err != nil {
+			return err
+		}
+	}
 	if err := client.InstallDefinitions(ctx, definitions); err != nil {
 		return err
 	}

@@ -96,15 +96,15 @@ func (i *Installation) rollout(ctx context.Context, agents *appsv1.DaemonSet, no
 	if err != nil {
 		return Finding{Status: Failed, Message: fmt.Sprintf("DaemonSet %s: %v", agents.Name, err), Remedy: "lateen adopt changes only agents of Velero and Lateen"}
 	}
-	down, err := i.downWithTheirNodes(ctx, agents, readyNodes(nodes))
+	down, err := (&cli.Client{Kube: i.Kube, Namespace: i.Namespace}).AgentsDown(ctx, metav1.FormatLabelSelector(agents.Spec.Selector), cli.UnreadyNodes(nodes))
 	if err != nil {
-		return unknown("", err)
+		return unknown("", fmt.Errorf("list pods of daemonset %s: %w", agents.Name, err))
 	}
 	status := agents.Status
 	f := Finding{Status: OK, Message: fmt.Sprintf("DaemonSet %s of %s: %d of %d pods ready", agents.Name, map[bool]string{true: "Velero", false: "Lateen"}[velero],
 		status.NumberReady, status.DesiredNumberScheduled)}
 	switch {
-	case int(status.NumberReady)+len(down) < int(status.DesiredNumberScheduled), status.UpdatedNumberScheduled < status.DesiredNumberScheduled,
+	case int(min(status.NumberReady, status.UpdatedNumberScheduled))+len(down) < int(status.DesiredNumberScheduled),
 		status.ObservedGeneration < agents.Generation:
 		f.Status = Failed
 		f.Remedy = fmt.Sprintf("kubectl -n %s describe pods shows why; kubectl -n %s rollout status daemonset %s waits", i.Namespace, i.Namespace, agents.Name)
@@ -134,24 +134,6 @@ func readyNodes(nodes []corev1.Node) map[string]bool {
 		ready[nodes[index].Name] = objects.IsReady(&nodes[index])
 	}
 	return ready
-}
-
-// downWithTheirNodes returns the nodes that are not Ready and have an agent that is not ready.
-func (i *Installation) downWithTheirNodes(ctx context.Context, agents *appsv1.DaemonSet, ready map[string]bool) ([]string, error) {
-	pods, err := i.Kube.CoreV1().Pods(i.Namespace).List(ctx, metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(agents.Spec.Selector)})
-	if err != nil {
-		return nil, fmt.Errorf("list pods of daemonset %s: %w", agents.Name, err)
-	}
-	var names []string
-	for _, pod := range pods.Items {
-		isReady := slices.ContainsFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
-			return condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue
-		})
-		if !isReady && pod.Spec.NodeName != "" && !ready[pod.Spec.NodeName] {
-			names = append(names, pod.Spec.NodeName)
-		}
-	}
-	return names, nil
 }
 
 // rights checks every permission that the agents need.

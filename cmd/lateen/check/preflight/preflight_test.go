@@ -187,9 +187,11 @@ func TestEachFindingHasARemedy(t *testing.T) {
 		"agents of Velero yet":               {func(w *world) { velero(w); w.Before = true }, "agents", OK, "DaemonSet node-agent of Velero: 1 of 1 pods ready", ""},
 		"other agents":                       {func(w *world) { w.agents.Spec.Template.Spec.Containers[0].Args = nil }, "agents", Failed, "DaemonSet node-agent: ", "only agents of Velero and Lateen"},
 		"no node for agents":                 {func(w *world) { w.agents.Status = appsv1.DaemonSetStatus{} }, "agents", Failed, "0 of 0 pods ready; no node has an agent", "node selector"},
-		"an agent on a node that is down":    {func(w *world) { w.agents.Status.NumberReady, w.node.Status.Conditions = 0, nil }, "agents", Warning, "0 of 1 pods ready; not Ready: node node-1", "when they are Ready"},
-		"an agent that is not ready":         {func(w *world) { w.agents.Status.NumberReady = 0 }, "agents", Failed, "0 of 1 pods ready", "describe pods"},
-		"a Windows node":                     {func(w *world) { w.node.Labels = map[string]string{corev1.LabelOSStable: "windows"} }, "agents", Warning, "DaemonSet node-agent-windows does not exist", "--use-node-agent-windows"},
+		"an agent on a node that is down": {func(w *world) {
+			w.agents.Status.UpdatedNumberScheduled, w.agents.Status.NumberReady, w.node.Status.Conditions = 0, 0, nil
+		}, "agents", Warning, "0 of 1 pods ready; not Ready: node node-1", "when they are Ready"},
+		"an agent that is not ready": {func(w *world) { w.agents.Status.NumberReady = 0 }, "agents", Failed, "0 of 1 pods ready", "describe pods"},
+		"a Windows node":             {func(w *world) { w.node.Labels = map[string]string{corev1.LabelOSStable: "windows"} }, "agents", Warning, "DaemonSet node-agent-windows does not exist", "--use-node-agent-windows"},
 		"a node without an agent": {func(w *world) {
 			w.node.Spec.Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
 		}, "agents", Warning,

@@ -291,8 +291,14 @@ func (c *cancellation) cancel(ctx context.Context, kind api.Kind, t *Transfer) e
 		return nil
 	}
 	err := retry.OnError(backoff(), func(err error) bool { return ctx.Err() == nil && cli.Transient(err) }, func() error {
-		_, err := c.client(kind.GVR()).Patch(ctx, t.Name, types.MergePatchType, []byte(`{"spec":{"cancel":true}}`), metav1.PatchOptions{})
-		return err
+		patched, err := c.client(kind.GVR()).Patch(ctx, t.Name, types.MergePatchType, []byte(`{"spec":{"cancel":true}}`), metav1.PatchOptions{})
+		if err != nil {
+			return err
+		}
+		if canceled, _, _ := unstructured.NestedBool(patched.Object, "spec", "cancel"); !canceled {
+			return errors.New("the API server dropped spec.cancel, because its definition is older than that of Velero 1.17: see lateen check")
+		}
+		return nil
 	})
 	if apierrors.IsNotFound(err) {
 		t.Phase = deleted

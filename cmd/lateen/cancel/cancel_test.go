@@ -206,6 +206,9 @@ func TestWhatPreventsACancelIsNamed(t *testing.T) {
 				return true, nil, apierrors.NewForbidden(api.DataUpload().GVR().GroupResource(), "upload", nil)
 			})
 		}, `cancel DataUpload upload: datauploads.velero.io "upload" is forbidden`},
+		"a definition of Velero 1.16": {[]runtime.Object{upload}, namedTransfer(t, "du/upload"), func(v *velero) {
+			v.PrependReactor("patch", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, upload, nil })
+		}, "cancel DataUpload upload: the API server dropped spec.cancel"},
 		"no agent": {[]runtime.Object{upload}, namedTransfer(t, "du/upload"), func(v *velero) { v.ends = "" },
 			"wait for transfers: context deadline exceeded; not ended: DataUpload upload (InProgress); lateen explain shows what they wait for"},
 		"a backup that still adds transfers": {[]runtime.Object{running}, backupNamed(backup), nil,
@@ -272,7 +275,8 @@ func TestARequestIsRepeatedWhileTheAPIServerIsAway(t *testing.T) {
 func TestATransferThatIsDeletedHasEnded(t *testing.T) {
 	v := newVelero(ofBackup(api.DataUpload(), "upload", "InProgress"))
 	v.PrependReactor("patch", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		return true, nil, v.Tracker().Delete(action.GetResource(), action.GetNamespace(), "upload")
+		_, patched, err := v.patch(action)
+		return true, patched, errors.Join(err, v.Tracker().Delete(action.GetResource(), action.GetNamespace(), "upload"))
 	})
 	printed, output, err := v.run(t, namedTransfer(t, "du/upload"), nil)
 	require.NoError(t, err)

@@ -95,24 +95,35 @@ func unknown(check string, err error) Finding {
 // most is the number of names that a message lists.
 const most = 5
 
-// definitions checks that the API server serves the resources that agents act on.
+// definitions checks that the API server serves the resources that agents act on, as Velero 1.17 or newer defines them: older ones have
+// PodVolumeBackups without spec.cancel and without the phases of node-agents.
 func (i *Installation) definitions(ctx context.Context) Finding {
 	f := Finding{Check: "definitions", Status: OK}
-	wanted := map[string]string{"backuprepositories.velero.io": velerov1.SchemeGroupVersion.Version}
+	const repositories = "backuprepositories.velero.io"
+	wanted := map[string]string{repositories: velerov1.SchemeGroupVersion.Version}
 	for _, kind := range api.Kinds() {
 		wanted[kind.CRD()] = kind.GVK.Version
 	}
-	var missing []string
+	var missing, old []string
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		found, err := i.Dynamic.Resource(cli.Definitions()).Get(ctx, name, metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return unknown(f.Check, fmt.Errorf("get definition %s: %w", name, err))
 		}
-		if err != nil || !serves(found, wanted[name]) {
+		version := served(found, wanted[name])
+		_, cancels, _ := unstructured.NestedFieldNoCopy(version, "schema", "openAPIV3Schema", "properties", "spec", "properties", "cancel")
+		switch {
+		case version == nil:
 			missing = append(missing, name+" "+wanted[name])
+		case !cancels && name != repositories:
+			old = append(old, name)
 		}
 	}
 	f.Message = fmt.Sprintf("the API server serves the %d resources of node-agents", len(wanted))
+	if len(old) > 0 {
+		f.Status, f.Message = Failed, "older than those of Velero 1.17: "+truncate.Names(old, len(wanted))
+		f.Remedy = "lateen install --crds-only --apply updates Velero's definitions"
+	}
 	if len(missing) > 0 {
 		f.Status, f.Message = i.absent(), "not served: "+truncate.Names(missing, len(wanted))
 		f.Remedy = "lateen install creates Velero's definitions, also alone with --crds-only"
@@ -128,12 +139,18 @@ func (i *Installation) absent() Status {
 	return Failed
 }
 
-func serves(definition *unstructured.Unstructured, version string) bool {
+// served returns a version of a definition if the API server serves it, else nil.
+func served(definition *unstructured.Unstructured, version string) map[string]any {
+	if definition == nil {
+		return nil
+	}
 	versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
-	return slices.ContainsFunc(versions, func(each any) bool {
-		fields, _ := each.(map[string]any)
-		return fields["name"] == version && fields["served"] == true
-	})
+	for _, each := range versions {
+		if fields, _ := each.(map[string]any); fields["name"] == version && fields["served"] == true {
+			return fields
+		}
+	}
+	return nil
 }
 
 // server checks that Velero's server runs. It creates the transfers and waits for them.

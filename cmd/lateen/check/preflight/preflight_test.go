@@ -50,6 +50,7 @@ type world struct {
 	without     bool   // the namespace of Velero does not exist
 	unread      string // the resource that cannot be read
 	undefined   string // the definition that does not exist
+	old         string // the definition without spec.cancel
 	Installation
 }
 
@@ -145,6 +146,10 @@ func (w *world) run(t *testing.T) map[string]Finding {
 	for _, object := range deploy.Definitions() {
 		definition, err := deploy.Manifest(object)
 		require.NoError(t, err)
+		if versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions"); definition.GetName() == w.old {
+			unstructured.RemoveNestedField(versions[0].(map[string]any), "schema", "openAPIV3Schema", "properties", "spec", "properties", "cancel")
+			require.NoError(t, unstructured.SetNestedSlice(definition.Object, versions, "spec", "versions"))
+		}
 		if definition.GetName() != w.undefined {
 			generic = append(generic, definition)
 		}
@@ -177,6 +182,8 @@ func TestEachFindingHasARemedy(t *testing.T) {
 	}{
 		"no definition": {func(w *world) { w.undefined = "datauploads.velero.io" }, "definitions", Failed, "not served: datauploads.velero.io v2alpha1",
 			"lateen install creates Velero's definitions, also alone with --crds-only"},
+		"definitions of Velero 1.16": {func(w *world) { w.old = "podvolumebackups.velero.io" }, "definitions", Failed, "older than those of Velero 1.17: podvolumebackups.velero.io",
+			"lateen install --crds-only --apply"},
 		"no server":                          {func(w *world) { w.Server = nil }, "server", Failed, "no Deployment in namespace velero runs Velero's server", "lateen install"},
 		"a server that is down":              {func(w *world) { w.Server.Status.AvailableReplicas = 0 }, "server", Failed, "Deployment velero has no available pod", "describe pods"},
 		"an agent that no node has room for": {func(w *world) { w.unscheduled, w.agents.Status.NumberReady = true, 0 }, "agents", Failed, "0 of 1 pods ready", "describe pods"},

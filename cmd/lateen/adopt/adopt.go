@@ -14,7 +14,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -100,6 +99,9 @@ func (a *adoption) apply(ctx context.Context, changes []replacement) error {
 		if err := a.Install(ctx, each); err != nil {
 			return err
 		}
+	}
+	if err := a.WarnOfCopyRights(ctx, rights, a.warnings); err != nil {
+		return err
 	}
 	var failed error
 	for _, change := range changes {
@@ -234,7 +236,7 @@ func (a *adoption) removeRights(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	copies, err := a.copyRights(ctx)
+	copies, err := a.CopyRights(ctx)
 	if err != nil {
 		return err
 	}
@@ -332,23 +334,6 @@ func (a *adoption) write(ctx context.Context, agents *unstructured.Unstructured)
 	current.Object["spec"] = agents.Object["spec"]
 	_, err = client.Update(ctx, current, metav1.UpdateOptions{FieldManager: cli.FieldManager})
 	return err
-}
-
-// copyRights returns the RBAC objects that let agents copy, in all namespaces.
-func (a *adoption) copyRights(ctx context.Context) (rights []*unstructured.Unstructured, err error) {
-	names := deploy.CopyAccessNames(a.Namespace)
-	for _, resource := range []string{"rolebindings", "roles", "clusterrolebindings", "clusterroles"} {
-		found, err := a.Installed(ctx, rbacv1.SchemeGroupVersion.WithResource(resource))
-		if err != nil {
-			return nil, err
-		}
-		for index := range found {
-			if slices.Contains(names, found[index].GetName()) {
-				rights = append(rights, &found[index])
-			}
-		}
-	}
-	return rights, nil
 }
 
 // serverArgs returns the arguments that replace Velero's Deployment if it does not have the usual name. They set the

@@ -4,19 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -29,7 +29,6 @@ import (
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
-	"github.com/lateen-project/lateen/exposer/truncate"
 )
 
 // FieldManager owns the fields that `lateen install --apply` sets.
@@ -184,6 +183,38 @@ func (c *Client) RefuseLatePodPolicies(ctx context.Context) error {
 	return fmt.Errorf("DaemonSet %s exists and would stay as it is, so the policies may refuse its movers: add --apply", api.DaemonSetName)
 }
 
+// CopyRights returns the RBAC objects that let agents of this installation copy Secrets and ConfigMaps, in all namespaces.
+func (c *Client) CopyRights(ctx context.Context) (rights []*unstructured.Unstructured, err error) {
+	names := deploy.CopyAccessNames(c.Namespace)
+	for _, resource := range []string{"rolebindings", "roles", "clusterrolebindings", "clusterroles"} {
+		found, err := c.Installed(ctx, rbacv1.SchemeGroupVersion.WithResource(resource))
+		if err != nil {
+			return nil, err
+		}
+		for index := range found {
+			if slices.Contains(names, found[index].GetName()) {
+				rights = append(rights, &found[index])
+			}
+		}
+	}
+	return rights, nil
+}
+
+// WarnOfCopyRights names those that are not among the wanted objects: agents may still read what earlier flags named.
+func (c *Client) WarnOfCopyRights(ctx context.Context, wanted []*unstructured.Unstructured, to io.Writer) error {
+	rights, err := c.CopyRights(ctx)
+	for _, each := range rights {
+		same := func(other *unstructured.Unstructured) bool {
+			return other.GetKind() == each.GetKind() && other.GetNamespace() == each.GetNamespace() && other.GetName() == each.GetName()
+		}
+		if !slices.ContainsFunc(wanted, same) {
+			remove := strings.TrimSuffix("kubectl delete "+strings.ToLower(each.GetKind())+" "+each.GetName()+" -n "+each.GetNamespace(), " -n ")
+			fmt.Fprintf(to, "Warning: agents may still read what earlier --copy flags named; without need: %s\n", remove)
+		}
+	}
+	return err
+}
+
 // InstallDefinitions installs the definitions and waits until all of them are served.
 func (c *Client) InstallDefinitions(ctx context.Context, definitions []*unstructured.Unstructured) error {
 	missing := map[string]bool{}
@@ -288,174 +319,4 @@ func (c *Client) Installed(ctx context.Context, resource schema.GroupVersionReso
 		return nil, fmt.Errorf("list %s: %w", resource.Resource, err)
 	}
 	return list.Items, nil
-}
-
-// DiagnoseTimeout bounds the diagnosis of an object that is not ready or still exists after the timeout.
-const DiagnoseTimeout = 5 * time.Second
-
-// UntilReady waits for the server and the agents' DaemonSets, and prints the number of their ready pods.
-func (c *Client) UntilReady(ctx context.Context, agents ...string) error {
-	if err := c.rollout(ctx, "deployments", api.VeleroDeployment, false); err != nil {
-		return err
-	}
-	for _, name := range agents {
-		if err := c.agentsReady(ctx, name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// agentsReady waits until the DaemonSet has a node and every agent is ready. Only a cluster without Windows nodes
-// needs no agent on Windows.
-func (c *Client) agentsReady(ctx context.Context, name string) error {
-	if name == api.WindowsDaemonSetName {
-		windows, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: corev1.LabelOSStable + "=" + string(corev1.Windows), Limit: 1})
-		if err != nil {
-			return fmt.Errorf("wait for DaemonSet %s: list nodes: %w", name, err)
-		}
-		if len(windows.Items) == 0 {
-			_, err := fmt.Fprintf(c.Out, "DaemonSet %s: no Windows node in the cluster, nothing to wait for\n", name)
-			return err
-		}
-	}
-	return c.rollout(ctx, "daemonsets", name, true)
-}
-
-// pods counts the ready and the desired pods of a workload.
-type pods struct{ ready, wanted int64 }
-
-// DaemonSetRollout waits until all pods of a DaemonSet are updated and ready. The DaemonSet may have no node.
-func (c *Client) DaemonSetRollout(ctx context.Context, name string) error {
-	return c.rollout(ctx, "daemonsets", name, false)
-}
-
-// rollout waits until the desired pods of a workload are ready, and at least one if it is needed, and prints every change of
-// their number. Its error says what keeps them off the nodes.
-func (c *Client) rollout(ctx context.Context, resource, name string, needed bool) error {
-	last, down := pods{wanted: -1}, 0 // unknown
-	var unready map[string]bool       // nodes
-	var agents *unstructured.Unstructured
-	var behind int64 // the generation that its controller has not observed, or 0
-	workloads := c.Dynamic.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource}).Namespace(c.Namespace)
-	err := Follow(ctx, workloads, metav1.ListOptions{FieldSelector: "metadata.name=" + name}, func(event watch.EventType, workload *unstructured.Unstructured) {
-		observed, _, _ := unstructured.NestedInt64(workload.Object, "status", "observedGeneration")
-		behind = 0
-		if event == watch.Deleted {
-			return
-		}
-		if observed < workload.GetGeneration() {
-			behind = workload.GetGeneration()
-			return
-		}
-		agents = workload
-		now := podsOf(workload)
-		if now == last {
-			return
-		}
-		last = now
-		if now.wanted == 0 && needed {
-			fmt.Fprintf(c.Out, "%s %s: %s\n", workload.GetKind(), name, c.whyNoNode(ctx, workload))
-			return
-		}
-		fmt.Fprintf(c.Out, "%s %s: %d of %d pods ready\n", workload.GetKind(), name, now.ready, now.wanted)
-		down = c.down(ctx, workload, &unready, int(now.wanted-now.ready))
-	}, func() bool {
-		return last.wanted >= 0 && last.ready+int64(down) >= last.wanted && (last.wanted > 0 || !needed)
-	})
-	if err == nil {
-		return nil
-	}
-	remedy := fmt.Sprintf("see kubectl -n %s describe pods", c.Namespace)
-	if behind > 0 {
-		remedy = fmt.Sprintf("its controller has not observed generation %d: check kube-controller-manager", behind)
-	}
-	if last.wanted == 0 && needed && !errors.Is(err, context.Canceled) {
-		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), DiagnoseTimeout)
-		defer cancel()
-		remedy = c.whyNoNode(asking, agents)
-	}
-	return fmt.Errorf("wait for %s %s: %w; %s", resource, name, err, remedy)
-}
-
-// down returns how many of the missing pods of a DaemonSet are those of nodes that are not Ready, and follow when these are. It prints
-// their nodes if that is all of them.
-func (c *Client) down(ctx context.Context, agents *unstructured.Unstructured, unready *map[string]bool, missing int) int {
-	if missing <= 0 || agents.GetKind() != "DaemonSet" {
-		return 0
-	}
-	if *unready == nil {
-		nodes, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return 0 // they count as missing
-		}
-		*unready = UnreadyNodes(nodes.Items)
-	}
-	if len(*unready) < missing {
-		return 0
-	}
-	selected, _, _ := unstructured.NestedStringMap(agents.Object, "spec", "selector", "matchLabels")
-	names, err := c.AgentsDown(ctx, labels.Set(selected).String(), *unready)
-	if err != nil || len(names) < missing {
-		return 0
-	}
-	fmt.Fprintf(c.Out, "%s %s: not waiting for nodes that are not Ready: %s\n", agents.GetKind(), agents.GetName(), truncate.Names(names, 5))
-	return len(names)
-}
-
-// UnreadyNodes returns the names of the nodes that are not Ready.
-func UnreadyNodes(nodes []corev1.Node) map[string]bool {
-	unready := map[string]bool{}
-	for _, node := range nodes {
-		isReady := slices.ContainsFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool {
-			return condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue
-		})
-		if !isReady {
-			unready[node.Name] = true
-		}
-	}
-	return unready
-}
-
-// AgentsDown returns those of the nodes whose pod of a selector is not ready.
-func (c *Client) AgentsDown(ctx context.Context, selector string, nodes map[string]bool) (names []string, err error) {
-	pods, err := c.Kube.CoreV1().Pods(c.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
-	if err != nil {
-		return nil, err
-	}
-	for _, pod := range pods.Items {
-		isReady := slices.ContainsFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
-			return condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue
-		})
-		if !isReady && nodes[pod.Spec.NodeName] {
-			names = append(names, pod.Spec.NodeName)
-		}
-	}
-	return names, nil
-}
-
-// whyNoNode describes what keeps the pods of a DaemonSet off each node.
-func (c *Client) whyNoNode(ctx context.Context, agents *unstructured.Unstructured) string {
-	const none = "no node is eligible for its pods: "
-	fields, _, _ := unstructured.NestedMap(agents.Object, "spec", "template", "spec")
-	var pod corev1.PodSpec
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &pod); err != nil {
-		return none + err.Error()
-	}
-	nodes, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return none + "cannot list nodes: " + err.Error()
-	}
-	return none + formatBlockers(pod, nodes.Items)
-}
-
-func podsOf(workload *unstructured.Unstructured) pods {
-	number := func(path ...string) int64 {
-		n, _, _ := unstructured.NestedInt64(workload.Object, path...)
-		return n
-	}
-	if workload.GetKind() == "Deployment" {
-		return pods{ready: min(number("status", "updatedReplicas"), number("status", "availableReplicas")), wanted: number("spec", "replicas")}
-	}
-	return pods{ready: min(number("status", "updatedNumberScheduled"), number("status", "numberAvailable")), wanted: number("status", "desiredNumberScheduled")}
 }

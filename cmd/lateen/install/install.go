@@ -129,6 +129,11 @@ func (o *options) send(ctx context.Context, client *cli.Client, definitions, res
 			return err
 		}
 	}
+	if o.apply && o.useNodeAgent && !o.crdsOnly {
+		if err := client.WarnOfCopyRights(ctx, rest, warnings); err != nil {
+			return err
+		}
+	}
 	if err := o.setFrequencies(ctx, client); err != nil {
 		return err
 	}

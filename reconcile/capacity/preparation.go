@@ -150,6 +150,14 @@ func (p *Preparation) SetSlotsOf(node string, slots int) {
 	p.setLimits()
 }
 
+// ForgetSlots forgets the slots of all nodes but one.
+func (p *Preparation) ForgetSlots(but string) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	maps.DeleteFunc(p.slots, func(node string, _ int) bool { return node != but })
+	p.setLimits()
+}
+
 // Forget drops what is known of a node that left the cluster. Transfers that have a place there keep it.
 func (p *Preparation) Forget(node string) {
 	p.lock.Lock()

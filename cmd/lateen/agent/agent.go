@@ -264,12 +264,6 @@ func (a *assembly) learnSlots(ctx context.Context, name string) error {
 	return nil
 }
 
-// setSlots sets how many movers run at once on this node, and forgets what was learned of others.
-func (a *assembly) setSlots(limits config.Limits) {
-	a.preparing.SetSlots(limits.MaxConcurrency)
-	a.preparing.SetSlotsOf(a.Flags.NodeName, limits.Concurrency)
-}
-
 func (a *assembly) exposer() *exposer.Exposer {
 	exposing := &exposer.Exposer{
 		Client:       a.clients.kube,

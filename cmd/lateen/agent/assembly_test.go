@@ -219,7 +219,6 @@ func (k termKind) track() { k.begin() }
 func TestACoordinatorCountsAllTransfersBeforeItAcceptsOne(t *testing.T) {
 	_, caches := cachesOf(t, fake.NewClientset())
 	a := &assembly{caches: caches, preparing: capacity.NewPreparation(1, clock.RealClock{}), leadership: &leadership{}}
-	a.config.Store(&config.Config{})
 	term := &informers.CoordinatorCaches{}
 	agents := leader.NewAgentTracker(time.Minute, clock.RealClock{}, nil, func(string) {})
 	counted := 0
@@ -228,8 +227,10 @@ func TestACoordinatorCountsAllTransfersBeforeItAcceptsOne(t *testing.T) {
 		require.False(t, a.leadership.IsCoordinator())
 		require.Same(t, term, a.caches.Coordinator())
 	}}
+	a.preparing.SetSlotsOf("n2", 3)
 	a.assume([]kind{one, one}, term, agents)
 	require.Equal(t, 2, counted)
+	require.False(t, a.preparing.KnowsSlotsOf("n2"), "it was learned in an earlier term")
 	require.True(t, a.leadership.IsCoordinator())
 }
 

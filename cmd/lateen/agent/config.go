@@ -235,7 +235,8 @@ func (c *configFollower) apply(ctx context.Context, reload startup.Reload) {
 	limits := next.Config.Limits
 	c.class.setSettings(next.Settings())
 	c.config.Store(&next.Config)
-	c.setSlots(limits)
+	c.preparing.SetSlots(limits.MaxConcurrency)
+	c.preparing.SetSlotsOf(c.Flags.NodeName, limits.Concurrency)
 	c.preparing.SetLimits(transferLimits(limits))
 	c.nodeSlots.SetLimits(c.slots(limits))
 	c.Metrics.TransferLimits(limits.Cluster, limits.StorageClasses)

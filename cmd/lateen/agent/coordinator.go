@@ -147,7 +147,7 @@ func (a *assembly) lead(ctx context.Context, kinds []kind, term *informers.Coord
 
 // assume makes this agent the coordinator. It counts what all transfers hold before it may accept the first one.
 func (a *assembly) assume(kinds []kind, term *informers.CoordinatorCaches, agents *leader.AgentTracker) {
-	a.setSlots(a.config.Load().Limits) // nodes may have changed since the last term
+	a.preparing.ForgetSlots(a.Flags.NodeName) // other nodes may have changed since the last term
 	a.preparing.SetNodes(agents.Nodes())
 	a.caches.SetCoordinator(term)
 	for _, k := range kinds {

@@ -105,12 +105,20 @@ func (c *Client) write(ctx context.Context, manifest *unstructured.Unstructured)
 
 // ownByApply makes the fields with which Lateen created an object those of its apply. Without it, no apply removes them.
 func (c *Client) ownByApply(ctx context.Context, existing *unstructured.Unstructured) error {
-	patch, err := csaupgrade.UpgradeManagedFieldsPatch(existing, sets.New(FieldManager), FieldManager)
-	if err != nil || patch == nil {
+	resource := c.Resource(existing)
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		patch, err := csaupgrade.UpgradeManagedFieldsPatch(existing, sets.New(FieldManager), FieldManager)
+		if err != nil || patch == nil {
+			return err
+		}
+		_, err = resource.Patch(ctx, existing.GetName(), types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: FieldManager})
+		if apierrors.IsConflict(err) {
+			if changed, err := resource.Get(ctx, existing.GetName(), metav1.GetOptions{}); err == nil {
+				existing = changed
+			}
+		}
 		return err
-	}
-	_, err = c.Resource(existing).Patch(ctx, existing.GetName(), types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: FieldManager})
-	return err
+	})
 }
 
 // comparableFields returns an object without the fields that other components update at any time.

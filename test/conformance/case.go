@@ -19,6 +19,7 @@ import (
 	"strings"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
@@ -110,6 +111,15 @@ type Volume struct {
 	// the transfer of the case names it as $VOLUME.
 	Existing bool `json:"existing"`
 }
+
+func (v Volume) mode() corev1.PersistentVolumeMode {
+	if v.Block {
+		return corev1.PersistentVolumeBlock
+	}
+	return corev1.PersistentVolumeFilesystem
+}
+
+func (v Volume) setMode(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeMode = new(v.mode()) }
 
 // Mover says how movers behave, which move for Takes what makes 1000 bytes.
 type Mover struct {

@@ -375,7 +375,7 @@ func (c *caseRun) preparePodVolumeBackup(ctx context.Context) error {
 	if err := fixture.FillPod(ctx, c.node, pod); err != nil {
 		return err
 	}
-	backup, err := c.backup(ctx)
+	backup, err := c.Backup(ctx, "nightly")
 	if err != nil {
 		return err
 	}
@@ -390,7 +390,7 @@ func (c *caseRun) preparePodVolumeRestore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	restore, err := c.restore(ctx)
+	restore, err := c.Restore(ctx, "nightly")
 	if err != nil {
 		return err
 	}
@@ -408,37 +408,15 @@ func (c *caseRun) preparePodVolumeRestore(ctx context.Context) error {
 	return nil
 }
 
-// backup makes the Backup that owns what is backed up.
-func (c *caseRun) backup(ctx context.Context) (*velerov1.Backup, error) {
-	created, err := c.Backup(ctx, "nightly")
-	if err == nil {
-		c.placeholders.set("OWNER", string(created.UID))
-	}
-	return created, err
-}
-
-// restore makes the Restore that owns what is restored.
-func (c *caseRun) restore(ctx context.Context) (*velerov1.Restore, error) {
-	created, err := c.Restore(ctx, "nightly")
-	if err == nil {
-		c.placeholders.set("OWNER", string(created.UID))
-	}
-	return created, err
-}
-
 // podVolume is the volume of a pod that is backed up or restored.
 func (c *caseRun) podVolume(ctx context.Context) (corev1.Volume, error) {
 	if !c.testCase.Volume.Claim {
 		return testenv.EmptyDir("data"), nil
 	}
-	mode := corev1.PersistentVolumeFilesystem
-	if c.testCase.Volume.Block {
-		mode = corev1.PersistentVolumeBlock
-	}
 	source := corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
 		Driver: "csi.example.com", VolumeHandle: "handle-of-" + c.Apps, VolumeAttributes: map[string]string{"dir": c.dir},
 	}}
-	claim, err := c.Claim(ctx, "data", source, mode)
+	claim, err := c.Claim(ctx, "data", source, c.testCase.Volume.mode())
 	if err != nil {
 		return corev1.Volume{}, err
 	}

@@ -75,7 +75,7 @@ func (c *caseRun) prepareDataUpload(ctx context.Context) error {
 		}
 		c.placeholders.set("HANDLE", handle)
 	}
-	backup, err := c.backup(ctx)
+	backup, err := c.Backup(ctx, "nightly")
 	if err != nil {
 		return err
 	}
@@ -90,18 +90,7 @@ func (c *caseRun) prepareDataUpload(ctx context.Context) error {
 
 // claim makes the claim that is backed up, and returns it once it is bound; one that waits for a consumer gets one.
 func (c *caseRun) claim(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
-	mode := "Filesystem"
-	if c.testCase.Volume.Block {
-		mode = "Block"
-	}
-	err := apply(ctx, c.plane.Client, Object{
-		"kind": "PersistentVolumeClaim", "metadata": map[string]any{"namespace": c.Apps, "name": "data"},
-		"spec": map[string]any{
-			"storageClassName": c.placeholders.of("CLASS"), "volumeMode": mode, "accessModes": []any{"ReadWriteOnce"},
-			"resources": map[string]any{"requests": map[string]any{"storage": "1Gi"}},
-		},
-	})
-	if err != nil {
+	if _, err := c.CSIClaim(ctx, "data", c.placeholders.of("CLASS"), c.testCase.Volume.setMode); err != nil {
 		return nil, err
 	}
 	if c.testCase.Volume.Late {
@@ -118,21 +107,16 @@ func (c *caseRun) claim(ctx context.Context) (*corev1.PersistentVolumeClaim, err
 }
 
 func (c *caseRun) prepareDataDownload(ctx context.Context) error {
-	block := func(claim *corev1.PersistentVolumeClaim) {
-		if c.testCase.Volume.Block {
-			claim.Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
-		}
-	}
 	if c.testCase.Volume.Existing {
 		if err := c.detach(ctx); err != nil {
 			return err
 		}
 	}
-	claim, err := c.TargetClaim(ctx, "data", c.placeholders.of("CLASS"), block)
+	claim, err := c.TargetClaim(ctx, "data", c.placeholders.of("CLASS"), c.testCase.Volume.setMode)
 	if err != nil {
 		return err
 	}
-	restore, err := c.restore(ctx)
+	restore, err := c.Restore(ctx, "nightly")
 	if err != nil {
 		return err
 	}

@@ -232,6 +232,9 @@ func (p *Plane) Play(ctx context.Context, agent *Agent, testCase *Case, dir stri
 	}
 	s.placeholders.set("NAME", created.GetName())
 	s.placeholders.set("UID", string(created.GetUID()))
+	for _, owner := range created.GetOwnerReferences() {
+		s.placeholders.set("OWNER", string(owner.UID))
+	}
 	close(s.named)
 	for i, step := range testCase.Happens {
 		if err := s.take(ctx, step); err != nil {

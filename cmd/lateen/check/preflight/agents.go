@@ -23,14 +23,23 @@ import (
 )
 
 // agents are the DaemonSets of agents; nil if one does not exist.
-type agents struct{ linux, windows *appsv1.DaemonSet }
+type agents struct {
+	linux, windows *appsv1.DaemonSet
+	labelled       bool // a pod of theirs has said that it is Lateen's: its arguments may be those of Velero's agent
+}
+
+// argsOf returns the arguments of the agents of a DaemonSet, and whether Velero's program gets them.
+func (a agents) argsOf(set *appsv1.DaemonSet) (args []string, velero bool, err error) {
+	args, velero, err = deploy.AgentArgs(set.Spec.Template)
+	return args, velero && !a.labelled, err
+}
 
 // account returns the ServiceAccount of Lateen's agents; empty if there are none.
 func (a agents) account() string {
 	if a.linux == nil {
 		return ""
 	}
-	if _, velero, err := deploy.AgentArgs(a.linux.Spec.Template); velero || err != nil {
+	if _, velero, err := a.argsOf(a.linux); velero || err != nil {
 		return ""
 	}
 	return a.linux.Spec.Template.Spec.ServiceAccountName
@@ -47,6 +56,11 @@ func (i *Installation) readAgents(ctx context.Context) (found agents, err error)
 		}
 		*into = read
 	}
+	pods, err := i.Kube.CoreV1().Pods(i.Namespace).List(ctx, metav1.ListOptions{LabelSelector: api.LabelAgent + "=true"})
+	if err != nil {
+		return found, fmt.Errorf("list pods of Lateen's agents: %w", err)
+	}
+	found.labelled = len(pods.Items) > 0
 	return found, nil
 }
 
@@ -73,7 +87,7 @@ func (i *Installation) agents(ctx context.Context, found agents) Finding {
 	}
 	for _, each := range []*appsv1.DaemonSet{found.linux, found.windows} {
 		if each != nil {
-			of := i.rollout(ctx, each, nodes.Items)
+			of := i.rollout(ctx, found, each, nodes.Items)
 			note(of.Status, of.Message, of.Remedy)
 		}
 	}
@@ -91,23 +105,23 @@ func (i *Installation) agents(ctx context.Context, found agents) Finding {
 }
 
 // rollout checks the pods of one DaemonSet.
-func (i *Installation) rollout(ctx context.Context, agents *appsv1.DaemonSet, nodes []corev1.Node) Finding {
-	_, velero, err := deploy.AgentArgs(agents.Spec.Template)
+func (i *Installation) rollout(ctx context.Context, found agents, set *appsv1.DaemonSet, nodes []corev1.Node) Finding {
+	_, velero, err := found.argsOf(set)
 	if err != nil {
-		return Finding{Status: Failed, Message: fmt.Sprintf("DaemonSet %s: %v", agents.Name, err), Remedy: "lateen adopt changes only agents of Velero and Lateen"}
+		return Finding{Status: Failed, Message: fmt.Sprintf("DaemonSet %s: %v", set.Name, err), Remedy: "lateen adopt changes only agents of Velero and Lateen"}
 	}
-	down, err := (&cli.Client{Kube: i.Kube, Namespace: i.Namespace}).AgentsDown(ctx, metav1.FormatLabelSelector(agents.Spec.Selector), cli.UnreadyNodes(nodes))
+	down, err := (&cli.Client{Kube: i.Kube, Namespace: i.Namespace}).AgentsDown(ctx, metav1.FormatLabelSelector(set.Spec.Selector), cli.UnreadyNodes(nodes))
 	if err != nil {
-		return unknown("", fmt.Errorf("list pods of daemonset %s: %w", agents.Name, err))
+		return unknown("", fmt.Errorf("list pods of daemonset %s: %w", set.Name, err))
 	}
-	status := agents.Status
-	f := Finding{Status: OK, Message: fmt.Sprintf("DaemonSet %s of %s: %d of %d pods ready", agents.Name, map[bool]string{true: "Velero", false: "Lateen"}[velero],
+	status := set.Status
+	f := Finding{Status: OK, Message: fmt.Sprintf("DaemonSet %s of %s: %d of %d pods ready", set.Name, map[bool]string{true: "Velero", false: "Lateen"}[velero],
 		status.NumberReady, status.DesiredNumberScheduled)}
 	switch {
 	case int(min(status.NumberReady, status.UpdatedNumberScheduled))+len(down) < int(status.DesiredNumberScheduled),
-		status.ObservedGeneration < agents.Generation:
+		status.ObservedGeneration < set.Generation:
 		f.Status = Failed
-		f.Remedy = fmt.Sprintf("kubectl -n %s describe pods shows why; kubectl -n %s rollout status daemonset %s waits", i.Namespace, i.Namespace, agents.Name)
+		f.Remedy = fmt.Sprintf("kubectl -n %s describe pods shows why; kubectl -n %s rollout status daemonset %s waits", i.Namespace, i.Namespace, set.Name)
 	case len(down) > 0:
 		f.Status, f.Remedy = Warning, "their agents follow when they are Ready"
 		f.Message += "; not Ready: node " + truncate.Names(down, most)
@@ -214,7 +228,7 @@ func hasHostPath(found agents) bool {
 	if found.linux == nil {
 		return false
 	}
-	args, velero, err := deploy.AgentArgs(found.linux.Spec.Template)
+	args, velero, err := found.argsOf(found.linux)
 	if velero {
 		return deploy.HostPathArgs(found.linux.Spec.Template) != nil
 	}

@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -37,6 +39,7 @@ var now = time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
 // world is a cluster in which every check is ok, and what a test changes in it.
 type world struct {
 	agents      *appsv1.DaemonSet
+	labels      map[string]string // of the agents' pods
 	node        *corev1.Node
 	lease       *coordinationv1.Lease
 	volume      *corev1.PersistentVolume
@@ -58,7 +61,8 @@ func newWorld() *world {
 	in := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "velero", Name: name} }
 	name := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
 	w := &world{
-		agents: &appsv1.DaemonSet{ObjectMeta: in("node-agent"), Spec: appsv1.DaemonSetSpec{Selector: metav1.SetAsLabelSelector(agentLabels())}, Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 1, UpdatedNumberScheduled: 1, NumberReady: 1}},
+		labels: map[string]string{"name": "node-agent"},
+		agents: &appsv1.DaemonSet{ObjectMeta: in("node-agent"), Spec: appsv1.DaemonSetSpec{Selector: metav1.SetAsLabelSelector(labels.Set{"name": "node-agent"})}, Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 1, UpdatedNumberScheduled: 1, NumberReady: 1}},
 		node:   &corev1.Node{ObjectMeta: name("node-1"), Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}},
 		lease: &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: "node-1"},
 			Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: now}}},
@@ -72,8 +76,6 @@ func newWorld() *world {
 	w.agents.Spec.Template.Spec = corev1.PodSpec{ServiceAccountName: "lateen", Containers: []corev1.Container{{Args: []string{"node-agent"}}}}
 	return w
 }
-
-func agentLabels() map[string]string { return map[string]string{"name": "node-agent"} }
 
 func snapshotClass(name string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
@@ -94,7 +96,7 @@ func (w *world) createPod(t *testing.T, action clienttesting.Action) (bool, runt
 // run returns the findings by check.
 func (w *world) run(t *testing.T) map[string]Finding {
 	t.Helper()
-	agent := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "node-agent-1", Labels: agentLabels()}, Spec: corev1.PodSpec{NodeName: w.node.Name}}
+	agent := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "node-agent-1", Labels: w.labels}, Spec: corev1.PodSpec{NodeName: w.node.Name}}
 	if w.unscheduled {
 		agent.Spec.NodeName = ""
 	}
@@ -256,4 +258,8 @@ func TestOnlyAgentsOfLateenNeedItsRightsAndPaths(t *testing.T) {
 	w = newWorld()
 	w.agents.Spec.Template.Spec.Containers[0].Args = []string{"node-agent", "server"}
 	require.NotContains(t, w.run(t), "rights")
+	w.labels[api.LabelAgent] = "true"
+	found := w.run(t)
+	require.Equal(t, "DaemonSet node-agent of Lateen: 1 of 1 pods ready", found["agents"].Message, "the image of Velero's agents was replaced")
+	require.Equal(t, OK, found["rights"].Status)
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -49,7 +50,8 @@ type adoption struct {
 	options
 	prompt      cli.Prompt
 	warnings    io.Writer
-	maintenance string // the source of the maintenance configuration, for people; empty: none
+	server      *appsv1.Deployment // of Velero; nil if none was found
+	maintenance string             // the source of the maintenance configuration, for people; empty: none
 	restricts   []runtime.Object
 	pullSecrets []corev1.LocalObjectReference // of the ServiceAccount of Velero's agents
 }
@@ -339,12 +341,8 @@ func (a *adoption) write(ctx context.Context, agents *unstructured.Unstructured)
 // serverArgs returns the arguments that replace Velero's Deployment if it does not have the usual name. They set the
 // image and ServiceAccount of movers, as in Velero's agents, and the ConfigMap of maintenance jobs. With --restrict-movers,
 // they always set the ServiceAccount.
-func (a *adoption) serverArgs(ctx context.Context, velero corev1.PodTemplateSpec) ([]string, error) {
-	server, err := startup.ReadServer(ctx, a.Kube, a.Namespace, "")
-	if err != nil {
-		return nil, err
-	}
-	maintenance, by := startup.MaintenanceConfigMap("", server)
+func (a *adoption) serverArgs(velero corev1.PodTemplateSpec) []string {
+	maintenance, by := startup.MaintenanceConfigMap("", a.server)
 	if maintenance != "" {
 		a.maintenance = fmt.Sprintf("Maintenance jobs use ConfigMap %s, named by %s.", maintenance, by)
 	}
@@ -352,12 +350,12 @@ func (a *adoption) serverArgs(ctx context.Context, velero corev1.PodTemplateSpec
 	if a.movers.Account {
 		args = append(args, deploy.MoverAccountFlag+"="+deploy.MoverAccountName)
 	}
-	if server != nil && server.Name == api.VeleroDeployment || len(velero.Spec.Containers) == 0 {
-		return args, nil
+	if a.server != nil && a.server.Name == api.VeleroDeployment || len(velero.Spec.Containers) == 0 {
+		return args
 	}
 	image := velero.Spec.Containers[0].Image
-	if server != nil {
-		image = startup.ServerImage(server.Spec.Template.Spec)
+	if a.server != nil {
+		image = startup.ServerImage(a.server.Spec.Template.Spec)
 	}
 	args = append(args, "--mover-image="+image)
 	if !a.movers.Account {
@@ -366,7 +364,7 @@ func (a *adoption) serverArgs(ctx context.Context, velero corev1.PodTemplateSpec
 	if maintenance != "" {
 		args = append(args, "--repo-maintenance-job-configmap="+maintenance)
 	}
-	return args, nil
+	return args
 }
 
 func (o options) validateMovers() error {
@@ -386,11 +384,7 @@ func (a *adoption) restrict(ctx context.Context, agents *unstructured.Unstructur
 	if a.podPolicy == "" {
 		return wanted, a.RefusePodPolicies(ctx)
 	}
-	server, err := startup.ReadServer(ctx, a.Kube, a.Namespace, "")
-	if err != nil {
-		return nil, err
-	}
-	if server == nil {
+	if a.server == nil {
 		return nil, fmt.Errorf("find Velero's server for --pod-policy: namespace %s has no Deployment %s, and not exactly one other that runs velero server", a.Namespace, api.VeleroDeployment)
 	}
 	template, err := readTemplate(agents)
@@ -399,7 +393,7 @@ func (a *adoption) restrict(ctx context.Context, agents *unstructured.Unstructur
 	}
 	return append(wanted, deploy.PodPolicies(deploy.PodPolicy{
 		Namespace: a.Namespace, PodsDir: startup.PodsDir(template), Mode: a.podPolicy, Movers: a.movers, Copies: a.copies,
-		Inherited: deploy.InheritedFrom(server.Spec.Template.Spec, template.Spec),
+		Inherited: deploy.InheritedFrom(a.server.Spec.Template.Spec, template.Spec),
 	})...), nil
 }
 

@@ -33,11 +33,12 @@ import (
 // installation is a Velero with agents on Linux and on Windows nodes, one pod each.
 type installation struct {
 	*testing.T
-	kube    *fake.Clientset
-	dynamic *dynamicfake.FakeDynamicClient
-	writes  int
-	fails   int // the number of the write that fails; 0: none
-	failed  clienttesting.Action
+	kube     *fake.Clientset
+	dynamic  *dynamicfake.FakeDynamicClient
+	writes   int
+	fails    int // the number of the write that fails; 0: none
+	failed   clienttesting.Action
+	warnings strings.Builder
 }
 
 // lists are the kinds of lists by resource.
@@ -100,7 +101,7 @@ func (i *installation) run(undo bool) error {
 		Client:   &cli.Client{Kube: i.kube, Dynamic: i.dynamic, Namespace: "velero", Apply: true, Out: io.Discard},
 		options:  options{image: "example.test/lateen:v1", undo: undo, timeout: time.Minute},
 		prompt:   cli.Prompt{Out: io.Discard, Force: true},
-		warnings: io.Discard,
+		warnings: &i.warnings,
 	}
 	return a.run(i.Context())
 }
@@ -238,17 +239,18 @@ func TestTheAgentsFollowAnUpgradeOfVelerosServer(t *testing.T) {
 			server.Spec.Template.Spec.Containers[0].Image = image
 			require.NoError(t, i.kube.Tracker().Update(appsv1.SchemeGroupVersion.WithResource("deployments"), server, "velero"))
 		}
-		for _, image := range []string{"velero/velero:v1.18.3", "velero/velero:v1.18.4"} {
+		for _, image := range []string{"velero/velero:v1.18.3", "velero/velero:v1.99.4"} {
 			upgrade(image)
 			require.NoError(t, i.run(false))
 			require.Contains(t, i.agents().Args, "--mover-image="+image, "of a server whose Deployment the agents may not read")
 		}
+		require.Equal(t, 1, strings.Count(i.warnings.String(), "Velero v1.99.4 is newer than 1.18"))
 		require.NoError(t, i.run(true))
-		require.Equal(t, "velero/velero:v1.18.4", i.agents().Image)
+		require.Equal(t, "velero/velero:v1.99.4", i.agents().Image)
 		require.NoError(t, i.run(false))
-		upgrade("mirror.example/velero:v1.18.5")
+		upgrade("mirror.example/velero:v1.99.5")
 		require.NoError(t, i.run(true))
-		require.Equal(t, "velero/velero:v1.18.4", i.agents().Image, "the original has another registry")
+		require.Equal(t, "velero/velero:v1.99.4", i.agents().Image, "the original has another registry")
 	})
 }
 

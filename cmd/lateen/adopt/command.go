@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/cmd/lateen/cli"
+	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
 )
@@ -124,6 +125,9 @@ func (a *adoption) plan(ctx context.Context) ([]replacement, error) {
 	if err != nil {
 		return nil, err
 	}
+	if a.server, err = startup.ReadServer(ctx, a.Kube, a.Namespace, ""); err != nil {
+		return nil, err
+	}
 	if a.restricts, err = a.restrict(ctx, found[0]); err != nil {
 		return nil, err
 	}
@@ -139,8 +143,14 @@ func (a *adoption) plan(ctx context.Context) ([]replacement, error) {
 		}
 		changes = append(changes, replacement{before: agents, after: after})
 	}
-	if !a.undo {
-		a.warnOfRestic(ctx)
+	if a.undo {
+		return changes, nil
+	}
+	a.warnOfRestic(ctx)
+	if a.server != nil {
+		if untested := startup.UntestedVelero(startup.ServerImage(a.server.Spec.Template.Spec)); untested != "" {
+			fmt.Fprintf(a.warnings, "Warning: %s\n", untested)
+		}
 	}
 	return changes, nil
 }

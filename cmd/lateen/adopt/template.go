@@ -87,11 +87,7 @@ func (a *adoption) adopt(ctx context.Context, agents *unstructured.Unstructured)
 		is.current = deploy.Strip(is.current, is.original)
 		is.original, is.added = is.current, nil
 	}
-	added, err := a.serverArgs(ctx, is.original)
-	if err != nil {
-		return err
-	}
-	added = append(deploy.HostPathArgs(is.original), added...)
+	added := append(deploy.HostPathArgs(is.original), a.serverArgs(is.original)...)
 	template, err := deploy.Adopt(is.current, deploy.Adoption{
 		Image: a.image, Args: added, EarlierArgs: is.added, MetricsPort: metricsPort(options.MetricsAddress),
 	})
@@ -108,7 +104,7 @@ func (a *adoption) adopt(ctx context.Context, agents *unstructured.Unstructured)
 
 // restore turns adopted agents into Velero's, of the server's version, and keeps later changes. It drops arguments that only Lateen has. If
 // Velero's agents were restored already, it removes what the adoption added to them.
-func (a *adoption) restore(ctx context.Context, agents *unstructured.Unstructured) error {
+func (a *adoption) restore(_ context.Context, agents *unstructured.Unstructured) error {
 	if !isAdopted(agents) {
 		return fmt.Errorf("annotation %s is missing, so lateen adopt did not change it", api.AnnotationAdopted)
 	}
@@ -119,12 +115,8 @@ func (a *adoption) restore(ctx context.Context, agents *unstructured.Unstructure
 	if is.velero {
 		return changeTemplate(agents, is.current, deploy.Strip(is.current, is.original))
 	}
-	server, err := startup.ReadServer(ctx, a.Kube, a.Namespace, "")
-	if err != nil {
-		return err
-	}
-	if server != nil {
-		a.upgrade(is.original.Spec.Containers, startup.ServerImage(server.Spec.Template.Spec))
+	if a.server != nil {
+		a.upgrade(is.original.Spec.Containers, startup.ServerImage(a.server.Spec.Template.Spec))
 	}
 	args := deploy.Without(is.args, is.added)
 	if had, _, err := deploy.AgentArgs(is.original); err != nil || !slices.Equal(args, had) {

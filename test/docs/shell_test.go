@@ -21,6 +21,8 @@ import (
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
+const withLateen = "<!-- on a cluster with Lateen -->"
+
 // What a block finds when it is run: what those before it in the document have left on an empty cluster, unless the
 // line above it names one of these. It may be set up after other documents have used it.
 func places() map[string]string {
@@ -36,7 +38,7 @@ func places() map[string]string {
 			printf '[default]\n' >credentials
 			lateen install --use-node-agent=false --provider aws --bucket backups \
 				--plugins velero/velero-plugin-for-aws:v1.14.0 --secret-file credentials --wait`,
-		"<!-- on a cluster with Lateen -->": `
+		withLateen: `
 			printf '[default]\n' >credentials
 			printf '{"loadConcurrency": {"globalConfig": 2}}' >config.json
 			lateen install --lateen-image registry.example/lateen:v1 --provider aws --bucket backups \
@@ -155,6 +157,9 @@ func TestCommandsOfThePagesWorkOnKubernetes(t *testing.T) {
 				} else {
 					requirePrinted(t, position, each.text, out)
 				}
+			}
+			if name == withLateen {
+				outputsMatchTheirSchemas(t, shell)
 			}
 		})
 	}

@@ -46,11 +46,7 @@ func sources(t *testing.T) map[string]string {
 // source is the text of the whole product.
 func source(t *testing.T) string {
 	t.Helper()
-	var all strings.Builder
-	for _, text := range sources(t) {
-		all.WriteString(text)
-	}
-	return all.String()
+	return strings.Join(slices.Collect(maps.Values(sources(t))), "")
 }
 
 // first are the first groups of all matches.
@@ -203,14 +199,12 @@ func valid(t *testing.T, command, output string) {
 	require.NoError(t, compiled.Validate(value), output)
 }
 
-// What the program prints on a real control plane, and the golden file of a busy cluster, match the schemas.
-func TestOutputsMatchTheirSchemasOnKubernetes(t *testing.T) {
+// outputsMatchTheirSchemas checks what the program prints on a cluster with Lateen, and the golden file of a busy one.
+func outputsMatchTheirSchemas(t *testing.T, s *shell) {
+	t.Helper()
 	busy, err := os.ReadFile(filepath.Join(root, "cmd/lateen/status/diagnose/testdata/a-busy-cluster.json"))
 	require.NoError(t, err)
 	valid(t, "status", string(busy))
-	const lateen = "<!-- on a cluster with Lateen -->"
-	s := newShell(t)
-	s.run(lateen, places()[lateen])
 	valid(t, "status", s.run("status", "lateen status -o json"))
 	valid(t, "check", s.run("check", "lateen check -o json"))
 	valid(t, "check", s.run("check of a file", `printf '{"loadConcurrency":{"globalConfig":"2"}, "podLabel":{}}' | lateen check -f - -o json 2>/dev/null || [ $? = 1 ]`))

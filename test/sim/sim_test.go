@@ -65,7 +65,7 @@ func TestASeedReplaysToTheSameTrace(t *testing.T) {
 }
 
 var (
-	runs  = flag.Int("runs", 250, "fresh schedules")
+	runs  = flag.Int("runs", 150, "fresh schedules")
 	first = flag.Bool("first", false, "end with the first schedule that fails, and do not minimize its plan")
 )
 

@@ -50,7 +50,7 @@ func TestChangesOfAdoptedAgentsSurvive(t *testing.T) {
 			container.Args[slices.Index(container.Args, "info")] = "debug"
 		},
 		"a removed argument": func(container *corev1.Container, _ *corev1.PodSpec) {
-			container.Args = slices.DeleteFunc(container.Args, isFeatures)
+			container.Args = deploy.Without(container.Args, []string{"--features="})
 		},
 		"a removed argument of the adoption": func(container *corev1.Container, _ *corev1.PodSpec) {
 			container.Args = deploy.Without(container.Args, []string{"--mover-image=first"})
@@ -82,8 +82,6 @@ func TestChangesOfAdoptedAgentsSurvive(t *testing.T) {
 		})
 	}
 }
-
-func isFeatures(arg string) bool { return arg == "--features=" }
 
 func TestANewAdoptionReplacesWhatTheEarlierOneSet(t *testing.T) {
 	now := adopted(t)

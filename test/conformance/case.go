@@ -112,14 +112,11 @@ type Volume struct {
 	Existing bool `json:"existing"`
 }
 
-func (v Volume) mode() corev1.PersistentVolumeMode {
+func (v Volume) setMode(claim *corev1.PersistentVolumeClaim) {
 	if v.Block {
-		return corev1.PersistentVolumeBlock
+		claim.Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
 	}
-	return corev1.PersistentVolumeFilesystem
 }
-
-func (v Volume) setMode(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeMode = new(v.mode()) }
 
 // Mover says how movers behave, which move for Takes what makes 1000 bytes.
 type Mover struct {

@@ -90,7 +90,11 @@ func TestTheAgentConforms(t *testing.T) {
 		server, err := client.ServerVersion()
 		require.NoError(t, err)
 		require.True(t, strings.HasPrefix(server.GitVersion, "v"+*minor), "the control plane is %s", server.GitVersion)
-		require.NoError(t, keep(played, reportName(played.Name, *minor), strings.TrimPrefix(server.GitVersion, "v"), results))
+		name := played.Name
+		if *minor != "" {
+			name += "-kubernetes-" + *minor
+		}
+		require.NoError(t, keep(played, name, strings.TrimPrefix(server.GitVersion, "v"), results))
 	}
 }
 

@@ -209,17 +209,12 @@ func (c *caseRun) leftovers() error {
 				claimed, _, _ := unstructured.NestedString(life.last(), "spec", "claimRef", "namespace")
 				ours = claimed == c.Namespace
 			}
-			if !ours || life.gone || c.wantsLeft(life) {
+			wanted := slices.ContainsFunc(c.testCase.Left, func(want Object) bool { return len(match(map[string]any(c.expand(want)), life.last(), "")) == 0 })
+			if !ours || life.gone || wanted {
 				continue
 			}
 			return fmt.Errorf("%s %s is left", kind, object.GetName())
 		}
 	}
 	return c.snapshotsLeft()
-}
-
-func (c *caseRun) wantsLeft(life *biography) bool {
-	return slices.ContainsFunc(c.testCase.Left, func(want Object) bool {
-		return len(match(map[string]any(c.expand(want)), life.last(), "")) == 0
-	})
 }

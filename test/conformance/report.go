@@ -57,14 +57,6 @@ func newResult(testCase *Case, took time.Duration, err error) Result {
 	return result
 }
 
-// reportName is the name of an agent's report. The minor version of Kubernetes is empty for the default one.
-func reportName(agent, minor string) string {
-	if minor == "" {
-		return agent
-	}
-	return agent + "-kubernetes-" + minor
-}
-
 // keep adds results to a report of an agent, and writes the page. Results of cases that do not exist are removed.
 func keep(agent *Agent, name, kubernetes string, results []Result) error {
 	report, err := reportOf(name)

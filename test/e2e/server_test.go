@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
@@ -46,7 +47,9 @@ func TestTheServerBacksUpAndRestores(t *testing.T) {
 			// Velero's server takes pods in the order of their names, and waits until the files of one are copied before it takes the next.
 			database := s.plant(t, "database", s.claim(t, "data"))
 			web := s.plant(t, "web", testenv.EmptyDir("cache"), s.claim(t, "content"))
-			s.annotate(t, "web", "backup.velero.io/backup-volumes", "cache,content")
+			copied := []byte(`{"metadata":{"annotations":{"backup.velero.io/backup-volumes":"cache,content"}}}`)
+			_, err := s.Kube.CoreV1().Pods(s.Apps).Patch(s.ctx, "web", types.MergePatchType, copied, metav1.PatchOptions{})
+			require.NoError(t, err)
 
 			survive := s.survivesKill(test.killedDuring == "backup", testenv.PodVolumeBackup, testenv.DataUpload)
 			s.velero(t, "backup", "create", s.Apps, "--include-namespaces="+s.Apps, "--snapshot-move-data")
@@ -132,15 +135,6 @@ func (s *served) survivesKill(killed bool, kinds ...testenv.Kind) func(*testing.
 	}
 }
 
-func (s *served) annotate(t *testing.T, pod, name, value string) {
-	t.Helper()
-	found, err := s.Kube.CoreV1().Pods(s.Apps).Get(s.ctx, pod, metav1.GetOptions{})
-	require.NoError(t, err)
-	metav1.SetMetaDataAnnotation(&found.ObjectMeta, name, value)
-	_, err = s.Kube.CoreV1().Pods(s.Apps).Update(s.ctx, found, metav1.UpdateOptions{})
-	require.NoError(t, err)
-}
-
 // claim makes a claim, and returns a volume of that name.
 func (s *served) claim(t *testing.T, name string) corev1.Volume {
 	t.Helper()
@@ -170,7 +164,10 @@ func newServed(t *testing.T, version, image string) *served {
 	s, dir := &served{env: newEnv(t), movers: make(gate, 1), program: binary(t, version), flags: []string{"--repo-maintenance-job-configmap=" + jobConfig}}, t.TempDir()
 	s.class = "fast-" + s.suffix
 	plane := planeOf(t, version)
-	s.startStore(t, dir)
+	var err error
+	s.store, err = s3.Start(s.ctx, binary(t, "versitygw"), filepath.Join(dir, "s3"))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.store.Stop()) })
 	runner := node.Real{Config: plane.Admin(), Velero: s.program, RestoreHelper: binary(t, "velero-restore-helper")}
 	options := fixture.Options{}
 	options.Image, options.Credentials = image, s.store.Credentials()
@@ -182,18 +179,13 @@ func newServed(t *testing.T, version, image string) *served {
 	s.build(t, plane, dir, node.Options{Runner: node.Movers{Runner: gated{runner, s.movers}, Jobs: runner}, Inits: &runner}, options)
 	require.NoError(t, s.StartDriver(s.ctx, s.class, csi.Options{}, testenv.WhenUsed))
 	s.startServer(t, s.overBucket(t))
-	require.NoError(t, s.available())
+	_, err = testenv.Wait(s.ctx, s.Locations(), testenv.Named("default"), func(location *velerov1.BackupStorageLocation) bool {
+		return location.Status.Phase == velerov1.BackupStorageLocationPhaseAvailable
+	})
+	require.NoError(t, err)
 	s.kubeconfig = filepath.Join(dir, "admin.kubeconfig")
 	require.NoError(t, cluster.WriteKubeconfig(plane.Admin(), s.kubeconfig, s.Namespace))
 	return s
-}
-
-func (s *served) startStore(t *testing.T, dir string) {
-	t.Helper()
-	var err error
-	s.store, err = s3.Start(s.ctx, binary(t, "versitygw"), filepath.Join(dir, "s3"))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.store.Stop()) })
 }
 
 // overBucket has Velero's server run with all its controllers over the bucket.
@@ -206,14 +198,6 @@ func (s *served) overBucket(t *testing.T) fixture.ServerOptions {
 		Plugins: []string{binary(t, "velero-plugin-for-aws")},
 		Args:    []string{"--features=EnableCSI", "--item-operation-sync-frequency=1s", "--store-validation-frequency=1s"},
 	}
-}
-
-// available waits until the server can reach the bucket.
-func (s *served) available() error {
-	_, err := testenv.Wait(s.ctx, s.Locations(), testenv.Named("default"), func(location *velerov1.BackupStorageLocation) bool {
-		return location.Status.Phase == velerov1.BackupStorageLocationPhaseAvailable
-	})
-	return err
 }
 
 // startLateen runs the agent as a program, with the rights that package deploy gives it and no others.

@@ -3,7 +3,6 @@ package install
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"maps"
 	"net"
 	"net/http"
@@ -244,7 +243,5 @@ func get(ctx context.Context, agent *process.Process, address string) (status in
 	if err != nil {
 		return 0, err
 	}
-	defer response.Body.Close()
-	_, err = io.Copy(io.Discard, response.Body)
-	return response.StatusCode, err
+	return response.StatusCode, response.Body.Close()
 }

@@ -172,13 +172,10 @@ func newEnv(t *testing.T) *env {
 	require.NoError(t, err)
 	e.Movers.Bytes, e.Movers.Reports = 64<<20, 3
 	require.NoError(t, e.PriorityClass(fixture.Soon(t), "backup-low", 10))
-	repository := &velerov1.BackupRepository{ObjectMeta: metav1.ObjectMeta{Name: "app-default-kopia", Namespace: e.Namespace}}
-	repository.Spec = velerov1.BackupRepositorySpec{
-		VolumeNamespace: "app", BackupStorageLocation: "default", RepositoryType: "kopia", MaintenanceFrequency: metav1.Duration{Duration: time.Hour},
-	}
-	repository.Status.Phase = velerov1.BackupRepositoryPhaseReady
-	repository.Status.LastMaintenanceTime = new(metav1.NewTime(time.Now().Add(-20 * time.Minute)))
-	_, err = e.Repositories().Create(fixture.Soon(t), repository, metav1.CreateOptions{})
+	_, err = e.Repository(fixture.Soon(t), "app", func(r *velerov1.BackupRepository) {
+		r.Name, r.Spec.MaintenanceFrequency.Duration = "app-default-kopia", time.Hour
+		r.Status.Phase, r.Status.LastMaintenanceTime = velerov1.BackupRepositoryPhaseReady, new(metav1.NewTime(time.Now().Add(-20*time.Minute)))
+	})
 	require.NoError(t, err)
 	for _, on := range e.Nodes {
 		agent, err := e.Program(fixture.Soon(t), on)

@@ -127,7 +127,7 @@ func (m mutant) play(ctx context.Context, root string, runs int) (how string, er
 			err = undone
 		}
 	}()
-	if err := os.WriteFile(path, m.apply(text), 0o600); err != nil {
+	if err := os.WriteFile(path, slices.Concat(text[:m.start], []byte(m.is), text[m.end:]), 0o600); err != nil {
 		return "", err
 	}
 	return find(ctx, root, []string{"./" + filepath.Dir(m.file)}, randomTest, runs)
@@ -211,11 +211,6 @@ type mutant struct {
 func (m mutant) String() string {
 	was, _, _ := strings.Cut(m.was, "\n")
 	return fmt.Sprintf("%s:%d: %s → %s", m.file, m.line, was, m.is)
-}
-
-// apply returns a file with the mutant.
-func (m mutant) apply(text []byte) []byte {
-	return slices.Concat(text[:m.start], []byte(m.is), text[m.end:])
 }
 
 // swapped are the operators that a mutant replaces.

@@ -5,6 +5,7 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -330,16 +331,9 @@ func (r role) leave(transfer *testenv.Transfer, host Host) error {
 		return nil
 	}
 	done := filepath.Join(volume, doneDir)
-	if err := os.RemoveAll(done); err != nil {
-		return fmt.Errorf("remove marks of earlier restores: %w", err)
-	}
-	if err := os.MkdirAll(done, 0o755); err != nil {
-		return fmt.Errorf("make directory of the mark: %w", err)
-	}
-	if err := os.WriteFile(filepath.Join(done, string(transfer.OwnerReferences[0].UID)), nil, 0o644); err != nil {
-		return fmt.Errorf("mark volume as restored: %w", err)
-	}
-	return nil
+	return errors.Join( // without the marks of earlier restores
+		os.RemoveAll(done), os.MkdirAll(done, 0o755), os.WriteFile(filepath.Join(done, string(transfer.OwnerReferences[0].UID)), nil, 0o644),
+	)
 }
 
 // doneDir is the directory of a volume in which Velero's movers leave the mark of a restore.

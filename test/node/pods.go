@@ -54,7 +54,7 @@ func (n *Node) seen(ctx context.Context, object any) {
 	run := n.pods[pod.UID]
 	if run == nil {
 		runCtx, deleted := context.WithCancelCause(ctx)
-		run = newPodRun(pod, deleted)
+		run = &podRun{pod: pod, gone: deleted, deleted: make(chan struct{}), evicted: make(chan struct{})}
 		n.pods[pod.UID] = run
 		defer n.running.Go(func() { // after it has observed the deletion
 			n.run(runCtx, run)

@@ -51,10 +51,6 @@ var neverStarted = Result{
 	ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The container could not be located when the pod was terminated",
 }
 
-func newPodRun(pod *corev1.Pod, deleted context.CancelCauseFunc) *podRun {
-	return &podRun{pod: pod, gone: deleted, deleted: make(chan struct{}), evicted: make(chan struct{})}
-}
-
 // delete passes the deletion to the pod. The caller holds the node's lock. A forced deletion first appears as a
 // deletion without grace.
 func (p *podRun) delete(pod *corev1.Pod) {

@@ -154,14 +154,8 @@ func first(o options) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make the mounts private: %w", err)
 	}
-	all, err := hierarchies()
-	if err != nil {
-		return err
-	}
-	for _, h := range all {
-		if err := h.join(o.args[0]); err != nil {
-			return fmt.Errorf("join cgroup: %w", err)
-		}
+	if err := eachHierarchy(func(h hierarchy) error { return h.join(o.args[0]) }); err != nil {
+		return fmt.Errorf("join cgroup: %w", err)
 	}
 	// What /proc/self/exe is has to be known before /proc is that of the new namespace.
 	program, err := os.Executable()

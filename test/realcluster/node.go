@@ -68,10 +68,8 @@ func node(o options) error {
 	if err := m.complete(begin); err != nil {
 		return err
 	}
-	if _, err := io.WriteString(ready, "ready"); err != nil {
-		return err
-	}
-	if err := ready.Close(); err != nil {
+	_, err = io.WriteString(ready, "ready")
+	if err := errors.Join(err, ready.Close()); err != nil {
 		return err
 	}
 	return m.services.wait(stopped)
@@ -174,8 +172,8 @@ func (m *machine) kubectl(ctx context.Context, args ...string) error {
 }
 
 // write writes a file of the cluster's directory.
-func (m *machine) write(content string, path ...string) error {
-	file := m.path(path...)
+func (o options) write(content string, path ...string) error {
+	file := o.path(path...)
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}
@@ -213,6 +211,15 @@ func hierarchies() ([]hierarchy, error) {
 		}
 	}
 	return all, nil
+}
+
+// eachHierarchy does the same in all hierarchies.
+func eachHierarchy(act func(hierarchy) error) error {
+	all, err := hierarchies()
+	for _, h := range all {
+		err = errors.Join(err, act(h))
+	}
+	return err
 }
 
 // mountOf is where the hierarchy of controllers is mounted.
@@ -301,16 +308,18 @@ func mountCgroups(all []hierarchy) error {
 	return nil
 }
 
-// freezer is the controller that stops all processes of a cgroup at once.
-const freezer = "freezer"
-
-// setFreezer freezes or thaws a cgroup. One that does not exist needs neither.
-func (h hierarchy) setFreezer(name, state string) error {
-	err := os.WriteFile(filepath.Join(h.cgroup(name), "freezer.state"), []byte(state), 0o600)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return err
+// setFreezer freezes or thaws a cgroup: all its processes at once. One that does not exist needs neither.
+func setFreezer(name, state string) error {
+	return eachHierarchy(func(h hierarchy) error {
+		if h.controllers != "freezer" {
+			return nil
+		}
+		err := os.WriteFile(filepath.Join(h.cgroup(name), "freezer.state"), []byte(state), 0o600)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		return err
+	})
 }
 
 // kernelDefaults are sysctls that the kubelet wants and that belong to the whole machine. The node sees files with these
@@ -343,18 +352,22 @@ func mountAll(o options, volumes string) error {
 		}
 	}
 	for name, value := range kernelDefaults {
-		file := o.path("sysctl", filepath.Base(name))
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		if err := o.showSysctl(name, value); err != nil {
 			return err
-		}
-		if err := os.WriteFile(file, []byte(value+"\n"), 0o644); err != nil {
-			return err
-		}
-		if err := unix.Mount(file, "/proc/sys/"+name, "", unix.MS_BIND, ""); err != nil {
-			return fmt.Errorf("bind /proc/sys/%s: %w", name, err)
 		}
 	}
 	return unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "") // for volumes that a driver mounts in a container
+}
+
+// showSysctl lets the node see a file with the value instead of the machine's sysctl.
+func (o options) showSysctl(name, value string) error {
+	if err := o.write(value+"\n", "sysctl", name); err != nil {
+		return err
+	}
+	if err := unix.Mount(o.path("sysctl", name), "/proc/sys/"+name, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind /proc/sys/%s: %w", name, err)
+	}
+	return nil
 }
 
 func mountDir(source, target string) error {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"text/template"
 	"time"
 
@@ -53,15 +54,12 @@ func (m *machine) configure() error {
 		if err != nil {
 			return err
 		}
-		if err := m.write("", path); err != nil {
+		var content strings.Builder
+		if err := parsed.Execute(&content, values); err != nil {
 			return err
 		}
-		file, err := os.Create(m.path(path))
-		if err != nil {
+		if err := m.write(content.String(), path); err != nil {
 			return err
-		}
-		if err := errors.Join(parsed.Execute(file, values), file.Close()); err != nil {
-			return fmt.Errorf("write %s: %w", path, err)
 		}
 	}
 	return m.write("", "resolv.conf")

@@ -156,26 +156,24 @@ func (s *services) send(signal syscall.Signal) func(string) error {
 
 // control has the node kill a service, start it again, or stop and continue its process.
 func control(act string) func(options) error {
-	return func(o options) error { return request(o, act) }
-}
-
-func request(o options, act string) error {
-	if len(o.args) != 1 {
-		return errors.New("which service?")
-	}
-	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", o.path("control.sock"))
-	}}}
-	answer, err := client.Post("http://node/"+act+"/"+o.args[0], "", nil)
-	if err != nil {
+	return func(o options) error {
+		if len(o.args) != 1 {
+			return errors.New("which service?")
+		}
+		client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", o.path("control.sock"))
+		}}}
+		answer, err := client.Post("http://node/"+act+"/"+o.args[0], "", nil)
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		said, err := io.ReadAll(answer.Body)
+		if answer.StatusCode != http.StatusOK {
+			err = errors.Join(err, errors.New(strings.TrimSpace(string(said))))
+		}
 		return err
 	}
-	defer answer.Body.Close()
-	said, err := io.ReadAll(answer.Body)
-	if answer.StatusCode != http.StatusOK {
-		err = errors.Join(err, errors.New(strings.TrimSpace(string(said))))
-	}
-	return err
 }
 
 // traces are what a cluster could leave on the machine, or take from it. Cgroups need no comparison: they are removed, which

@@ -51,7 +51,7 @@ func (w *worker) revive(string) error {
 	if err := w.machine.identify(server, o, workerName); err != nil {
 		return err
 	}
-	if err := w.eachHierarchy(func(h hierarchy) error { return h.create(workerName) }); err != nil {
+	if err := eachHierarchy(func(h hierarchy) error { return h.create(workerName) }); err != nil {
 		return fmt.Errorf("create cgroup: %w", err)
 	}
 	return w.boot(ctx, o)
@@ -100,7 +100,7 @@ func (w *worker) kill(string) error {
 		return errors.New("the worker does not run")
 	}
 	// The kernel clears a network namespace up some time after its last process.
-	if err := errors.Join(ip(context.Background(), "link delete "+workerLink), w.setFreezer("THAWED")); err != nil {
+	if err := errors.Join(ip(context.Background(), "link delete "+workerLink), setFreezer(workerName, "THAWED")); err != nil {
 		return err
 	}
 	if err := w.command.Process.Kill(); err != nil {
@@ -108,36 +108,19 @@ func (w *worker) kill(string) error {
 	}
 	_ = w.command.Wait() // It was killed.
 	w.command = nil
-	return w.eachHierarchy(func(h hierarchy) error { return h.remove(workerName) })
+	return eachHierarchy(func(h hierarchy) error { return h.remove(workerName) })
 }
 
 // freeze cuts the worker's network and stops its processes where they are.
 func (w *worker) freeze(string) error {
-	return errors.Join(ip(context.Background(), "link set "+workerLink+" down"), w.setFreezer("FROZEN"))
+	return errors.Join(ip(context.Background(), "link set "+workerLink+" down"), setFreezer(workerName, "FROZEN"))
 }
 
 // thaw undoes freeze. A route goes with its link.
 func (w *worker) thaw(string) error {
 	return errors.Join(
-		ip(context.Background(), "link set "+workerLink+" up", "route replace "+workerPods+" via "+workerAddress), w.setFreezer("THAWED"),
+		ip(context.Background(), "link set "+workerLink+" up", "route replace "+workerPods+" via "+workerAddress), setFreezer(workerName, "THAWED"),
 	)
-}
-
-func (w *worker) setFreezer(state string) error {
-	return w.eachHierarchy(func(h hierarchy) error {
-		if h.controllers != freezer {
-			return nil
-		}
-		return h.setFreezer(workerName, state)
-	})
-}
-
-func (w *worker) eachHierarchy(act func(hierarchy) error) error {
-	all, err := hierarchies()
-	for _, h := range all {
-		err = errors.Join(err, act(h))
-	}
-	return err
 }
 
 // workerNode is the worker from within.
@@ -161,10 +144,8 @@ func workerNode(o options) error {
 		return fmt.Errorf("worker: %w", err)
 	}
 	ready := os.NewFile(readyFile, "ready")
-	if _, err := io.WriteString(ready, "ready"); err != nil {
-		return err
-	}
-	if err := ready.Close(); err != nil {
+	_, err = io.WriteString(ready, "ready")
+	if err := errors.Join(err, ready.Close()); err != nil {
 		return err
 	}
 	select {
@@ -199,14 +180,8 @@ func (m *machine) join(ctx context.Context, volumes string) error {
 func (m *machine) newBoot() error {
 	random := make([]byte, 16)
 	_, _ = rand.Read(random) // It never fails.
-	id := fmt.Sprintf("%x-%x-%x-%x-%x\n", random[:4], random[4:6], random[6:8], random[8:10], random[10:])
-	if err := m.write(id, "boot_id"); err != nil {
-		return err
-	}
-	if err := unix.Mount(m.path("boot_id"), "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("bind the boot id: %w", err)
-	}
-	return nil
+	id := fmt.Sprintf("%x-%x-%x-%x-%x", random[:4], random[4:6], random[6:8], random[8:10], random[10:])
+	return m.showSysctl("kernel/random/boot_id", id)
 }
 
 // The supervisor is outside of the namespaces. It makes the cgroups, starts the first process of the namespaces, and clears
@@ -228,24 +203,16 @@ func supervise(o options) (err error) {
 	if err != nil {
 		return err
 	}
-	all, err := hierarchies()
-	if err != nil {
-		return err
-	}
 	name := cgroupName(os.Getpid())
 	defer func() {
-		for _, h := range all {
-			err = errors.Join(err, h.remove(name))
-		}
-		err = errors.Join(err, detachLoops(o.dir), before.compare())
+		removed := eachHierarchy(func(h hierarchy) error { return h.remove(name) })
+		err = errors.Join(err, removed, detachLoops(o.dir), before.compare())
 		if err == nil { // else its logs are of use
 			err = os.RemoveAll(o.dir)
 		}
 	}()
-	for _, h := range all {
-		if err := h.create(name); err != nil {
-			return fmt.Errorf("create cgroup: %w", err)
-		}
+	if err := eachHierarchy(func(h hierarchy) error { return h.create(name) }); err != nil {
+		return fmt.Errorf("create cgroup: %w", err)
 	}
 	listener, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -253,17 +220,6 @@ func supervise(o options) (err error) {
 	}
 	defer listener.Close()
 	return untilEnd(o, name, listener)
-}
-
-// thawWorker lets the processes of a worker that was frozen end.
-func thawWorker(name string) error {
-	all, err := hierarchies()
-	for _, h := range all {
-		if h.controllers == freezer {
-			err = errors.Join(err, h.setFreezer(filepath.Join(name, workerName), "THAWED"))
-		}
-	}
-	return err
 }
 
 func cgroupName(supervisor int) string { return "lateen-cluster-" + strconv.Itoa(supervisor) }
@@ -298,7 +254,8 @@ func untilEnd(o options, name string, listener *net.TCPListener) error {
 		select {
 		case <-stopped:
 			asked = true
-			err = errors.Join(err, thawWorker(name), command.Process.Kill()) // and with it all of its namespace
+			// The processes of a worker that is frozen do not end. The node's first process takes all of its namespace with it.
+			err = errors.Join(err, setFreezer(filepath.Join(name, workerName), "THAWED"), command.Process.Kill())
 		case <-ended:
 		}
 	}()

@@ -99,20 +99,10 @@ func Missing(grants []Grant, account string, requests cluster.Records) (missing 
 
 // grantOf is the grant that a request needs, without a name; ours is false for another account.
 func grantOf(request cluster.Record, account string) (grant Grant, ours bool) {
-	home, ours := namespaceOf(request.User, account)
+	home, name, _ := strings.Cut(strings.TrimPrefix(request.User, "system:serviceaccount:"), ":")
 	grant = Grant{Elsewhere: request.Namespace != home, Verb: request.Verb, Group: request.APIGroup, Resource: request.Resource}
 	if request.Subresource != "" {
 		grant.Resource += "/" + request.Subresource
 	}
-	return grant, ours
-}
-
-// namespaceOf is where the ServiceAccount of a user lives, if it is called account.
-func namespaceOf(user, account string) (namespace string, ours bool) {
-	rest, ok := strings.CutPrefix(user, "system:serviceaccount:")
-	if !ok {
-		return "", false
-	}
-	namespace, name, _ := strings.Cut(rest, ":")
-	return namespace, name == account
+	return grant, name == account
 }

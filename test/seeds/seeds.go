@@ -51,7 +51,14 @@ func Each(t *testing.T, count int, test func(t *testing.T, random *rand.Rand)) {
 		})
 		test(t, rand.New(rand.NewPCG(seed, seed)))
 	}
-	recorded, others := choose(*given, kept, count, source(from, name))
+	recorded, others := kept, []uint64(nil)
+	random := rand.NewChaCha8(sha256.Sum256([]byte(from + " " + name))) // the same seeds for the same text
+	for range count {
+		others = append(others, 1+random.Uint64()>>1)
+	}
+	if *given != 0 {
+		recorded, others = nil, []uint64{*given}
+	}
 	for group, seeds := range [][]uint64{recorded, others} {
 		t.Run([]string{"recorded", "others"}[group], func(t *testing.T) {
 			for _, seed := range seeds {
@@ -76,22 +83,6 @@ func record(path, test string, seed uint64, from string) error {
 		return fmt.Errorf("record seed: %w", err)
 	}
 	return nil
-}
-
-// choose returns the recorded seeds and count others, or only the given seed if there is one.
-func choose(given uint64, kept []uint64, count int, random func() uint64) (recorded, others []uint64) {
-	if given != 0 {
-		return nil, []uint64{given}
-	}
-	for range count {
-		others = append(others, 1+random()>>1)
-	}
-	return kept, others
-}
-
-// source returns a source of seeds of a test: the same ones for the same text.
-func source(from, test string) func() uint64 {
-	return rand.NewChaCha8(sha256.Sum256([]byte(from + " " + test))).Uint64
 }
 
 // Kept returns the recorded seeds of a test from File in the directory of a package. A missing file returns none.

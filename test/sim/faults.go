@@ -112,10 +112,6 @@ type faults struct {
 	ever        string         // the node that is silent for ever
 }
 
-func newFaults(plan Plan) *faults {
-	return &faults{due: slices.Clone(plan.Faults), silent: map[string]bool{}, hung: map[types.UID]bool{}, deleted: map[types.UID]bool{}, unprotected: map[types.UID]bool{}, slots: plan.Slots, overlaps: map[string]int{}}
-}
-
 // strike applies the faults that are due. One without a victim waits for it, until every transfer has ended.
 func (s *Simulation) strike() {
 	f := s.faults

@@ -38,8 +38,6 @@ type outcome struct {
 	err      error
 }
 
-func newGate() *gate { return &gate{arrived: make(chan struct{}, 1)} }
-
 var (
 	errKilled = errors.New("the agent has been killed")
 	errCut    = errors.New("connection refused")

@@ -128,8 +128,10 @@ func (s *Simulation) checkRun(object *apiserver.Object) error {
 	uid := string(job.UID)
 	if _, known := of.jobs[uid]; !known {
 		of.jobs[uid] = false
-		policy, undisturbed := maintenance.DefaultPolicy(), !slices.ContainsFunc(s.faults.met, func(what string) bool { return slices.Contains(losesRuns(), what) })
-		wait := policy.MinBackoff << max(0, of.failed-1)
+		// After one of these, nothing may know what became of a job.
+		lossy := []string{deleteJob, deleteRepository, deleteOfNode, drainNode, silenceNode, deletePriority, refuseJobPods, refuseWrites, silenceEver}
+		undisturbed := !slices.ContainsFunc(s.faults.met, func(what string) bool { return slices.Contains(lossy, what) })
+		wait := maintenance.DefaultPolicy().MinBackoff << max(0, of.failed-1)
 		switch {
 		case !undisturbed:
 		case of.failed > 0 && len(s.plan.Skew) == 0 && s.API.Now().Before(of.since.Add(wait-time.Second)):
@@ -152,11 +154,6 @@ func (s *Simulation) checkRun(object *apiserver.Object) error {
 		}
 	}
 	return nil
-}
-
-// losesRuns returns the faults after which nothing may know what became of a job.
-func losesRuns() []string {
-	return []string{deleteJob, deleteRepository, deleteOfNode, drainNode, silenceNode, deletePriority, refuseJobPods, refuseWrites, silenceEver}
 }
 
 func outOfMemory(pod *corev1.Pod) bool {

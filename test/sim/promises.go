@@ -27,8 +27,6 @@ type promises struct {
 	deletions map[string]bool // of jobs, of which agents have the answer
 }
 
-func newPromises() *promises { return &promises{deletions: map[string]bool{}} }
-
 func (p *promises) fail(format string, args ...any) {
 	p.broken = append(p.broken, fmt.Sprintf(format, args...))
 }
@@ -368,15 +366,11 @@ func (s *Simulation) justified(j *job) bool {
 	case lost > transfer.DefaultLimits().Retries, j.Kind == Restore && lost > 0, j.InPlace && lost > 0 && len(s.faults.met) > lost:
 		return true
 	}
+	// A storage class may be missing for longer than a transfer may take to be prepared.
+	excuses := append(harmful(), deleteClass, killAgents, cancelHandover, refuseWrites, silenceEver)
 	return slices.ContainsFunc(s.faults.met, func(what string) bool {
-		return slices.Contains(excuses(), what) || j.Veleros && what == veleroStops
+		return slices.Contains(excuses, what) || j.Veleros && what == veleroStops
 	})
-}
-
-// excuses returns the faults after which a transfer need not be Completed: those that are harmful, and a storage class
-// that is missing for longer than a transfer may take to be prepared.
-func excuses() []string {
-	return append(harmful(), deleteClass, killAgents, cancelHandover, refuseWrites, silenceEver)
 }
 
 // delivered reports whether the target of a restore is bound to the volume with its data.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"testing/synctest"
 	"time"
@@ -70,7 +71,7 @@ func newSimulation(plan Plan) *Simulation {
 	names := rand.New(rand.NewPCG(plan.Seed, nameStream))
 	const digits = 5
 	s := &Simulation{
-		plan: plan, random: rand.New(rand.NewPCG(plan.Seed, choiceStream)), gate: newGate(), trace: &trace{}, begin: time.Now(),
+		plan: plan, random: rand.New(rand.NewPCG(plan.Seed, choiceStream)), gate: &gate{arrived: make(chan struct{}, 1)}, trace: &trace{}, begin: time.Now(),
 		movers: map[types.UID]*mover{}, storage: newStorage(), maintenance: map[string]*jobRuns{}, lag: lag{watches: map[*apiserver.Watch]stalled{}},
 	}
 	s.Cluster = &controllers.Cluster{Provision: s.provisioning, Reclaim: s.reclaiming}
@@ -86,7 +87,8 @@ func newSimulation(plan Plan) *Simulation {
 		return types.UID(fmt.Sprintf("%08x-0000-4000-8000-%012x", names.Uint32(), names.Uint64()&(1<<48-1)))
 	})
 	s.API.Streams = !plan.Lists
-	s.faults, s.promises = newFaults(plan), newPromises()
+	s.faults = &faults{due: slices.Clone(plan.Faults), silent: map[string]bool{}, hung: map[types.UID]bool{}, deleted: map[types.UID]bool{}, unprotected: map[types.UID]bool{}, slots: plan.Slots, overlaps: map[string]int{}}
+	s.promises = &promises{deletions: map[string]bool{}}
 	return s
 }
 

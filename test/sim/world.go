@@ -75,8 +75,7 @@ func (s *Simulation) createClass() {
 }
 
 func (s *Simulation) createPriority() {
-	const value = 1000
-	s.Create("priorityclasses", "", &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: priorityName}, Value: value})
+	s.Create("priorityclasses", "", &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: priorityName}, Value: 1000})
 }
 
 func (s *Simulation) createNode(name string) {

@@ -326,9 +326,7 @@ func (e *Env) DataUpload(
 }
 
 func labelsOfBackup(backup *velerov1.Backup) map[string]string {
-	return map[string]string{
-		velerov1.BackupNameLabel: labelValue(backup.Name), velerov1.BackupUIDLabel: string(backup.UID),
-	}
+	return map[string]string{velerov1.BackupNameLabel: labelValue(backup.Name), velerov1.BackupUIDLabel: string(backup.UID)}
 }
 
 // ownedBy returns the owner reference of resources that Velero's server creates for a backup or a restore.
@@ -459,7 +457,5 @@ func (e *Env) DataDownload(
 }
 
 func labelsOfRestore(restore *velerov1.Restore) map[string]string {
-	return map[string]string{
-		velerov1.RestoreNameLabel: labelValue(restore.Name), velerov1.RestoreUIDLabel: string(restore.UID),
-	}
+	return map[string]string{velerov1.RestoreNameLabel: labelValue(restore.Name), velerov1.RestoreUIDLabel: string(restore.UID)}
 }

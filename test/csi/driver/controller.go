@@ -19,9 +19,6 @@ import (
 // defaultSize is the minimum size of a volume in bytes.
 const defaultSize = 1 << 20
 
-// topologyKey is the node label with which driver name says from where a volume can be reached.
-func topologyKey(name string) string { return name + "/node" }
-
 // pinned is the parameter of a StorageClass whose volumes can be reached from one node alone, as those of a local disk.
 const pinned = "pinned"
 
@@ -227,7 +224,7 @@ func (d *Driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.Nod
 		return nil, statusOf(err)
 	}
 	return &csi.NodeGetInfoResponse{
-		NodeId: d.options.Node, AccessibleTopology: &csi.Topology{Segments: map[string]string{topologyKey(d.options.Name): d.options.Node}},
+		NodeId: d.options.Node, AccessibleTopology: &csi.Topology{Segments: map[string]string{d.options.Name + "/node": d.options.Node}},
 	}, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -72,11 +73,12 @@ func New(options Options) (*Driver, error) {
 		return nil, errors.New("no directory is given: set Options.Dir")
 	}
 	options.Name = cmp.Or(options.Name, DefaultName)
-	store, err := newStore(options.Dir, options.DataLess)
-	if err != nil {
-		return nil, fmt.Errorf("prepare directory of driver %s: %w", options.Name, err)
+	for _, kind := range []string{volumes, snapshots, nodes} {
+		if err := os.MkdirAll(filepath.Join(options.Dir, kind), 0o755); err != nil {
+			return nil, fmt.Errorf("prepare directory of driver %s: %w", options.Name, err)
+		}
 	}
-	return &Driver{options: options, store: store}, nil
+	return &Driver{options: options, store: &store{dir: options.Dir, dataLess: options.DataLess}}, nil
 }
 
 // Register adds the driver's services to a server made with Intercept.
@@ -107,7 +109,9 @@ func Serve[Request, Answer any](
 	}
 	answer, err := serve(ctx, request)
 	if created, isSnapshot := any(answer).(*csi.CreateSnapshotResponse); err == nil && isSnapshot && lost {
-		err = d.forgetSnapshot(created.Snapshot.SnapshotId)
+		d.store.lock.Lock()
+		defer d.store.lock.Unlock()
+		err = d.store.remove(snapshots, created.Snapshot.SnapshotId)
 	}
 	return answer, err
 }
@@ -120,12 +124,6 @@ func (d *Driver) Volumes() ([]string, error) { return d.store.ids(volumes) }
 
 // Snapshots returns the handles of all snapshots, sorted.
 func (d *Driver) Snapshots() ([]string, error) { return d.store.ids(snapshots) }
-
-func (d *Driver) forgetSnapshot(handle string) error {
-	d.store.lock.Lock()
-	defer d.store.lock.Unlock()
-	return d.store.remove(snapshots, handle)
-}
 
 // fault is the fault of a call in a file. The zero fault is none.
 type fault struct {

@@ -41,15 +41,6 @@ const (
 	nodes     = "nodes"
 )
 
-func newStore(dir string, dataLess bool) (*store, error) {
-	for _, kind := range []string{volumes, snapshots, nodes} {
-		if err := os.MkdirAll(filepath.Join(dir, kind), 0o755); err != nil {
-			return nil, err
-		}
-	}
-	return &store{dir: dir, dataLess: dataLess}, nil
-}
-
 // data returns the path of an item's content: a directory, or a file for block volumes and their snapshots.
 func (s *store) data(kind, id string) string { return filepath.Join(s.dir, kind, id, "data") }
 

@@ -74,31 +74,15 @@ func replaced(oldNew ...string) string {
 	return text
 }
 
-// newApp makes one with an emptyDir and a claim, both filled.
-func newApp(t *testing.T, namespace string) *app {
+// newApp makes one with an emptyDir and a claim, both filled, of the manifest with these changes.
+func newApp(t *testing.T, namespace string, oldNew ...string) *app {
 	t.Helper()
 	a := &app{t: t, namespace: namespace, paths: []string{"/scratch", "/claim"}}
-	a.deploy(manifest)
+	a.deploy(replaced(oldNew...))
 	for _, path := range a.paths {
 		a.sh(contents, path)
 	}
 	return a
-}
-
-// newWorkerApp is newApp on the second node, of whose volumes the claim counts.
-func newWorkerApp(t *testing.T, namespace string) *app {
-	t.Helper()
-	a := &app{t: t, namespace: namespace, paths: []string{"/claim"}}
-	a.deploy(onWorker())
-	for _, path := range []string{"/scratch", "/claim"} {
-		a.sh(contents, path)
-	}
-	return a
-}
-
-// onWorker is the manifest with a pod that has to be on the second node.
-func onWorker() string {
-	return replaced("terminationGracePeriod", "nodeSelector: {kubernetes.io/hostname: worker}\n  terminationGracePeriod")
 }
 
 // deploy creates the namespace with what a manifest has in it, which is gone after the test.
@@ -143,11 +127,18 @@ func (a *app) backup(name string, args ...string) {
 	ended(a.t, "backup", name, "Completed")
 }
 
-// restore makes a restore of a backup, and returns once it has completed.
-func (a *app) restore(backup string) {
+// restore makes a restore of a backup, and waits until all volumes have what they had before.
+func (a *app) restore(backup string, before map[string]string) {
 	a.t.Helper()
 	velero(a.t, "restore", "create", backup, "--from-backup="+backup, "--wait")
+	a.restored(backup, before)
+}
+
+func (a *app) restored(backup string, before map[string]string) {
+	a.t.Helper()
 	ended(a.t, "restore", backup, "Completed")
+	a.ready()
+	require.Equal(a.t, before, a.prints())
 }
 
 // comesBack makes a backup of the namespace, deletes and restores it, and requires that all volumes have what they had, by one
@@ -161,10 +152,8 @@ func (a *app) comesBack(upload, download string, args ...string) {
 	if upload == "datauploads" {
 		require.Empty(a.t, get(a.t, "{.items[*].metadata.name}", "volumesnapshotcontents"), "a snapshot whose data is moved does not stay")
 	}
-	a.restore(a.namespace)
-	a.ready()
+	a.restore(a.namespace, before)
 	require.Equal(a.t, done, phases(a.t, download, "velero.io/restore-name="+a.namespace))
-	require.Equal(a.t, before, a.prints())
 	noMoverLeft(a.t)
 }
 
@@ -203,20 +192,12 @@ type held struct {
 	before map[string]string // of a restore: what has to come back
 }
 
-// hold makes a backup of the files of an application whose repository is there already, and holds its mover.
-func hold(t *testing.T, a *app, backup string) held {
+// hold makes a backup with arg of an application whose repository is there already, and holds its mover.
+func hold(t *testing.T, a *app, backup, kind, arg string) held {
 	t.Helper()
-	a.backup(backup+"-first", "--default-volumes-to-fs-backup")
-	velero(t, "backup", "create", backup, "--include-namespaces="+a.namespace, "--default-volumes-to-fs-backup")
-	return held{app: a, backup: backup, kind: "podvolumebackups"}.caught(t, "velero.io/backup-name="+backup)
-}
-
-// holdUpload is hold for a backup that moves the data of a snapshot.
-func holdUpload(t *testing.T, a *app, backup string) held {
-	t.Helper()
-	a.backup(backup+"-first", "--snapshot-move-data")
-	velero(t, "backup", "create", backup, "--include-namespaces="+a.namespace, "--snapshot-move-data")
-	return held{app: a, backup: backup, kind: "datauploads"}.caught(t, "velero.io/backup-name="+backup)
+	a.backup(backup+"-first", arg)
+	velero(t, "backup", "create", backup, "--include-namespaces="+a.namespace, arg)
+	return held{app: a, backup: backup, kind: kind}.caught(t, "velero.io/backup-name="+backup)
 }
 
 // holdRestore loses an application that was backed up with args, begins to restore it, and holds the mover.
@@ -237,7 +218,7 @@ func (h held) caught(t *testing.T, label string) held {
 	t.Cleanup(func() { service(t, "thaw", "versitygw") })
 	wait(t, "jsonpath={.status.phase}=InProgress", h.kind+"/"+h.mover, "--namespace=velero")
 	wait(t, "condition=Ready", "pod/"+h.mover, "--namespace=velero")
-	h.uid = uid(t, h.mover)
+	h.uid = get(t, "{.metadata.uid}", "pod", h.mover, "--namespace=velero")
 	return h
 }
 
@@ -247,14 +228,12 @@ func (h held) ends(t *testing.T) {
 	service(t, "thaw", "versitygw")
 	if h.before == nil {
 		ended(t, "backup", h.backup, "Completed")
-		h.before = h.app.prints()
+		before := h.app.prints()
 		h.app.lose()
-		h.app.restore(h.backup)
+		h.app.restore(h.backup, before)
 	} else {
-		ended(t, "restore", h.backup, "Completed")
+		h.app.restored(h.backup, h.before)
 	}
-	h.app.ready()
-	require.Equal(t, h.before, h.app.prints())
 	noMoverLeft(t)
 }
 
@@ -317,25 +296,26 @@ func until(t *testing.T, path string, wanted func(string) bool, args ...string) 
 	return ""
 }
 
-func uid(t *testing.T, pod string) string {
-	t.Helper()
-	return get(t, "{.metadata.uid}", "pod", pod, "--namespace=velero")
-}
-
 // newUploadApp is an app of whose volumes only the claim counts: an emptyDir has no snapshot.
-func newUploadApp(t *testing.T, namespace string) *app {
+func newUploadApp(t *testing.T, namespace string, oldNew ...string) *app {
 	t.Helper()
-	a := newApp(t, namespace)
+	a := newApp(t, namespace, oldNew...)
 	a.paths = []string{"/claim"}
 	return a
+}
+
+// newWorkerApp is newUploadApp with a pod that has to be on the second node.
+func newWorkerApp(t *testing.T, namespace string, oldNew ...string) *app {
+	t.Helper()
+	there := "nodeSelector: {kubernetes.io/hostname: worker}\n  terminationGracePeriod"
+	return newUploadApp(t, namespace, append(oldNew, "terminationGracePeriod", there)...)
 }
 
 // newClaimApp is an app whose emptyDir is left out of backups, so that a backup has one mover.
 func newClaimApp(t *testing.T, namespace string) *app {
 	t.Helper()
-	a := newApp(t, namespace)
+	a := newUploadApp(t, namespace)
 	kubectl(t, "annotate", "pod", "app", "--namespace="+namespace, "backup.velero.io/backup-volumes-excludes=scratch")
-	a.paths = []string{"/claim"}
 	return a
 }
 

@@ -186,22 +186,14 @@ func (r *record) add(object, state string) {
 }
 
 // follow passes the changes of objects to see until the context ends.
-func follow(ctx context.Context, t *testing.T, open func(metav1.ListOptions) (apiwatch.Interface, error), selector string, see func(apiwatch.Event)) {
+func follow(ctx context.Context, t *testing.T, client testenv.Watcher, options metav1.ListOptions, see func(apiwatch.Event)) {
 	t.Helper()
-	watcher, err := open(metav1.ListOptions{FieldSelector: selector})
+	watcher, err := client.Watch(ctx, options)
 	require.NoError(t, err)
 	go func() {
 		defer watcher.Stop()
-		for {
-			select {
-			case change, ok := <-watcher.ResultChan():
-				if !ok {
-					return
-				}
-				see(change)
-			case <-ctx.Done():
-				return
-			}
+		for change := range watcher.ResultChan() {
+			see(change)
 		}
 	}()
 }
@@ -210,9 +202,7 @@ func follow(ctx context.Context, t *testing.T, open func(metav1.ListOptions) (ap
 func (m moverPlay) watches(ctx context.Context, t *testing.T, client kubernetes.Interface) *record {
 	t.Helper()
 	r := &record{states: map[string][]string{}, events: map[string]bool{}, gone: make(chan struct{})}
-	follow(ctx, t, func(options metav1.ListOptions) (apiwatch.Interface, error) {
-		return client.CoreV1().PersistentVolumeClaims(playSpace).Watch(ctx, options)
-	}, "metadata.name="+m.name, func(change apiwatch.Event) {
+	follow(ctx, t, client.CoreV1().PersistentVolumeClaims(playSpace), testenv.Named(m.name), func(change apiwatch.Event) {
 		claim, ok := change.Object.(*corev1.PersistentVolumeClaim)
 		switch {
 		case !ok:
@@ -225,9 +215,7 @@ func (m moverPlay) watches(ctx context.Context, t *testing.T, client kubernetes.
 			r.add("claim", fmt.Sprintf("%s deleting=%t", claim.Status.Phase, claim.DeletionTimestamp != nil))
 		}
 	})
-	follow(ctx, t, func(options metav1.ListOptions) (apiwatch.Interface, error) {
-		return client.CoreV1().PersistentVolumes().Watch(ctx, options)
-	}, "", func(change apiwatch.Event) {
+	follow(ctx, t, client.CoreV1().PersistentVolumes(), metav1.ListOptions{}, func(change apiwatch.Event) {
 		volume, ok := change.Object.(*corev1.PersistentVolume)
 		if !ok || volume.Spec.ClaimRef == nil || volume.Spec.ClaimRef.Name != m.name {
 			return
@@ -248,10 +236,8 @@ func (m moverPlay) watches(ctx context.Context, t *testing.T, client kubernetes.
 	})
 	before, err := client.CoreV1().Events(playSpace).List(ctx, metav1.ListOptions{}) // of a former run of the tests
 	require.NoError(t, err)
-	follow(ctx, t, func(options metav1.ListOptions) (apiwatch.Interface, error) {
-		options.ResourceVersion = before.ResourceVersion
-		return client.CoreV1().Events(playSpace).Watch(ctx, options)
-	}, "involvedObject.name="+m.name, func(change apiwatch.Event) {
+	options := metav1.ListOptions{FieldSelector: "involvedObject.name=" + m.name, ResourceVersion: before.ResourceVersion}
+	follow(ctx, t, client.CoreV1().Events(playSpace), options, func(change apiwatch.Event) {
 		event, ok := change.Object.(*corev1.Event)
 		if !ok || leftOut(event) {
 			return

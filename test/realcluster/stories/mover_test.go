@@ -13,7 +13,7 @@ import (
 )
 
 func TestAMoverGoesOnWhileContainerdRestartsAndTheKubeletIsDead(t *testing.T) {
-	h := hold(t, newClaimApp(t, "kubelet"), "kubelet")
+	h := hold(t, newClaimApp(t, "kubelet"), "kubelet", "podvolumebackups", "--default-volumes-to-fs-backup")
 	service(t, "kill", "containerd")
 	service(t, "revive", "containerd")
 	wait(t, "condition=Ready", "node/node")
@@ -23,7 +23,7 @@ func TestAMoverGoesOnWhileContainerdRestartsAndTheKubeletIsDead(t *testing.T) {
 	service(t, "thaw", "versitygw")
 	gone(t, working) // It finishes its work, and nobody reports that.
 	require.Equal(t, "InProgress", get(t, "{.status.phase}", "podvolumebackup", h.mover, "--namespace=velero"))
-	require.Equal(t, h.uid, uid(t, h.mover))
+	require.Equal(t, h.uid, get(t, "{.metadata.uid}", "pod", h.mover, "--namespace=velero"))
 	service(t, "revive", "kubelet")
 	h.ends(t)
 }
@@ -101,16 +101,8 @@ func TestAnUploadWaitsForADriverThatFails(t *testing.T) {
 func TestAVolumeThatOneNodeReachesIsMovedThere(t *testing.T) {
 	worker(t)
 	kubectl(t, "uncordon", "node")
-	a := &app{t: t, namespace: "pinned", paths: []string{"/claim"}}
-	a.deploy(strings.Replace(onWorker(), "accessModes:", "storageClassName: pinned\n  accessModes:", 1))
-	a.sh(contents, "/claim")
-	before := a.prints()
-	a.backup("pinned", "--snapshot-move-data")
+	a := newWorkerApp(t, "pinned", "accessModes:", "storageClassName: pinned\n  accessModes:")
+	a.comesBack("datauploads", "datadownloads", "--snapshot-move-data")
 	require.Equal(t, "worker", get(t, "{.items[*].status.node}", "datauploads", "--namespace=velero", "--selector=velero.io/backup-name=pinned"))
-	a.lose()
-	a.restore("pinned")
-	a.ready()
 	require.Equal(t, "worker", get(t, "{.items[*].status.node}", "datadownloads", "--namespace=velero", "--selector=velero.io/restore-name=pinned"))
-	require.Equal(t, before, a.prints())
-	noMoverLeft(t)
 }

@@ -21,5 +21,5 @@ func TestAPodVolumeRestoreOutlivesTheRebootOfItsNode(t *testing.T) {
 
 func TestADataUploadOutlivesTheRebootOfItsNode(t *testing.T) {
 	worker(t)
-	reboots(t, holdUpload(t, newWorkerApp(t, "reboot-du"), "reboot-du").isOn(t, "worker"))
+	reboots(t, hold(t, newWorkerApp(t, "reboot-du"), "reboot-du", "datauploads", "--snapshot-move-data").isOn(t, "worker"))
 }

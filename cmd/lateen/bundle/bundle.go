@@ -41,16 +41,17 @@ const (
 // bundle is one file while it is written.
 type bundle struct {
 	*cli.Client
-	archive *tar.Writer
-	now     time.Time
-	run     Run
-	unread  []string // what could not be read
+	archive  *tar.Writer
+	progress *cli.Progress
+	now      time.Time
+	run      Run
+	unread   []string // what could not be read
 }
 
 // write writes the bundle. What cannot be read, also because the time is up, is listed in the file and is no error.
 func write(ctx context.Context, client *cli.Client, to io.Writer, now time.Time, run Run) error {
 	compressed := gzip.NewWriter(to)
-	b := &bundle{Client: client, archive: tar.NewWriter(compressed), now: now, run: run}
+	b := &bundle{Client: client, archive: tar.NewWriter(compressed), progress: cli.NewProgress(client.Out), now: now, run: run}
 	err := b.collect(ctx)
 	if err == nil && len(b.unread) > 0 {
 		fmt.Fprintf(b.Out, "Not readable, see unreadable.txt: %d\n", len(b.unread))
@@ -148,7 +149,7 @@ func (b *bundle) command(ctx context.Context, args ...string) error {
 	if args[0] == "explain" {
 		name = "explain/" + strings.TrimPrefix(name, "explain-")
 	}
-	fmt.Fprintf(b.Out, "lateen %s\n", strings.Join(args, " "))
+	b.progress.Printf("lateen %s", strings.Join(args, " "))
 	var printed, warned bytes.Buffer
 	err := b.run(ctx, &printed, &warned, args...)
 	if warned.Len() > 0 {
@@ -162,7 +163,7 @@ func (b *bundle) command(ctx context.Context, args ...string) error {
 
 // objects adds the newest objects of a resource, and returns them.
 func (b *bundle) objects(ctx context.Context, resource schema.GroupVersionResource) ([]unstructured.Unstructured, error) {
-	fmt.Fprintf(b.Out, "%s\n", resource.GroupResource())
+	b.progress.Printf("%s", resource.GroupResource())
 	from := b.Dynamic.Resource(resource).Namespace("")
 	if slices.Contains(namespaced(), resource) {
 		from = b.Dynamic.Resource(resource).Namespace(b.Namespace)
@@ -266,7 +267,7 @@ func (b *bundle) explained(objects map[string][]unstructured.Unstructured) []str
 
 // logs adds the ends of the logs of a pod, and of containers before their last restart.
 func (b *bundle) logs(ctx context.Context, pod *unstructured.Unstructured) error {
-	fmt.Fprintf(b.Out, "log of pod %s\n", pod.GetName())
+	b.progress.Printf("log of pod %s", pod.GetName())
 	for _, list := range []string{"initContainerStatuses", "containerStatuses"} {
 		statuses, _, _ := unstructured.NestedSlice(pod.Object, "status", list)
 		for _, each := range statuses {

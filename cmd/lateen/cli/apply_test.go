@@ -187,6 +187,17 @@ func TestWaitingForAgentsIsOnlyForThoseOfReadyNodes(t *testing.T) {
 	require.Equal(t, "DaemonSet node-agent: 1 of 2 pods ready\nDaemonSet node-agent: not waiting for nodes that are not Ready: down\n", out.String())
 }
 
+func TestProgressIsOneLineThatChangesOnATerminal(t *testing.T) {
+	for terminal, want := range map[bool]string{false: "1 of 2\n2 of 2\n", true: "\x1b[?7l1 of 2\x1b[?7h\n\x1b[A\x1b[2K\x1b[?7l2 of 2\x1b[?7h\n"} {
+		var out bytes.Buffer
+		p := NewProgress(&out)
+		p.terminal = p.terminal || terminal
+		p.Printf("%d of %d", 1, 2)
+		p.Printf("%d of %d", 2, 2)
+		require.Equal(t, want, out.String())
+	}
+}
+
 func TestPoliciesAreNotAddedToAgentsThatStayAsTheyAre(t *testing.T) {
 	kinds := map[schema.GroupVersionResource]string{admissionregistrationv1.SchemeGroupVersion.WithResource("validatingadmissionpolicies"): "ValidatingAdmissionPolicyList"}
 	policy := &unstructured.Unstructured{Object: map[string]any{

@@ -63,7 +63,8 @@ func (c *Client) DaemonSetRollout(ctx context.Context, name string) error {
 // their number. Its error says what keeps them off the nodes.
 func (c *Client) rollout(ctx context.Context, resource, name string, needed bool) error {
 	last, down := pods{wanted: -1}, 0 // unknown
-	var unready map[string]bool       // nodes
+	progress := NewProgress(c.Out)
+	var unready map[string]bool // nodes
 	var agents *unstructured.Unstructured
 	var behind int64 // the generation that its controller has not observed, or 0
 	workloads := c.Dynamic.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource}).Namespace(c.Namespace)
@@ -84,11 +85,14 @@ func (c *Client) rollout(ctx context.Context, resource, name string, needed bool
 		}
 		last = now
 		if now.wanted == 0 && needed {
-			fmt.Fprintf(c.Out, "%s %s: %s\n", workload.GetKind(), name, c.whyNoNode(ctx, workload))
+			progress.Printf("%s %s: %s", workload.GetKind(), name, c.whyNoNode(ctx, workload))
 			return
 		}
-		fmt.Fprintf(c.Out, "%s %s: %d of %d pods ready\n", workload.GetKind(), name, now.ready, now.wanted)
-		down = c.down(ctx, workload, &unready, int(now.wanted-now.ready))
+		progress.Printf("%s %s: %d of %d pods ready", workload.GetKind(), name, now.ready, now.wanted)
+		if names := c.down(ctx, workload, &unready, int(now.wanted-now.ready)); len(names) > 0 {
+			down = len(names)
+			progress.Printf("%s %s: not waiting for nodes that are not Ready: %s", workload.GetKind(), name, truncate.Names(names, 5))
+		}
 	}, func() bool {
 		return last.wanted >= 0 && last.ready+int64(down) >= last.wanted && (last.wanted > 0 || !needed)
 	})
@@ -107,29 +111,27 @@ func (c *Client) rollout(ctx context.Context, resource, name string, needed bool
 	return fmt.Errorf("wait for %s %s: %w; %s", resource, name, err, remedy)
 }
 
-// down returns how many of the missing pods of a DaemonSet are those of nodes that are not Ready, and follow when these are. It prints
-// their nodes if that is all of them.
-func (c *Client) down(ctx context.Context, agents *unstructured.Unstructured, unready *map[string]bool, missing int) int {
+// down returns the nodes of all missing pods of a DaemonSet if none of them is Ready: these pods follow when they are.
+func (c *Client) down(ctx context.Context, agents *unstructured.Unstructured, unready *map[string]bool, missing int) []string {
 	if missing <= 0 || agents.GetKind() != "DaemonSet" {
-		return 0
+		return nil
 	}
 	if *unready == nil {
 		nodes, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
-			return 0 // they count as missing
+			return nil // they count as missing
 		}
 		*unready = UnreadyNodes(nodes.Items)
 	}
 	if len(*unready) < missing {
-		return 0
+		return nil
 	}
 	selected, _, _ := unstructured.NestedStringMap(agents.Object, "spec", "selector", "matchLabels")
 	names, err := c.AgentsDown(ctx, labels.Set(selected).String(), *unready)
 	if err != nil || len(names) < missing {
-		return 0
+		return nil
 	}
-	fmt.Fprintf(c.Out, "%s %s: not waiting for nodes that are not Ready: %s\n", agents.GetKind(), agents.GetName(), truncate.Names(names, 5))
-	return len(names)
+	return names
 }
 
 // UnreadyNodes returns the names of the nodes that are not Ready.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -146,12 +145,12 @@ func redraw(text string, rows int) string {
 
 // terminalRows returns the number of rows of a terminal; 0 if the output is no terminal.
 func terminalRows(to io.Writer) int {
-	file, ok := to.(*os.File)
-	if !ok || !term.IsTerminal(int(file.Fd())) {
+	terminal := cli.TerminalOf(to)
+	if terminal == nil {
 		return 0
 	}
 	const usual = 24 // if the terminal does not report its size
-	if _, rows, err := term.GetSize(int(file.Fd())); err == nil && rows > 0 {
+	if _, rows, err := term.GetSize(int(terminal.Fd())); err == nil && rows > 0 {
 		return rows
 	}
 	return usual

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	kubefake "k8s.io/client-go/kubernetes/fake"
@@ -174,17 +175,28 @@ func TestWaitingForUnschedulableAgentsEndsWithTheReason(t *testing.T) {
 }
 
 func TestWaitingForAgentsIsOnlyForThoseOfReadyNodes(t *testing.T) {
-	rolledOut := agents(1)
-	require.NoError(t, unstructured.SetNestedMap(rolledOut.Object, map[string]any{"numberAvailable": int64(1), "updatedNumberScheduled": int64(2), "desiredNumberScheduled": int64(2)}, "status"))
-	client := fakeCluster()
+	rolledOut, client := agents(1), fakeCluster()
+	status := map[string]any{"numberAvailable": int64(2), "updatedNumberScheduled": int64(2), "desiredNumberScheduled": int64(3)}
+	require.NoError(t, unstructured.SetNestedMap(rolledOut.Object, status, "status"))
+	rolledOut.SetAnnotations(map[string]string{appsv1.DeprecatedTemplateGeneration: "2"})
 	require.NoError(t, client.Tracker().Update(DaemonSets(), rolledOut, "velero"))
-	var out bytes.Buffer
-	c := &Client{Kube: kubefake.NewClientset(
-		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "down"}},
-		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "node-agent-1"}, Spec: corev1.PodSpec{NodeName: "down"}},
-	), Dynamic: client, Namespace: "velero", Out: &out}
+	all := []runtime.Object{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "down"}}}
+	for name, generation := range map[string]string{"a": "2", "b": "1", "down": "2", "down again": "2"} {
+		all = append(all, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name, Labels: map[string]string{generationLabel: generation}},
+			Spec:       corev1.PodSpec{NodeName: strings.Fields(name)[0]}, Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+		})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	out := expiring{expire: cancel}
+	c := &Client{Kube: kubefake.NewClientset(all...), Dynamic: client, Namespace: "velero", Out: &out}
+	const before = "DaemonSet node-agent: 2 of 3 pods ready\n"
+	require.ErrorIs(t, c.DaemonSetRollout(ctx, "node-agent"), context.Canceled, "node b, which is Ready, has an old pod")
+	require.Equal(t, before, out.String())
+	_, err := c.Kube.CoreV1().Pods("velero").Patch(t.Context(), "b", types.MergePatchType, []byte(`{"metadata":{"labels":{"`+generationLabel+`":"2"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
 	require.NoError(t, c.DaemonSetRollout(t.Context(), "node-agent"))
-	require.Equal(t, "DaemonSet node-agent: 1 of 2 pods ready\nDaemonSet node-agent: not waiting for nodes that are not Ready: down\n", out.String())
+	require.Equal(t, before+before+"DaemonSet node-agent: not waiting for nodes that are not Ready: down\n", out.String())
 }
 
 func TestProgressIsOneLineThatChangesOnATerminal(t *testing.T) {

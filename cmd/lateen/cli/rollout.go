@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -62,9 +63,10 @@ func (c *Client) DaemonSetRollout(ctx context.Context, name string) error {
 // rollout waits until the desired pods of a workload are ready, and at least one if it is needed, and prints every change of
 // their number. Its error says what keeps them off the nodes.
 func (c *Client) rollout(ctx context.Context, resource, name string, needed bool) error {
-	last, down := pods{wanted: -1}, 0 // unknown
-	progress := NewProgress(c.Out)
+	last := pods{wanted: -1}    // unknown
+	done := false               // but for nodes that are not Ready
 	var unready map[string]bool // nodes
+	progress := NewProgress(c.Out)
 	var agents *unstructured.Unstructured
 	var behind int64 // the generation that its controller has not observed, or 0
 	workloads := c.Dynamic.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource}).Namespace(c.Namespace)
@@ -80,21 +82,20 @@ func (c *Client) rollout(ctx context.Context, resource, name string, needed bool
 		}
 		agents = workload
 		now := podsOf(workload)
-		if now == last {
-			return
-		}
-		last = now
-		if now.wanted == 0 && needed {
+		switch {
+		case now == last:
+		case now.wanted == 0 && needed:
 			progress.Printf("%s %s: %s", workload.GetKind(), name, c.whyNoNode(ctx, workload))
-			return
+		default:
+			progress.Printf("%s %s: %d of %d pods ready", workload.GetKind(), name, now.ready, now.wanted)
 		}
-		progress.Printf("%s %s: %d of %d pods ready", workload.GetKind(), name, now.ready, now.wanted)
-		if names := c.down(ctx, workload, &unready, int(now.wanted-now.ready)); len(names) > 0 {
-			down = len(names)
-			progress.Printf("%s %s: not waiting for nodes that are not Ready: %s", workload.GetKind(), name, truncate.Names(names, 5))
+		last, done = now, false
+		if down := c.down(ctx, workload, &unready, now); len(down) > 0 {
+			done = true
+			progress.Printf("%s %s: not waiting for nodes that are not Ready: %s", workload.GetKind(), name, truncate.Names(down, 5))
 		}
 	}, func() bool {
-		return last.wanted >= 0 && last.ready+int64(down) >= last.wanted && (last.wanted > 0 || !needed)
+		return last.wanted >= 0 && (last.ready >= last.wanted || done) && (last.wanted > 0 || !needed)
 	})
 	if err == nil {
 		return nil
@@ -111,12 +112,14 @@ func (c *Client) rollout(ctx context.Context, resource, name string, needed bool
 	return fmt.Errorf("wait for %s %s: %w; %s", resource, name, err, remedy)
 }
 
-// down returns the nodes of all missing pods of a DaemonSet if none of them is Ready: these pods follow when they are.
-func (c *Client) down(ctx context.Context, agents *unstructured.Unstructured, unready *map[string]bool, missing int) []string {
+// down returns the nodes that are not Ready if a DaemonSet is rolled out but for them: their pods follow when they are.
+func (c *Client) down(ctx context.Context, agents *unstructured.Unstructured, unready *map[string]bool, now pods) []string {
+	const few = 3 // a large cluster is not read at each step
+	missing := int(now.wanted - now.ready)
 	if missing <= 0 || agents.GetKind() != "DaemonSet" {
 		return nil
 	}
-	if *unready == nil {
+	if *unready == nil || missing <= max(few, len(*unready)) {
 		nodes, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return nil // they count as missing
@@ -127,8 +130,8 @@ func (c *Client) down(ctx context.Context, agents *unstructured.Unstructured, un
 		return nil
 	}
 	selected, _, _ := unstructured.NestedStringMap(agents.Object, "spec", "selector", "matchLabels")
-	names, err := c.AgentsDown(ctx, labels.Set(selected).String(), *unready)
-	if err != nil || len(names) < missing {
+	ready, names, err := c.RolledOut(ctx, agents, labels.Set(selected).String(), *unready)
+	if err != nil || ready+len(names) < int(now.wanted) {
 		return nil
 	}
 	return names
@@ -148,21 +151,29 @@ func UnreadyNodes(nodes []corev1.Node) map[string]bool {
 	return unready
 }
 
-// AgentsDown returns those of the nodes whose pod of a selector is not ready.
-func (c *Client) AgentsDown(ctx context.Context, selector string, nodes map[string]bool) (names []string, err error) {
+// generationLabel is on the pods of a DaemonSet: the generation of their template (extensions/v1beta1.DaemonSetTemplateGenerationKey).
+const generationLabel = "pod-template-generation"
+
+// RolledOut counts the pods of a DaemonSet, by its selector, that are ready and of its current template. Those on unready nodes do not
+// count; it returns the names of these nodes.
+func (c *Client) RolledOut(ctx context.Context, agents metav1.Object, selector string, unready map[string]bool) (ready int, down []string, err error) {
 	pods, err := c.Kube.CoreV1().Pods(c.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	for _, pod := range pods.Items {
 		isReady := slices.ContainsFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
 			return condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue
 		})
-		if !isReady && nodes[pod.Spec.NodeName] {
-			names = append(names, pod.Spec.NodeName)
+		switch {
+		case unready[pod.Spec.NodeName]:
+			down = append(down, pod.Spec.NodeName)
+		case isReady && pod.DeletionTimestamp == nil && pod.Labels[generationLabel] == agents.GetAnnotations()[appsv1.DeprecatedTemplateGeneration]:
+			ready++
 		}
 	}
-	return names, nil
+	slices.Sort(down)
+	return ready, slices.Compact(down), nil
 }
 
 // whyNoNode describes what keeps the pods of a DaemonSet off each node.

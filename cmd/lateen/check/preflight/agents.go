@@ -110,7 +110,7 @@ func (i *Installation) rollout(ctx context.Context, found agents, set *appsv1.Da
 	if err != nil {
 		return Finding{Status: Failed, Message: fmt.Sprintf("DaemonSet %s: %v", set.Name, err), Remedy: "lateen adopt changes only agents of Velero and Lateen"}
 	}
-	down, err := (&cli.Client{Kube: i.Kube, Namespace: i.Namespace}).AgentsDown(ctx, metav1.FormatLabelSelector(set.Spec.Selector), cli.UnreadyNodes(nodes))
+	ready, down, err := (&cli.Client{Kube: i.Kube, Namespace: i.Namespace}).RolledOut(ctx, set, metav1.FormatLabelSelector(set.Spec.Selector), cli.UnreadyNodes(nodes))
 	if err != nil {
 		return unknown("", fmt.Errorf("list pods of daemonset %s: %w", set.Name, err))
 	}
@@ -118,8 +118,7 @@ func (i *Installation) rollout(ctx context.Context, found agents, set *appsv1.Da
 	f := Finding{Status: OK, Message: fmt.Sprintf("DaemonSet %s of %s: %d of %d pods ready", set.Name, map[bool]string{true: "Velero", false: "Lateen"}[velero],
 		status.NumberReady, status.DesiredNumberScheduled)}
 	switch {
-	case int(min(status.NumberReady, status.UpdatedNumberScheduled))+len(down) < int(status.DesiredNumberScheduled),
-		status.ObservedGeneration < set.Generation:
+	case ready+len(down) < int(status.DesiredNumberScheduled), status.ObservedGeneration < set.Generation:
 		f.Status = Failed
 		f.Remedy = fmt.Sprintf("kubectl -n %s describe pods shows why; kubectl -n %s rollout status daemonset %s waits", i.Namespace, i.Namespace, set.Name)
 	case len(down) > 0:

@@ -61,8 +61,8 @@ func newWorld() *world {
 	in := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "velero", Name: name} }
 	name := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
 	w := &world{
-		labels: map[string]string{"name": "node-agent"},
-		agents: &appsv1.DaemonSet{ObjectMeta: in("node-agent"), Spec: appsv1.DaemonSetSpec{Selector: metav1.SetAsLabelSelector(labels.Set{"name": "node-agent"})}, Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 1, UpdatedNumberScheduled: 1, NumberReady: 1}},
+		labels: map[string]string{"name": "node-agent", "pod-template-generation": "1"},
+		agents: &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "node-agent", Annotations: map[string]string{appsv1.DeprecatedTemplateGeneration: "1"}}, Spec: appsv1.DaemonSetSpec{Selector: metav1.SetAsLabelSelector(labels.Set{"name": "node-agent"})}, Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 1, UpdatedNumberScheduled: 1, NumberReady: 1}},
 		node:   &corev1.Node{ObjectMeta: name("node-1"), Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}},
 		lease: &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: "node-1"},
 			Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: now}}},
@@ -97,6 +97,9 @@ func (w *world) createPod(t *testing.T, action clienttesting.Action) (bool, runt
 func (w *world) run(t *testing.T) map[string]Finding {
 	t.Helper()
 	agent := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "node-agent-1", Labels: w.labels}, Spec: corev1.PodSpec{NodeName: w.node.Name}}
+	if w.agents != nil && w.agents.Status.NumberReady > 0 {
+		agent.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	}
 	if w.unscheduled {
 		agent.Spec.NodeName = ""
 	}
@@ -191,7 +194,7 @@ func TestEachFindingHasARemedy(t *testing.T) {
 		"an agent that no node has room for": {func(w *world) { w.unscheduled, w.agents.Status.NumberReady = true, 0 }, "agents", Failed, "0 of 1 pods ready", "describe pods"},
 		"no agents":                          {func(w *world) { w.agents = nil }, "agents", Failed, "DaemonSet node-agent does not exist in namespace velero", "lateen install"},
 		"no agents yet":                      {func(w *world) { w.agents, w.Before = nil, true }, "agents", Warning, "DaemonSet node-agent does not exist", "lateen install"},
-		"a rollout":                          {func(w *world) { w.agents.Status.UpdatedNumberScheduled = 0 }, "agents", Failed, "DaemonSet node-agent of Lateen: 1 of 1 pods ready", "rollout status"},
+		"a rollout":                          {func(w *world) { w.labels["pod-template-generation"] = "0" }, "agents", Failed, "DaemonSet node-agent of Lateen: 1 of 1 pods ready", "rollout status"},
 		"agents of Velero":                   {velero, "agents", Warning, "DaemonSet node-agent of Velero: 1 of 1 pods ready", "lateen adopt replaces them"},
 		"agents of Velero yet":               {func(w *world) { velero(w); w.Before = true }, "agents", OK, "DaemonSet node-agent of Velero: 1 of 1 pods ready", ""},
 		"other agents":                       {func(w *world) { w.agents.Spec.Template.Spec.Containers[0].Args = nil }, "agents", Failed, "DaemonSet node-agent: ", "only agents of Velero and Lateen"},

@@ -26,16 +26,25 @@ import (
 )
 
 func main() {
+	if err := newRoot().ExecuteContext(untilSignal()); err != nil {
+		fmt.Fprintln(os.Stderr, "lateen:", strings.TrimSpace(err.Error()))
+		os.Exit(cli.ExitCode(err))
+	}
+}
+
+// untilSignal returns a context that ends at the first signal. The second one ends a command that does not end by itself, but for SIGHUP:
+// a shell whose terminal is closed repeats it at once.
+func untilSignal() context.Context {
 	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
 		signals = append(signals, syscall.SIGHUP)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), signals...)
-	context.AfterFunc(ctx, stop) // the second signal ends a command that does not end by itself
-	if err := newRoot().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "lateen:", strings.TrimSpace(err.Error()))
-		os.Exit(cli.ExitCode(err))
-	}
+	context.AfterFunc(ctx, func() {
+		signal.Ignore(syscall.SIGHUP)
+		stop()
+	})
+	return ctx
 }
 
 func newRoot() *cobra.Command {

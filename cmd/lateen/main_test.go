@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
+	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -24,11 +27,22 @@ import (
 // The test program runs as lateen with the arguments after this one.
 const asLateen = "as-lateen"
 
+// The test program cleans up after a signal until its input ends.
+const cleansUp = "cleans-up"
+
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == asLateen {
 		os.Args = slices.Delete(os.Args, 1, 2)
 		main()
 		return
+	}
+	if len(os.Args) > 1 && os.Args[1] == cleansUp {
+		ctx := untilSignal()
+		fmt.Fprintln(os.Stdout, "works")
+		<-ctx.Done()
+		fmt.Fprintln(os.Stdout, "cleans up")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(1)
 	}
 	os.Exit(m.Run())
 }
@@ -53,6 +67,23 @@ func TestACommandEndsItselfAfterASignal(t *testing.T) {
 		_ = command.Wait() // the command fails
 		require.Equal(t, 1, command.ProcessState.ExitCode(), "%s ended it", sent)
 	}
+}
+
+func TestACommandCleansUpAlthoughItsTerminalIsClosed(t *testing.T) {
+	command := exec.CommandContext(t.Context(), os.Args[0], cleansUp)
+	in, err := command.StdinPipe()
+	require.NoError(t, err)
+	out, err := command.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, command.Start())
+	lines := bufio.NewScanner(out)
+	for range 2 { // kernel and shell both send it
+		require.True(t, lines.Scan())
+		require.NoError(t, command.Process.Signal(syscall.SIGHUP))
+	}
+	require.NoError(t, in.Close())
+	_ = command.Wait() // it fails
+	require.Equal(t, 1, command.ProcessState.ExitCode())
 }
 
 // run runs the program without a cluster. It returns what it prints and its error.

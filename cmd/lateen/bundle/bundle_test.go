@@ -65,6 +65,8 @@ data:
       encryptionKey: hunter2
       untouched: kept
   broken: "clientKey: hunter2\n- x"
+  rclone: "pass = hunter2\ndb.pass=hunter2\n\"sas\": \"hunter2\",\nstorage_key: hunter2\n"
+  types: "token: a\npassword: 8675309\npasswords: [hunter2]\ncredentials: {data: hunter2}\nsecretNames: [kept]"
   commented: "a: b # token: hunter2"
   pem: "-----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY-----"
 ---
@@ -174,6 +176,8 @@ func TestABundleHasWhatAReportNeeds(t *testing.T) {
 func TestABundleHasNoCredential(t *testing.T) {
 	files, _ := unpacked(t)
 	require.NotContains(t, strings.Join(slices.Collect(maps.Values(files)), ""), "hunter2")
+	require.NotContains(t, files["objects/configmaps.yaml"], "8675309")
+	require.Contains(t, files["objects/configmaps.yaml"], "- kept")
 	require.NotContains(t, slices.Collect(maps.Keys(files)), "objects/secrets.yaml")
 	require.Contains(t, files["objects/pods.yaml"], "value: node-1")
 	require.Contains(t, files["objects/pods.yaml"], "name: cloud-credentials")

@@ -17,14 +17,14 @@ const redacted = "REDACTED"
 
 // credentials matches names of values that are likely credentials, such as AWS_SECRET_ACCESS_KEY or sas_token.
 const credentials = `passw|passphrase|secret|token|credential|private|(access|api|account|storage|application|encryption|client|signing|master).?key|` +
-	`connection.?string|(^|[_.-])(pass|pwd|sas|dsn|key)($|[_.-])`
+	`connection.?string`
 
 var (
-	credential = regexp.MustCompile(`(?i)` + credentials)
+	credential = regexp.MustCompile(`(?i)` + credentials + `|(^|[_.-])(pass|pwd|sas|dsn|key)($|[_.-])`)
 	// reference matches names of values that name a Secret, or a key of it.
 	reference = regexp.MustCompile(`(?i)names?(paces?)?$|refs?$|^key$|envvar$`)
 	// assignment matches a line that sets a credential, in an ini or properties file, or a broken one.
-	assignment = regexp.MustCompile(`(?im)^.*(` + credentials + `)[^\n:=]*[:=].*$`)
+	assignment = regexp.MustCompile(`(?im)^.*((` + credentials + `)[^\n:=]*|((^|[\s_."'-])(pass|pwd|sas|dsn)|[_.-]key)([\s_."'-][^\n:=]*)?)[:=].*$`)
 	userinfo   = regexp.MustCompile(`://[^/@\s"]+@`)
 	pem        = regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END|$)`)
 )
@@ -45,6 +45,11 @@ func redactMap(in map[string]any, texts bool) {
 	variable, _ := in["name"].(string) // of a list such as env
 	path, _ := in["path"].(string)     // of a list of patches
 	for key, value := range in {
+		secret := credential.MatchString(key) && !reference.MatchString(key) || key == "value" && credential.MatchString(variable+path)
+		if _, isText := value.(string); secret && (isText || texts) { // a field of an object, such as secretRef, is no credential
+			in[key] = redacted
+			continue
+		}
 		switch value := value.(type) {
 		case map[string]any:
 			redactMap(value, texts || key == "annotations")
@@ -55,12 +60,7 @@ func redactMap(in map[string]any, texts bool) {
 			}
 			redactList(value, texts)
 		case string:
-			switch name := key; {
-			case credential.MatchString(name) && !reference.MatchString(name), key == "value" && credential.MatchString(variable+path):
-				in[key] = redacted
-			default:
-				in[key] = redactText(value, texts)
-			}
+			in[key] = redactText(value, texts)
 		}
 	}
 }

@@ -212,6 +212,36 @@ func (e *env) leaseIsFree() {
 	})
 }
 
+// Maintenance begins again when its caches can be updated again.
+func TestAnOutageOfMaintenanceIsTakenBack(t *testing.T) {
+	s := newEnv(t, 0)
+	leads := s.start(func(options *agent.Options) {
+		options.SyncTimeout, options.Flags.MaintenanceConcurrency = time.Second, 1
+	})
+	shows := func(want int, name string, labels ...string) {
+		require.Eventually(t, func() bool {
+			sum, err := leads.Metric(name, labels...)
+			return err == nil && sum == want
+		}, testenv.Patience, 10*time.Millisecond)
+	}
+	forbidden := []string{"section", "repoMaintenance", "reason", "forbidden"}
+	_, err := s.Repository(s.soon(), s.Apps, func(good *velerov1.BackupRepository) {
+		good.Spec.MaintenanceFrequency.Duration = time.Hour
+		good.Status.Phase, good.Status.LastMaintenanceTime = velerov1.BackupRepositoryPhaseReady, new(metav1.Now())
+	})
+	require.NoError(t, err)
+	shows(3600, "lateen_maintenance_frequency_seconds")
+	require.NoError(t, s.Velero.Post().Namespace(s.Namespace).Resource("backuprepositories").Body([]byte(`{
+		"apiVersion": "velero.io/v1", "kind": "BackupRepository", "metadata": {"name": "bad"}, "spec": {
+			"volumeNamespace": "apps", "backupStorageLocation": "default", "repositoryType": "kopia", "maintenanceFrequency": "365d"
+	}}`)).Do(s.soon()).Error())
+	s.says("CachesNotSynced", `repository maintenance cannot sync: backuprepositories: failed to list`)
+	shows(1, "lateen_config_problems", forbidden...)
+	require.NoError(t, s.Repositories().Delete(s.soon(), "bad", metav1.DeleteOptions{}))
+	shows(0, "lateen_config_problems", forbidden...)
+	shows(1, "lateen_coordinator")
+}
+
 // A coordinator that cannot list what only maintenance needs leads without it, and says so.
 func TestACoordinatorThatCannotListRepositoriesLeadsWithoutMaintenance(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)

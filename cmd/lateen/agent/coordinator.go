@@ -233,12 +233,20 @@ func (a *assembly) addTermHandlers(term *informers.CoordinatorCaches, kinds []ki
 // configuration.
 const EventJobConfig = "MaintenanceConfigProblem"
 
-// maintain maintains repositories for one term of a coordinator. It runs beside the rest of the term and never blocks
-// it. If its caches do not sync in time, it reports that; it begins when they have synced.
-func (a *assembly) maintain(ctx context.Context) error {
-	if a.Flags.MaintenanceConcurrency == 0 {
-		return nil
+// maintain maintains repositories for one term of a coordinator. It runs beside the rest of the term and never blocks it. After an
+// outage of its caches, it begins again.
+func (a *assembly) maintain(ctx context.Context) (err error) {
+	for err == nil && ctx.Err() == nil && a.Flags.MaintenanceConcurrency > 0 {
+		err = a.maintainUntilOutage(ctx)
 	}
+	return err
+}
+
+// maintainUntilOutage ends if its caches can no longer be updated. If they do not sync in time, it reports that; it begins when they
+// have synced.
+func (a *assembly) maintainUntilOutage(ctx context.Context) error {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
 	caches, err := informers.NewRepositoryCaches(a.clients.kube, a.clients.velero, a.Flags.Namespace, api.LabelRepository)
 	if err != nil {
 		return fmt.Errorf("create caches of maintenance: %w", err)
@@ -253,14 +261,17 @@ func (a *assembly) maintain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	report := func(lacking string) {
-		if lacking != "" && ctx.Err() == nil {
-			a.reportLacking(ctx, "repository maintenance", lacking)
+	const what = "repository maintenance"
+	caches.Watch(a.watchdog(func(failing string) {
+		a.reportLacking(ctx, what, failing)
+		end()
+	}))
+	late := a.Clock.AfterFunc(a.syncTimeout(), func() {
+		if lacking := caches.Lacking(); lacking != "" && ctx.Err() == nil {
+			a.reportLacking(ctx, what, lacking)
 			a.showProblems(config.SectionMaintenance, []config.Problem{{Section: config.SectionMaintenance, Reason: config.Forbidden}})
 		}
-	}
-	caches.Watch(a.watchdog(report))
-	late := a.Clock.AfterFunc(a.syncTimeout(), func() { report(caches.Lacking()) })
+	})
 	defer late.Stop()
 	var running sync.WaitGroup
 	running.Go(func() { caches.Run(ctx) })

@@ -119,15 +119,16 @@ func (i *Installation) definitions(ctx context.Context) Finding {
 			old = append(old, name)
 		}
 	}
-	f.Message = fmt.Sprintf("the API server serves the %d resources of node-agents", len(wanted))
-	if len(old) > 0 {
-		f.Status, f.Message = Failed, "older than those of Velero 1.17: "+truncate.Names(old, len(wanted))
-		f.Remedy = "lateen install --crds-only --apply updates Velero's definitions"
-	}
+	var messages []string
 	if len(missing) > 0 {
-		f.Status, f.Message = i.absent(), "not served: "+truncate.Names(missing, len(wanted))
-		f.Remedy = "lateen install creates Velero's definitions, also alone with --crds-only"
+		messages = append(messages, "not served: "+truncate.Names(missing, len(wanted)))
+		f.Status, f.Remedy = i.absent(), "lateen install creates Velero's definitions, also alone with --crds-only"
 	}
+	if len(old) > 0 {
+		messages = append(messages, "older than those of Velero 1.17: "+truncate.Names(old, len(wanted)))
+		f.Status, f.Remedy = Failed, "lateen install --crds-only --apply updates Velero's definitions"
+	}
+	f.Message = cmp.Or(strings.Join(messages, "; "), fmt.Sprintf("the API server serves the %d resources of node-agents", len(wanted)))
 	return f
 }
 

@@ -189,6 +189,10 @@ func TestEachFindingHasARemedy(t *testing.T) {
 			"lateen install creates Velero's definitions, also alone with --crds-only"},
 		"definitions of Velero 1.16": {func(w *world) { w.old = "podvolumebackups.velero.io" }, "definitions", Failed, "older than those of Velero 1.17: podvolumebackups.velero.io",
 			"lateen install --crds-only --apply"},
+		"older definitions, before Lateen": {func(w *world) {
+			w.old, w.undefined, w.Before = "podvolumebackups.velero.io", "datauploads.velero.io", true
+		}, "definitions", Failed,
+			"not served: datauploads.velero.io v2alpha1; older than those of Velero 1.17: podvolumebackups.velero.io", "lateen install --crds-only --apply"},
 		"no server":                          {func(w *world) { w.Server = nil }, "server", Failed, "no Deployment in namespace velero runs Velero's server", "lateen install"},
 		"a server that is down":              {func(w *world) { w.Server.Status.AvailableReplicas = 0 }, "server", Failed, "Deployment velero has no available pod", "describe pods"},
 		"an agent that no node has room for": {func(w *world) { w.unscheduled, w.agents.Status.NumberReady = true, 0 }, "agents", Failed, "0 of 1 pods ready", "describe pods"},

@@ -268,8 +268,9 @@ func (i *Informer[T]) fail(err error) {
 	if last := i.failure.Load(); last != nil && last.version == now.version {
 		now.since, now.told = last.since, last.told
 	}
-	var unreachable *url.Error // this is no matter of one cache
-	if i.shared.HasSynced() && !now.told && i.watchdog.Clock.Since(now.since) >= i.watchdog.After && !errors.As(err, &unreachable) {
+	if _, unreachable := errors.AsType[*url.Error](err); unreachable { // this is no matter of one cache, and does not count
+		now.since = i.watchdog.Clock.Now()
+	} else if i.shared.HasSynced() && !now.told && i.watchdog.Clock.Since(now.since) >= i.watchdog.After {
 		now.told = true
 		i.watchdog.Report(i.name + ": " + err.Error())
 	}

@@ -2,7 +2,9 @@ package informers
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"sync"
@@ -319,6 +321,9 @@ func TestASyncedCacheWhoseRequestsFailIsReportedOnceInEachOutage(t *testing.T) {
 		informer.denied = func(error) {} // in a bubble, client-go's handler would wait for the time of the machine
 		running(t, informer)
 		for range 2 {
+			informer.fail(&url.Error{Op: "Get", Err: errors.New("timeout")}) // nobody reaches the API server
+			<-time.After(10 * time.Minute)
+			informer.fail(&url.Error{Op: "Get", Err: errors.New("timeout")})
 			server.denied.Store(true)
 			server.lose(pod("a"))
 			<-time.After(time.Minute)

@@ -257,8 +257,9 @@ func (a *assembly) learnSlots(ctx context.Context, name string) error {
 	number := config.ConcurrencyOn(node.Labels)
 	a.preparing.SetSlotsOf(name, number)
 	a.nodeSlots.On(name).SetLimit(number)
-	if a.config.Load() != config { // an edit
+	if edited := a.config.Load(); edited != config {
 		a.preparing.SetSlotsOf(name, 0)
+		a.nodeSlots.On(name).SetLimit(a.slots(edited.Limits)(name))
 		return a.learnSlots(ctx, name)
 	}
 	return nil

@@ -95,13 +95,22 @@ func TestTheSlotsOfANodeAreReadOnceIfRulesDependOnIt(t *testing.T) {
 	require.Equal(t, 3, limit(map[string]string{"disk": "fast"}))
 	a.nodeSlots.SetLimits(a.slots(config.Limits{GlobalConcurrency: 2}))
 	require.Equal(t, []int{3, 2}, []int{a.nodeSlots.On("n2").Limit(), a.nodeSlots.On("n3").Limit()})
-	client.PrependReactor("get", "nodes", func(ktesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("no answer") })
+	client.PrependReactor("get", "nodes", func(action ktesting.Action) (bool, runtime.Object, error) {
+		if action.(ktesting.GetAction).GetName() == "n2" { // an edit meanwhile
+			a.config.Store(&config.Config{Limits: config.Limits{GlobalConcurrency: 2}})
+			return false, nil, nil
+		}
+		return true, nil, errors.New("no answer")
+	})
 	require.EqualError(t, a.learnSlots(t.Context(), "n4"), "get node n4 for loadConcurrency.perNodeConfig: no answer")
 	given := 0
 	for a.preparing.TryAcquire(capacity.Transfer{UID: types.UID(strconv.Itoa(given)), Home: "n2"}, func() {}) {
 		given++
 	}
 	require.Equal(t, 3+2*3+2, given)
+	a.preparing.SetSlotsOf("n2", 0)
+	require.NoError(t, a.learnSlots(t.Context(), "n2"))
+	require.Equal(t, 2, a.nodeSlots.On("n2").Limit(), "the edit has removed the rules")
 }
 
 // stored implements resources, but for writes and event handlers. Its keys are those of the queue.

@@ -138,8 +138,8 @@ func (a *adoption) stopVelerosAgents(ctx context.Context, owner types.UID) error
 	return nil
 }
 
-// revert restores Velero's agents. It removes Lateen's RBAC objects after the last agent of Lateen has stopped, and the
-// annotations at last: until then, the command can be repeated.
+// revert restores Velero's agents. It removes Lateen's RBAC objects after the last agent of Lateen has stopped, but for those on nodes
+// that are not Ready, and the annotations at last: until then, the command can be repeated.
 func (a *adoption) revert(ctx context.Context, changes []replacement) error {
 	waiting, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()

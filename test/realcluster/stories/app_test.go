@@ -157,10 +157,10 @@ func (a *app) comesBack(upload, download string, args ...string) {
 	noMoverLeft(a.t)
 }
 
-// noMoverLeft waits until no pod and no claim of a transfer is left in Velero's namespace.
+// noMoverLeft waits until no pod and no claim of a transfer is left in Velero's namespace. The cache of a repository stays.
 func noMoverLeft(t *testing.T) {
 	t.Helper()
-	wait(t, "delete", "pods,persistentvolumeclaims", "--namespace=velero", "--selector=velero.io/exclude-from-backup=true")
+	wait(t, "delete", "pods,persistentvolumeclaims", "--namespace=velero", "--selector=velero.io/exclude-from-backup=true,!velero.io/repo-name")
 }
 
 func velero(t *testing.T, args ...string) string {

@@ -167,9 +167,7 @@ func (s *situation) late() bool {
 }
 
 // ready is the counterpart of preparing for a transfer that waits for its slot.
-func (s *situation) ready() bool {
-	return s.in(Prepared) && !s.stopRequested() && s.sourceWaits()
-}
+func (s *situation) ready() bool { return s.in(Prepared) && !s.stopRequested() && s.sourceWaits() }
 
 // sourceWaits reports whether the pod of the volume exists and a mover may write to the volume.
 func (s *situation) sourceWaits() bool { return !s.Observed.SourceGone && s.Observed.PodResumed == "" }

@@ -24,7 +24,9 @@ func (c *caseRun) moved(ctx context.Context) error {
 		if name == "" {
 			continue
 		}
-		transfer, err := c.transferNow(name)
+		c.plane.History.lock.Lock()
+		transfer, err := c.transfer(name)
+		c.plane.History.lock.Unlock()
 		if err != nil {
 			return err
 		}
@@ -36,13 +38,6 @@ func (c *caseRun) moved(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// transferNow is what was last seen of a transfer.
-func (c *caseRun) transferNow(name string) (transfer *testenv.Transfer, err error) {
-	c.plane.History.lock.Lock()
-	defer c.plane.History.lock.Unlock()
-	return c.transfer(name)
 }
 
 // repository is the kind of cases about maintenance, whose resource is no transfer.

@@ -196,9 +196,7 @@ func writePage() error {
 }
 
 // Passed returns such as "115 of 115".
-func (r *Report) Passed() string {
-	return passed(r.Results)
-}
+func (r *Report) Passed() string { return passed(r.Results) }
 
 // PassedOf returns such as "66 of 66".
 func (r *Report) PassedOf(cases []*Case) string {

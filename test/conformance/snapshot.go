@@ -162,8 +162,9 @@ func (c *caseRun) handles() (all []string) {
 // snapshotsLeft names a snapshot that the driver still has, or was asked to delete more than once.
 func (c *caseRun) snapshotsLeft() error {
 	for _, driver := range c.plane.Drivers {
+		kept := slices.ContainsFunc(c.testCase.Left, func(want Object) bool { return want["kind"] == "VolumeSnapshot" })
 		for _, handle := range c.handles() {
-			if slices.Contains(driver.Handles(), handle) && !c.keepsSnapshot() {
+			if slices.Contains(driver.Handles(), handle) && !kept {
 				return errors.New("the driver still has the snapshot")
 			}
 			if times := driver.Deletions(handle); times > 1 {
@@ -172,9 +173,4 @@ func (c *caseRun) snapshotsLeft() error {
 		}
 	}
 	return nil
-}
-
-// keepsSnapshot says that the case wants a snapshot to be left.
-func (c *caseRun) keepsSnapshot() bool {
-	return slices.ContainsFunc(c.testCase.Left, func(want Object) bool { return want["kind"] == "VolumeSnapshot" })
 }

@@ -122,9 +122,7 @@ func (p *provisioner) setFinalizer(ctx context.Context, volume *corev1.Persisten
 
 // provision calls the driver as external-provisioner does, and returns the volume to create. It is idempotent. A simulated node has
 // no devices, so a block volume is a directory too.
-func (p *provisioner) provision(
-	ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass,
-) (*corev1.PersistentVolume, error) {
+func (p *provisioner) provision(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (*corev1.PersistentVolume, error) {
 	if claim.Spec.Selector != nil {
 		return nil, errors.New("claim Selector is not supported")
 	}

@@ -184,9 +184,7 @@ func (s *snapshotter) complain(ctx context.Context, content *snapshotv1.VolumeSn
 }
 
 // patch patches the given fields. A deleted content is no error.
-func (s *snapshotter) patch(
-	ctx context.Context, content *snapshotv1.VolumeSnapshotContent, fields map[string]any, subresources ...string,
-) error {
+func (s *snapshotter) patch(ctx context.Context, content *snapshotv1.VolumeSnapshotContent, fields map[string]any, subresources ...string) error {
 	patch, err := json.Marshal(fields)
 	if err != nil {
 		return fmt.Errorf("write patch of content %s: %w", content.Name, err)

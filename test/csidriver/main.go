@@ -91,9 +91,7 @@ func (a announcement) GetInfo(context.Context, *registration.InfoRequest) (*regi
 	}, nil
 }
 
-func (a announcement) NotifyRegistrationStatus(
-	_ context.Context, status *registration.RegistrationStatus,
-) (*registration.RegistrationStatusResponse, error) {
+func (a announcement) NotifyRegistrationStatus(_ context.Context, status *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
 	if !status.PluginRegistered {
 		fmt.Fprintln(os.Stderr, "csi-driver: the kubelet refused the registration:", status.Error)
 	}

@@ -172,9 +172,7 @@ func denies() *admissionv1.AdmissionResponse {
 }
 
 // allows is that of one which lets all in as it is.
-func allows() *admissionv1.AdmissionResponse {
-	return &admissionv1.AdmissionResponse{Allowed: true}
-}
+func allows() *admissionv1.AdmissionResponse { return &admissionv1.AdmissionResponse{Allowed: true} }
 
 // patches is that of one which changes every pod.
 func patches(operations ...map[string]any) func() *admissionv1.AdmissionResponse {

@@ -254,9 +254,7 @@ type place struct {
 
 // follow returns channels for the start and the cancel of a transfer. As in Velero's mover, a cancel counts only as an
 // update of an uncanceled resource in phase InProgress.
-func (s *StandIn) follow(host Host, namespace string, role role) (
-	started <-chan *testenv.Transfer, canceled <-chan struct{}, stop func(), err error,
-) {
+func (s *StandIn) follow(host Host, namespace string, role role) (started <-chan *testenv.Transfer, canceled <-chan struct{}, stop func(), err error) {
 	starts, cancels := make(chan *testenv.Transfer, 1), make(chan struct{}, 1)
 	see := func(object any) *testenv.Transfer {
 		transfer := look(object, role.name)

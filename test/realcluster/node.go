@@ -83,7 +83,9 @@ func (m *machine) start(ctx context.Context) error {
 	if err := unix.Sethostname([]byte(nodeName)); err != nil {
 		return err
 	}
-	if err := setUpNetwork(ctx); err != nil {
+	err := setUpNetwork(ctx, "link add node0 type veth peer name node1", "address add "+nodeAddress+"/24 dev node0",
+		"link set node0 up", "link set node1 up", "route add default via 10.10.0.254 dev node0")
+	if err != nil {
 		return err
 	}
 	side, ctx := errgroup.WithContext(ctx)
@@ -395,27 +397,9 @@ const (
 	workerLink    = "worker0" // on the node's side
 )
 
-// setUpNetwork gives the node its address.
-func setUpNetwork(ctx context.Context) error {
-	return errors.Join(ip(ctx,
-		"link set lo up", "link add node0 type veth peer name node1", "address add "+nodeAddress+"/24 dev node0",
-		"link set node0 up", "link set node1 up", "route add default via 10.10.0.254 dev node0",
-	), forwardPackets())
-}
-
-// setUpWorkerNetwork gives the worker its address. Its end of the link is there already.
-func setUpWorkerNetwork(ctx context.Context) error {
-	return errors.Join(ip(ctx,
-		"link set lo up", "address add "+workerAddress+"/24 dev eth0", "link set eth0 up", "route add default via "+workerGateway,
-	), forwardPackets())
-}
-
-// linkWorker connects the network namespace of a process with the node.
-func linkWorker(ctx context.Context, pid int) error {
-	return ip(ctx,
-		fmt.Sprintf("link add %s type veth peer name eth0 netns %d", workerLink, pid), "address add "+workerGateway+"/24 dev "+workerLink,
-		"link set "+workerLink+" up", "route add "+workerPods+" via "+workerAddress,
-	)
+// setUpNetwork sets up the network of a node, which may be the worker, with commands of ip.
+func setUpNetwork(ctx context.Context, commands ...string) error {
+	return errors.Join(ip(ctx, append([]string{"link set lo up"}, commands...)...), forwardPackets())
 }
 
 func ip(ctx context.Context, lines ...string) error {

@@ -78,7 +78,9 @@ func (w *worker) boot(ctx context.Context, o options) error {
 		return fmt.Errorf("start the worker: %w", err)
 	}
 	w.command = command
-	err = errors.Join(bootedEnd.Close(), linked.Close(), linkWorker(ctx, command.Process.Pid))
+	err = errors.Join(bootedEnd.Close(), linked.Close(), ip(ctx, // the network namespace of the worker gets its end of the link
+		fmt.Sprintf("link add %s type veth peer name eth0 netns %d", workerLink, command.Process.Pid), "address add "+workerGateway+"/24 dev "+workerLink,
+		"link set "+workerLink+" up", "route add "+workerPods+" via "+workerAddress))
 	if err == nil {
 		_, err = io.WriteString(linkedEnd, "linked")
 	}
@@ -167,7 +169,8 @@ func (m *machine) join(ctx context.Context, volumes string) error {
 	if err := unix.Sethostname([]byte(m.name)); err != nil {
 		return err
 	}
-	if err := setUpWorkerNetwork(ctx); err != nil {
+	err := setUpNetwork(ctx, "address add "+workerAddress+"/24 dev eth0", "link set eth0 up", "route add default via "+workerGateway)
+	if err != nil {
 		return err
 	}
 	if err := m.startRuntime(ctx); err != nil {

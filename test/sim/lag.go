@@ -143,11 +143,6 @@ func (s *Simulation) delay(p *parked, pick int) {
 	s.lag.writes = append(s.lag.writes, lateWrite{p, time.Now().Add(time.Duration(1+pick%longest) * time.Second)})
 }
 
-// isWrite reports whether a request changes an object of a transfer or of a repository.
-func isWrite(p *parked) bool {
-	return p.request.Method != http.MethodGet && p.request.Query.Get("dryRun") == "" && !strings.Contains(p.request.Path, "/leases")
-}
-
 // rebinds reports whether a rebind is on its way: every second fault of a coordinator waits for one. The others wait for
 // nothing.
 func (s *Simulation) rebinds(pick int) bool {

@@ -36,7 +36,8 @@ func (f *faults) hit(s *Simulation, p *parked) (outcome, bool) {
 		return outcome{}, false
 	}
 	fault := f.requests[0]
-	if fault.What == refusePod && (p.request.Method != http.MethodPost || !strings.HasSuffix(p.request.Path, "/pods")) || fault.What == delayRequest && !isWrite(p) {
+	changes := p.request.Method != http.MethodGet && p.request.Query.Get("dryRun") == "" && !strings.Contains(p.request.Path, "/leases") // a transfer or a repository
+	if fault.What == refusePod && (p.request.Method != http.MethodPost || !strings.HasSuffix(p.request.Path, "/pods")) || fault.What == delayRequest && !changes {
 		return outcome{}, false
 	}
 	f.requests = f.requests[1:]

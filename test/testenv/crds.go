@@ -79,9 +79,7 @@ func printedCRDs(ctx context.Context, velero string) ([]*apiextensionsv1.CustomR
 	return list.Items, nil
 }
 
-func install(
-	ctx context.Context, config *rest.Config, labels map[string]string, definitions []*apiextensionsv1.CustomResourceDefinition,
-) error {
+func install(ctx context.Context, config *rest.Config, labels map[string]string, definitions []*apiextensionsv1.CustomResourceDefinition) error {
 	client, err := apiextensions.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("make client: %w", err)
@@ -209,9 +207,7 @@ func (e *Env) SnapshotClass(ctx context.Context, name, driver string) error {
 
 // CSIClaim creates a claim of 1Gi in Apps for provisioning by the class's driver. Each function of change may modify
 // it first.
-func (e *Env) CSIClaim(
-	ctx context.Context, name, class string, change ...func(*corev1.PersistentVolumeClaim),
-) (*corev1.PersistentVolumeClaim, error) {
+func (e *Env) CSIClaim(ctx context.Context, name, class string, change ...func(*corev1.PersistentVolumeClaim)) (*corev1.PersistentVolumeClaim, error) {
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PersistentVolumeClaimSpec{
@@ -227,9 +223,7 @@ func (e *Env) CSIClaim(
 
 // Snapshot creates a VolumeSnapshot of a claim as Velero's CSI plugin does, with the labels of the claim and of the
 // backup.
-func (e *Env) Snapshot(
-	ctx context.Context, backup *velerov1.Backup, claim *corev1.PersistentVolumeClaim, class string,
-) (*snapshotv1.VolumeSnapshot, error) {
+func (e *Env) Snapshot(ctx context.Context, backup *velerov1.Backup, claim *corev1.PersistentVolumeClaim, class string) (*snapshotv1.VolumeSnapshot, error) {
 	labels := map[string]string{velerov1.BackupNameLabel: labelValue(backup.Name)}
 	maps.Copy(labels, claim.Labels)
 	wanted := &snapshotv1.VolumeSnapshot{

@@ -271,19 +271,8 @@ func (e *Env) PodVolumeBackup(
 	if err != nil {
 		return nil, fmt.Errorf("make pod volume backup: %w", err)
 	}
-	wanted := podVolumeBackup(backup, pod, volume, claim)
-	return create(ctx, e, e.Velero, podVolumeBackups, wanted, change)
-}
-
-func podVolumeBackup(
-	backup *velerov1.Backup, pod *corev1.Pod, volume string, claim *corev1.PersistentVolumeClaim,
-) *velerov1.PodVolumeBackup {
-	created := &velerov1.PodVolumeBackup{
-		ObjectMeta: metav1.ObjectMeta{
-			GenerateName: backup.Name + "-", Namespace: backup.Namespace,
-			Labels:          labelsOfBackup(backup),
-			OwnerReferences: ownedBy("Backup", backup),
-		},
+	wanted := &velerov1.PodVolumeBackup{
+		ObjectMeta: ownedBy(backup, "Backup", velerov1.BackupNameLabel, velerov1.BackupUIDLabel),
 		Spec: velerov1.PodVolumeBackupSpec{
 			Node:   pod.Spec.NodeName,
 			Pod:    corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
@@ -295,11 +284,11 @@ func podVolumeBackup(
 		},
 	}
 	if claim != nil {
-		created.Annotations = map[string]string{pvcNameAnnotation: claim.Name}
-		created.Labels[velerov1.PVCUIDLabel] = string(claim.UID)
-		created.Spec.Tags["pvc-uid"] = string(claim.UID)
+		wanted.Annotations = map[string]string{pvcNameAnnotation: claim.Name}
+		wanted.Labels[velerov1.PVCUIDLabel] = string(claim.UID)
+		wanted.Spec.Tags["pvc-uid"] = string(claim.UID)
 	}
-	return created
+	return create(ctx, e, e.Velero, podVolumeBackups, wanted, change)
 }
 
 // DataUpload creates the resource for the snapshot of a claim, as Velero's server does. It adds the storage class of
@@ -310,10 +299,7 @@ func (e *Env) DataUpload(
 ) (*velerov2alpha1.DataUpload, error) {
 	snapshot.StorageClass = ptr.Deref(claim.Spec.StorageClassName, "")
 	wanted := &velerov2alpha1.DataUpload{
-		ObjectMeta: metav1.ObjectMeta{
-			GenerateName: backup.Name + "-", Namespace: backup.Namespace,
-			Labels: labelsOfBackup(backup), OwnerReferences: ownedBy("Backup", backup),
-		},
+		ObjectMeta: ownedBy(backup, "Backup", velerov1.BackupNameLabel, velerov1.BackupUIDLabel),
 		Spec: velerov2alpha1.DataUploadSpec{
 			SnapshotType: velerov2alpha1.SnapshotTypeCSI, CSISnapshot: &snapshot,
 			SourcePVC: claim.Name, SourceNamespace: claim.Namespace, DataMover: backup.Spec.DataMover,
@@ -325,16 +311,15 @@ func (e *Env) DataUpload(
 	return create(ctx, e, e.VeleroAlpha, dataUploads, wanted, change)
 }
 
-func labelsOfBackup(backup *velerov1.Backup) map[string]string {
-	return map[string]string{velerov1.BackupNameLabel: labelValue(backup.Name), velerov1.BackupUIDLabel: string(backup.UID)}
-}
-
-// ownedBy returns the owner reference of resources that Velero's server creates for a backup or a restore.
-func ownedBy(kind string, owner metav1.Object) []metav1.OwnerReference {
-	return []metav1.OwnerReference{{
-		APIVersion: velerov1.SchemeGroupVersion.String(), Kind: kind,
-		Name: owner.GetName(), UID: owner.GetUID(), Controller: new(true),
-	}}
+// ownedBy returns the metadata of resources that Velero's server creates for a backup or a restore.
+func ownedBy(owner metav1.Object, kind, nameLabel, uidLabel string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		GenerateName: owner.GetName() + "-", Namespace: owner.GetNamespace(),
+		Labels: map[string]string{nameLabel: labelValue(owner.GetName()), uidLabel: string(owner.GetUID())},
+		OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: velerov1.SchemeGroupVersion.String(), Kind: kind, Name: owner.GetName(), UID: owner.GetUID(), Controller: new(true),
+		}},
+	}
 }
 
 // operationID returns the label value by which Velero's server finds its asynchronous operation.
@@ -369,9 +354,7 @@ func (e *Env) Restore(ctx context.Context, name string) (*velerov1.Restore, erro
 
 // RestorePod creates a pod in Apps as Velero's server restores it: a SourcePod whose first init container waits until
 // its volumes are restored.
-func (e *Env) RestorePod(
-	ctx context.Context, restore *velerov1.Restore, name, node string, volumes ...corev1.Volume,
-) (*corev1.Pod, error) {
+func (e *Env) RestorePod(ctx context.Context, restore *velerov1.Restore, name, node string, volumes ...corev1.Volume) (*corev1.Pod, error) {
 	pod, err := e.appPod(ctx, name, node, volumes)
 	if err != nil {
 		return nil, err
@@ -405,10 +388,7 @@ func (e *Env) PodVolumeRestore(
 		return nil, fmt.Errorf("make pod volume restore: %w", err)
 	}
 	wanted := &velerov1.PodVolumeRestore{
-		ObjectMeta: metav1.ObjectMeta{
-			GenerateName: restore.Name + "-", Namespace: restore.Namespace,
-			Labels: labelsOfRestore(restore), OwnerReferences: ownedBy("Restore", restore),
-		},
+		ObjectMeta: ownedBy(restore, "Restore", velerov1.RestoreNameLabel, velerov1.RestoreUIDLabel),
 		Spec: velerov1.PodVolumeRestoreSpec{
 			Pod:    corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
 			Volume: volume, SnapshotID: snapshotID, SourceNamespace: sourceNamespace,
@@ -424,9 +404,7 @@ func (e *Env) PodVolumeRestore(
 
 // TargetClaim creates a claim in Apps as Velero's server does for a data restore. Its selector allows the binding
 // only of a volume created for it.
-func (e *Env) TargetClaim(
-	ctx context.Context, name, class string, change ...func(*corev1.PersistentVolumeClaim),
-) (*corev1.PersistentVolumeClaim, error) {
+func (e *Env) TargetClaim(ctx context.Context, name, class string, change ...func(*corev1.PersistentVolumeClaim)) (*corev1.PersistentVolumeClaim, error) {
 	const random = 5 // characters; GenerateNameRandomLength of Velero
 	return e.CSIClaim(ctx, name, class, append([]func(*corev1.PersistentVolumeClaim){func(claim *corev1.PersistentVolumeClaim) {
 		claim.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{
@@ -442,10 +420,7 @@ func (e *Env) DataDownload(
 	change ...func(*velerov2alpha1.DataDownload),
 ) (*velerov2alpha1.DataDownload, error) {
 	wanted := &velerov2alpha1.DataDownload{
-		ObjectMeta: metav1.ObjectMeta{
-			GenerateName: restore.Name + "-", Namespace: restore.Namespace,
-			Labels: labelsOfRestore(restore), OwnerReferences: ownedBy("Restore", restore),
-		},
+		ObjectMeta: ownedBy(restore, "Restore", velerov1.RestoreNameLabel, velerov1.RestoreUIDLabel),
 		Spec: velerov2alpha1.DataDownloadSpec{
 			TargetVolume:          velerov2alpha1.TargetVolumeSpec{PVC: claim.Name, Namespace: claim.Namespace},
 			BackupStorageLocation: defaultLocation, SnapshotID: snapshotID, SourceNamespace: claim.Namespace,
@@ -454,8 +429,4 @@ func (e *Env) DataDownload(
 	}
 	wanted.Labels[velerov1.AsyncOperationIDLabel] = operationID(velerov1.AsyncOperationIDPrefixDataDownload, restore.UID, claim.UID)
 	return create(ctx, e, e.VeleroAlpha, dataDownloads, wanted, change)
-}
-
-func labelsOfRestore(restore *velerov1.Restore) map[string]string {
-	return map[string]string{velerov1.RestoreNameLabel: labelValue(restore.Name), velerov1.RestoreUIDLabel: string(restore.UID)}
 }

@@ -49,9 +49,7 @@ func Named(name string) metav1.ListOptions {
 // Wait returns the first selected object that done accepts. The error contains the last observed object. A deleted
 // object is an error, unless options select several. An object for which a function of terminal returns an error is
 // one too, because it can never reach the wanted state.
-func Wait[T runtime.Object](
-	ctx context.Context, client Watcher, options metav1.ListOptions, done func(T) bool, terminal ...func(T) error,
-) (T, error) {
+func Wait[T runtime.Object](ctx context.Context, client Watcher, options metav1.ListOptions, done func(T) bool, terminal ...func(T) error) (T, error) {
 	var none T
 	what := fmt.Sprintf("%s %s%s", reflect.TypeFor[T]().Elem().Name(), options.FieldSelector, options.LabelSelector)
 	watcher, err := client.Watch(ctx, options)
@@ -101,9 +99,7 @@ func describe(object runtime.Object) string {
 }
 
 // WaitGone waits until every selected object of now is deleted. Functions of belongs restrict the selection.
-func WaitGone[L runtime.Object](
-	ctx context.Context, client Client[L], options metav1.ListOptions, belongs ...func(runtime.Object) bool,
-) error {
+func WaitGone[L runtime.Object](ctx context.Context, client Client[L], options metav1.ListOptions, belongs ...func(runtime.Object) bool) error {
 	list, err := client.List(ctx, options)
 	if err != nil {
 		return fmt.Errorf("list %T: %w", list, err)
@@ -202,9 +198,7 @@ func ReadyToUse(snapshot *snapshotv1.VolumeSnapshot) bool {
 }
 
 // WaitClaim returns the claim after done accepts it, for example Bound.
-func (e *Env) WaitClaim(
-	ctx context.Context, namespace, name string, done func(*corev1.PersistentVolumeClaim) bool,
-) (*corev1.PersistentVolumeClaim, error) {
+func (e *Env) WaitClaim(ctx context.Context, namespace, name string, done func(*corev1.PersistentVolumeClaim) bool) (*corev1.PersistentVolumeClaim, error) {
 	return Wait(ctx, e.Kube.CoreV1().PersistentVolumeClaims(namespace), Named(name), done)
 }
 
@@ -214,9 +208,7 @@ func (e *Env) WaitClaimGone(ctx context.Context, namespace, name string) error {
 }
 
 // WaitSnapshot returns the VolumeSnapshot after done accepts it, for example ReadyToUse.
-func (e *Env) WaitSnapshot(
-	ctx context.Context, namespace, name string, done func(*snapshotv1.VolumeSnapshot) bool,
-) (*snapshotv1.VolumeSnapshot, error) {
+func (e *Env) WaitSnapshot(ctx context.Context, namespace, name string, done func(*snapshotv1.VolumeSnapshot) bool) (*snapshotv1.VolumeSnapshot, error) {
 	return Wait(ctx, e.Snapshots.SnapshotV1().VolumeSnapshots(namespace), Named(name), done)
 }
 

@@ -33,9 +33,7 @@ const (
 )
 
 // ControllerGetCapabilities implements csi.ControllerServer.
-func (d *Driver) ControllerGetCapabilities(
-	context.Context, *csi.ControllerGetCapabilitiesRequest,
-) (*csi.ControllerGetCapabilitiesResponse, error) {
+func (d *Driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
 	answer := &csi.ControllerGetCapabilitiesResponse{}
 	for _, each := range []csi.ControllerServiceCapability_RPC_Type{
 		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
@@ -168,9 +166,7 @@ func statusOf(err error) error {
 
 // ControllerPublishVolume implements csi.ControllerServer. A volume that one node may write to is attached to one node at
 // a time.
-func (d *Driver) ControllerPublishVolume(
-	_ context.Context, request *csi.ControllerPublishVolumeRequest,
-) (*csi.ControllerPublishVolumeResponse, error) {
+func (d *Driver) ControllerPublishVolume(_ context.Context, request *csi.ControllerPublishVolumeRequest) (*csi.ControllerPublishVolumeResponse, error) {
 	d.store.lock.Lock()
 	defer d.store.lock.Unlock()
 	volume, err := d.store.get(volumes, request.VolumeId)
@@ -191,9 +187,7 @@ func (d *Driver) ControllerPublishVolume(
 }
 
 // ControllerUnpublishVolume implements csi.ControllerServer. Without a node, the volume is detached from all.
-func (d *Driver) ControllerUnpublishVolume(
-	_ context.Context, request *csi.ControllerUnpublishVolumeRequest,
-) (*csi.ControllerUnpublishVolumeResponse, error) {
+func (d *Driver) ControllerUnpublishVolume(_ context.Context, request *csi.ControllerUnpublishVolumeRequest) (*csi.ControllerUnpublishVolumeResponse, error) {
 	d.store.lock.Lock()
 	defer d.store.lock.Unlock()
 	answer := &csi.ControllerUnpublishVolumeResponse{}
@@ -229,16 +223,12 @@ func (d *Driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.Nod
 }
 
 // NodeGetCapabilities implements csi.NodeServer.
-func (d *Driver) NodeGetCapabilities(
-	context.Context, *csi.NodeGetCapabilitiesRequest,
-) (*csi.NodeGetCapabilitiesResponse, error) {
+func (d *Driver) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
 	return &csi.NodeGetCapabilitiesResponse{}, nil
 }
 
 // NodePublishVolume implements csi.NodeServer.
-func (d *Driver) NodePublishVolume(
-	_ context.Context, request *csi.NodePublishVolumeRequest,
-) (*csi.NodePublishVolumeResponse, error) {
+func (d *Driver) NodePublishVolume(_ context.Context, request *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	volume, err := d.store.get(volumes, request.VolumeId)
 	if err != nil {
 		return nil, statusOf(err)
@@ -293,9 +283,7 @@ func bind(source, target string, readonly bool) error {
 }
 
 // NodeUnpublishVolume implements csi.NodeServer.
-func (d *Driver) NodeUnpublishVolume(
-	_ context.Context, request *csi.NodeUnpublishVolumeRequest,
-) (*csi.NodeUnpublishVolumeResponse, error) {
+func (d *Driver) NodeUnpublishVolume(_ context.Context, request *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
 	d.store.lock.Lock()
 	defer d.store.lock.Unlock()
 	published, err := isMounted(request.TargetPath)

@@ -95,9 +95,7 @@ func (d *Driver) Intercept(ctx context.Context, request any, info *grpc.UnarySer
 }
 
 // Serve plays the fault of a call, or serves its request.
-func Serve[Request, Answer any](
-	ctx context.Context, d *Driver, call Call, serve func(context.Context, Request) (Answer, error), request Request,
-) (Answer, error) {
+func Serve[Request, Answer any](ctx context.Context, d *Driver, call Call, serve func(context.Context, Request) (Answer, error), request Request) (Answer, error) {
 	var none Answer
 	fault := error(nil)
 	if d.options.Fault != nil {
@@ -190,9 +188,7 @@ func (d *Driver) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi
 }
 
 // GetPluginCapabilities implements csi.IdentityServer.
-func (d *Driver) GetPluginCapabilities(
-	context.Context, *csi.GetPluginCapabilitiesRequest,
-) (*csi.GetPluginCapabilitiesResponse, error) {
+func (d *Driver) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
 	answer := &csi.GetPluginCapabilitiesResponse{}
 	for _, each := range []csi.PluginCapability_Service_Type{
 		csi.PluginCapability_Service_CONTROLLER_SERVICE, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS,

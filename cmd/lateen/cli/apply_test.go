@@ -75,7 +75,7 @@ func agents(ready int64) *unstructured.Unstructured {
 }
 
 func fakeCluster() *dynamicfake.FakeDynamicClient {
-	kinds := map[schema.GroupVersionResource]string{DaemonSets(): "DaemonSetList"}
+	kinds := map[schema.GroupVersionResource]string{DaemonSets(): "DaemonSetList", {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "rolebindings"}: "RoleBindingList"}
 	return dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, agents(0))
 }
 
@@ -208,6 +208,16 @@ func TestProgressIsOneLineThatChangesOnATerminal(t *testing.T) {
 		p.Printf("%d of %d", 2, 2)
 		require.Equal(t, want, out.String())
 	}
+}
+
+func TestRightsThatCannotBeListedAreAWarning(t *testing.T) {
+	client := fakeCluster()
+	client.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "roles"}, "", nil)
+	})
+	var out bytes.Buffer
+	require.NoError(t, (&Client{Dynamic: client, Namespace: "velero"}).WarnOfCopyRights(t.Context(), nil, &out))
+	require.Contains(t, out.String(), "Warning: agents may still read")
 }
 
 func TestPoliciesAreNotAddedToAgentsThatStayAsTheyAre(t *testing.T) {

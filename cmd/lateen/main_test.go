@@ -24,11 +24,8 @@ import (
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
-// The test program runs as lateen with the arguments after this one.
-const asLateen = "as-lateen"
-
-// The test program cleans up after a signal until its input ends.
-const cleansUp = "cleans-up"
+// The test program runs as lateen with the arguments after the first of these, or cleans up after a signal until its input ends.
+const asLateen, cleansUp = "as-lateen", "cleans-up"
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == asLateen {

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"math/rand/v2"
-	"net/http"
 	"slices"
 	"strings"
 	"time"

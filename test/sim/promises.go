@@ -154,7 +154,8 @@ func (s *Simulation) checkSlots() error {
 	count := map[string]int{}
 	for _, transfer := range s.transfers() {
 		if v := viewOf(transfer.Object); v.phase == "InProgress" && transfer.GetAnnotations()[moverSucceeded] == "" {
-			if count[v.node]++; count[v.node] > s.slots(v.node) && s.standsInLate(v.node) {
+			count[v.node]++ // An agent that stands in for that of the node may not see all that it did.
+			if p := s.last(v.node); count[v.node] > s.slots(v.node) && (p == nil || !p.alive() || p.cut) && slices.ContainsFunc(s.API.Watches(), s.stalled) {
 				s.faults.overlaps[v.node]++
 			}
 			if slots := s.slots(v.node); count[v.node] > slots {
@@ -167,12 +168,6 @@ func (s *Simulation) checkSlots() error {
 
 // slots returns how many transfers of a node may be InProgress: each agent counts for itself.
 func (s *Simulation) slots(node string) int { return s.faults.slots * (1 + s.faults.overlaps[node]) }
-
-// standsInLate reports whether an agent that stands in for that of a node does not see all that it did.
-func (s *Simulation) standsInLate(node string) bool {
-	p := s.last(node)
-	return (p == nil || !p.alive() || p.cut) && slices.ContainsFunc(s.API.Watches(), s.stalled)
-}
 
 // checkQueue checks that no more transfers are Accepted or Prepared than the queue has places. A mover that is lost needs no
 // place again, so the check is for schedules without faults.

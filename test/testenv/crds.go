@@ -289,9 +289,7 @@ func ClaimVolume(name, claim string) corev1.Volume {
 
 // Claim creates a claim in Apps and a volume for it, named NAMESPACE-NAME. It returns the claim after the volume
 // controller has bound it. The volume has the policy Retain, and every node can mount it.
-func (e *Env) Claim(
-	ctx context.Context, name string, source corev1.PersistentVolumeSource, mode corev1.PersistentVolumeMode,
-) (*corev1.PersistentVolumeClaim, error) {
+func (e *Env) Claim(ctx context.Context, name string, source corev1.PersistentVolumeSource, mode corev1.PersistentVolumeMode) (*corev1.PersistentVolumeClaim, error) {
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	access := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	volume := &corev1.PersistentVolume{

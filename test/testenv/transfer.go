@@ -294,8 +294,7 @@ func (e *Env) PodVolumeBackup(
 // DataUpload creates the resource for the snapshot of a claim, as Velero's server does. It adds the storage class of
 // the claim to the snapshot's specification. Each function of change may modify it first.
 func (e *Env) DataUpload(
-	ctx context.Context, backup *velerov1.Backup, claim *corev1.PersistentVolumeClaim,
-	snapshot velerov2alpha1.CSISnapshotSpec, change ...func(*velerov2alpha1.DataUpload),
+	ctx context.Context, backup *velerov1.Backup, claim *corev1.PersistentVolumeClaim, snapshot velerov2alpha1.CSISnapshotSpec, change ...func(*velerov2alpha1.DataUpload),
 ) (*velerov2alpha1.DataUpload, error) {
 	snapshot.StorageClass = ptr.Deref(claim.Spec.StorageClassName, "")
 	wanted := &velerov2alpha1.DataUpload{
@@ -380,8 +379,7 @@ func (e *Env) RestorePod(ctx context.Context, restore *velerov1.Restore, name, n
 // PodVolumeRestore creates the resource for one volume of a restored pod, as Velero's server does. Each function of
 // change may modify it first.
 func (e *Env) PodVolumeRestore(
-	ctx context.Context, restore *velerov1.Restore, pod *corev1.Pod, volume, snapshotID, sourceNamespace string,
-	change ...func(*velerov1.PodVolumeRestore),
+	ctx context.Context, restore *velerov1.Restore, pod *corev1.Pod, volume, snapshotID, sourceNamespace string, change ...func(*velerov1.PodVolumeRestore),
 ) (*velerov1.PodVolumeRestore, error) {
 	claim, err := e.claimOfVolume(ctx, pod, volume)
 	if err != nil {
@@ -416,8 +414,7 @@ func (e *Env) TargetClaim(ctx context.Context, name, class string, change ...fun
 // DataDownload creates the resource for a restored claim, as Velero's server does. The snapshot is from the claim's
 // namespace. Each function of change may modify it first.
 func (e *Env) DataDownload(
-	ctx context.Context, restore *velerov1.Restore, claim *corev1.PersistentVolumeClaim, snapshotID string,
-	change ...func(*velerov2alpha1.DataDownload),
+	ctx context.Context, restore *velerov1.Restore, claim *corev1.PersistentVolumeClaim, snapshotID string, change ...func(*velerov2alpha1.DataDownload),
 ) (*velerov2alpha1.DataDownload, error) {
 	wanted := &velerov2alpha1.DataDownload{
 		ObjectMeta: ownedBy(restore, "Restore", velerov1.RestoreNameLabel, velerov1.RestoreUIDLabel),

@@ -9,7 +9,7 @@ import (
 )
 
 // Progress prints what work that takes long has come to: on a terminal one line that changes, elsewhere a line for each change.
-// Nothing else may be printed between these lines.
+// Nothing else may print between these lines.
 type Progress struct {
 	out             io.Writer
 	terminal, shown bool
@@ -24,14 +24,20 @@ func NewProgress(out io.Writer) *Progress {
 func (p *Progress) Printf(format string, args ...any) {
 	const replaceLine, wrapOff, wrapOn = "\x1b[A\x1b[2K", "\x1b[?7l", "\x1b[?7h"
 	line := fmt.Sprintf(format, args...)
-	switch {
-	case p.terminal && p.shown:
-		line = replaceLine + wrapOff + line + wrapOn
-	case p.terminal:
+	if p.terminal {
 		line = wrapOff + line + wrapOn
+	}
+	if p.terminal && p.shown {
+		line = replaceLine + line
 	}
 	p.shown = true
 	fmt.Fprintln(p.out, line)
+}
+
+// Keepf prints a line that stays, in full.
+func (p *Progress) Keepf(format string, args ...any) {
+	p.shown = false
+	fmt.Fprintf(p.out, format+"\n", args...)
 }
 
 // TerminalOf returns the terminal that an output is; nil if it is none.

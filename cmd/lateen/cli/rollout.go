@@ -85,14 +85,14 @@ func (c *Client) rollout(ctx context.Context, resource, name string, needed bool
 		switch {
 		case now == last:
 		case now.wanted == 0 && needed:
-			progress.Printf("%s %s: %s", workload.GetKind(), name, c.whyNoNode(ctx, workload))
+			progress.Keepf("%s %s: %s", workload.GetKind(), name, c.whyNoNode(ctx, workload))
 		default:
 			progress.Printf("%s %s: %d of %d pods ready", workload.GetKind(), name, now.ready, now.wanted)
 		}
 		last, done = now, false
 		if down := c.down(ctx, workload, &unready, now); len(down) > 0 {
 			done = true
-			progress.Printf("%s %s: not waiting for nodes that are not Ready: %s", workload.GetKind(), name, truncate.Names(down, 5))
+			progress.Keepf("%s %s: not waiting for nodes that are not Ready: %s", workload.GetKind(), name, truncate.Names(down, 5))
 		}
 	}, func() bool {
 		return last.wanted >= 0 && (last.ready >= last.wanted || done) && (last.wanted > 0 || !needed)

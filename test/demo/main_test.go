@@ -7,13 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTheDemoSucceeds plays all acts; no part of it is spoiled.
-func TestTheDemoSucceeds(t *testing.T) {
-	t.Parallel()
-	require.NoError(t, run(t.Context(), t.TempDir(), false, ""))
-}
-
-// TestASabotagedActFails shows that each act observes what it says.
+// TestASabotagedActFails shows that each act observes what it says. The demo without sabotage is a stage of CI.
 func TestASabotagedActFails(t *testing.T) {
 	t.Parallel()
 	for i, sabotage := range []string{"agent", "class", "maintenance", "kill", "restore"} {

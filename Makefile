@@ -48,9 +48,7 @@ nightly: ## Run what make test and make verify leave out, with fresh seeds: all 
 
 lint: ## Check style, layers and forbidden calls, in every module
 	$(golangci-lint)
-	@failed=0; for module in $(MODULES); do echo "lint: $$module"; \
-		without=; [[ " $(WRAPPERS) " != *" $$module "* ]] || without=--disable=$(DEEP_LINTERS); \
-		(cd $$module && $(BIN)/golangci-lint run --allow-serial-runners $$without --config $(CURDIR)/.golangci.yml ./...) || failed=1; done; exit $$failed
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync $(MODULES:%=lint/%)
 
 bench: ## Compare with Velero's agent: throughput, API calls, memory (ONLY=pace|uploads|maintenance|memory; RECORD=1 keeps them in docs, PROFILE=1 writes CPU profiles to bin)
 	$(call need,bwrap=bubblewrap)

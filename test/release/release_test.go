@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -28,19 +27,13 @@ import (
 
 const root = "../.."
 
-// built returns a directory with lateen for Linux, and the same bytes in the places of the other systems.
+// built returns a directory with the bytes of bin/lateen in the place of each system's program.
 func built(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	program := filepath.Join(dir, "lateen-linux-amd64")
-	command := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X main.version=v0.1.0", "-o", program, "./cmd/lateen")
-	command.Dir, command.Env = root, append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
-	out, err := command.CombinedOutput()
-	require.NoError(t, err, string(out))
-	content, err := os.ReadFile(program)
-	require.NoError(t, err)
-	for _, other := range []string{"lateen-windows-amd64.exe", "lateen-darwin-arm64"} {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, other), content, 0o600))
+	content := read(t, root, "bin/lateen")
+	for _, each := range []string{"lateen-linux-amd64", "lateen-windows-amd64.exe", "lateen-darwin-arm64"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, each), []byte(content), 0o600))
 	}
 	return dir
 }

@@ -106,7 +106,9 @@ func TestAgentsOfBothProgramsComeUpAfterAMerge(t *testing.T) {
 			s.succeeds("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
 			lateen := s.startApart("lateen", s.agents(), "/readyz")
 			for name, tool := range tools {
-				t.Run(name, func(t *testing.T) { newEnv(t).merged(agents, tool, velero, lateen) })
+				if (tool.command[0] == "helm") == (origin == "Velero's chart") { // as people update them
+					t.Run(name, func(t *testing.T) { newEnv(t).merged(agents, tool, velero, lateen) })
+				}
 			}
 		})
 	}

@@ -300,14 +300,12 @@ func argument(pod *corev1.Pod, flag string) string {
 
 // inEvents returns the name of the resource in the Events of Velero's movers.
 func (r role) inEvents() string {
-	return strings.NewReplacer("DataUpload", "data upload", "DataDownload", "data download").Replace(r.kindInResults()) + " " + r.name
+	return strings.NewReplacer("DataUpload", "data upload", "DataDownload", "data download").Replace(r.inResults())
 }
 
 // inResults returns the name of the resource in the termination messages of Velero's movers.
-func (r role) inResults() string { return r.kindInResults() + " " + r.name }
-
-func (r role) kindInResults() string {
-	return strings.NewReplacer("PodVolumeBackup", "PVB", "PodVolumeRestore", "PVR").Replace(string(r.kind))
+func (r role) inResults() string {
+	return strings.NewReplacer("PodVolumeBackup", "PVB", "PodVolumeRestore", "PVR").Replace(string(r.kind)) + " " + r.name
 }
 
 func (r role) restores() bool {

@@ -39,7 +39,7 @@ verify: ## Run the tests that need root and apt: real control plane, Velero's se
 	$(call with,lateen $(notdir $(PROGRAMS)))
 	for module in velero release; do (cd test/$$module && $(TEST) ./...) || exit 1; done
 	CGO_ENABLED=1 $(TEST) -race $(CONCURRENT)
-	cd test && $(TEST) -run 'OnKubernetes$$' -timeout 60m -p 2 -parallel 6 ./integration ./docs
+	cd test && $(TEST) -run 'OnKubernetes$$' -timeout 60m -parallel 6 ./integration
 	cd test && $(TEST) -skip '$(MONITORED)' -timeout 60m -p 2 -parallel 10 $(SUITES:%=./%)
 	$(call after)
 

@@ -314,6 +314,8 @@ func TestCopiesOfAClaimStayUntilItsVolumeIsDeleted(t *testing.T) {
 		kms, err = client.CoreV1().ConfigMaps("velero").Get(t.Context(), "kms", metav1.GetOptions{})
 		require.NoError(t, err)
 		require.Equal(t, test.want, kms.OwnerReferences, name)
+		refuseAccess(client, "get", "velero", false)
+		require.NoError(t, exposed(client, copied()).Delete(t.Context(), Existing{Claims: []*corev1.PersistentVolumeClaim{claim}}), "it has made no copy")
 	}
 }
 

@@ -3,6 +3,7 @@
 package finished
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,12 +65,14 @@ func (c *Collector) Sweep(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
+// sweep deletes the expired transfers of one kind. One that cannot be deleted does not stop those behind it; the error is the first.
 func (c *Collector) sweep(ctx context.Context, kind Kind) (deleted int, err error) {
 	transfers, err := c.expired(ctx, kind)
 	if err != nil {
 		return 0, fmt.Errorf("list finished %s: %w", kind.Resource, err)
 	}
-	busy := map[types.UID]bool{} // owners that are not done
+	busy := map[types.UID]bool{} // owners that are not done, or cannot be read
+	var first error
 	for _, transfer := range transfers {
 		if busy[transfer.owner.UID] {
 			continue
@@ -78,7 +81,8 @@ func (c *Collector) sweep(ctx context.Context, kind Kind) (deleted int, err erro
 		// deletes that one itself.
 		uid, phase, err := kind.Owner(ctx, transfer.owner.Name)
 		if err != nil && !apierrors.IsNotFound(err) {
-			return deleted, fmt.Errorf("get %s %s: %w", kind.OwnerKind, transfer.owner.Name, err)
+			first, busy[transfer.owner.UID] = cmp.Or(first, fmt.Errorf("get %s %s: %w", kind.OwnerKind, transfer.owner.Name, err)), true
+			continue
 		}
 		if err == nil && uid == transfer.owner.UID && !done(phase) {
 			busy[uid] = true
@@ -88,15 +92,15 @@ func (c *Collector) sweep(ctx context.Context, kind Kind) (deleted int, err erro
 		switch {
 		case apierrors.IsNotFound(err), apierrors.IsConflict(err): // deleted or changed; the next sweep reads it again
 		case err != nil:
-			return deleted, fmt.Errorf("delete finished %s %s: %w", kind.Resource, transfer.name, err)
+			first = cmp.Or(first, fmt.Errorf("delete finished %s %s: %w", kind.Resource, transfer.name, err))
 		default:
 			deleted++
 		}
 		if !c.Pause(ctx) {
-			return deleted, nil
+			break
 		}
 	}
-	return deleted, nil
+	return deleted, first
 }
 
 // expired lists the transfers that ended longer than TTL ago. A transfer with api.LabelDone is terminal and cleaned up.

@@ -125,13 +125,15 @@ func TestAnOwnerThatCannotBeReadKeepsItsTransfers(t *testing.T) {
 func TestATransferThatChangedStays(t *testing.T) {
 	f := newFixture(velerov1.BackupPhaseCompleted)
 	f.add("first", 2*time.Hour)
-	answer := error(apierrors.NewConflict(velerov2alpha1.Resource("datauploads"), "first", errors.New("changed")))
-	f.Kinds[0].Delete = func(context.Context, string, metav1.DeleteOptions) error { return answer }
+	f.add("second", 2*time.Hour)
+	tried, answer := 0, error(apierrors.NewConflict(velerov2alpha1.Resource("datauploads"), "first", errors.New("changed")))
+	f.Kinds[0].Delete = func(context.Context, string, metav1.DeleteOptions) error { tried++; return answer }
 	require.NoError(t, f.Sweep(t.Context()))
 	answer = apierrors.NewNotFound(velerov2alpha1.Resource("datauploads"), "first")
 	require.NoError(t, f.Sweep(t.Context()))
-	answer = errors.New("no answer")
+	tried, answer = 0, errors.New("no answer")
 	require.ErrorContains(t, f.Sweep(t.Context()), "delete finished datauploads first: no answer")
+	require.Equal(t, 2, tried, "a failure does not stop the rest of the sweep")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.NoError(t, f.Sweep(ctx), "the term has ended")

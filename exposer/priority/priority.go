@@ -57,6 +57,14 @@ type Resolution struct {
 // FallsBack reports whether pods run without a class that is configured.
 func (r Resolution) FallsBack() bool { return r.Reason != "" }
 
+// Shown returns the configured class for people: "?" if it is not known, since its ConfigMap cannot be read.
+func (r Resolution) Shown() string {
+	if r.FallsBack() && r.Configured == "" {
+		return "?"
+	}
+	return r.Configured
+}
+
 // Unresolved returns the resolution for a configuration without a usable class.
 func Unresolved(configured string, reason Reason, message string) Resolution {
 	return Resolution{Configured: configured, Reason: reason, Message: message}

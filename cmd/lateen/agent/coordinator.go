@@ -362,7 +362,7 @@ func (j jobPlanner) reportClass(ctx context.Context, object *velerov1.BackupRepo
 	if actual := job.Spec.Template.Spec.PriorityClassName; class.Effective != "" && actual != class.Effective {
 		class.Effective, class.Reason = actual, priority.Rejected
 	}
-	j.Metrics.PriorityClass(priority.MaintenanceJob, class.Configured, class.Effective)
+	j.Metrics.PriorityClass(priority.MaintenanceJob, class.Shown(), class.Effective)
 	if !class.FallsBack() {
 		return
 	}

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -82,11 +81,7 @@ func (a *assembly) exportHash(ctx context.Context, inForce *startup.Startup) {
 // reportMoverClass reports the priority class of movers, and why it is not in force.
 func (a *assembly) reportMoverClass(ctx context.Context, class priority.Resolution) {
 	logger := klog.FromContext(ctx)
-	configured := class.Configured
-	if class.FallsBack() {
-		configured = cmp.Or(configured, "?") // the ConfigMap cannot be read
-	}
-	a.Metrics.PriorityClass(priority.DataMover, configured, class.Effective)
+	a.Metrics.PriorityClass(priority.DataMover, class.Shown(), class.Effective)
 	a.own.set(api.AnnotationClassFallback, string(class.Reason))
 	if !class.FallsBack() {
 		logger.Info("Priority class of data movers", "configured", class.Configured, "effective", class.Effective, "message", class.Message)

@@ -217,6 +217,10 @@ func TestAJobWhoseClassAWebhookRemovesIsReported(t *testing.T) {
 	require.Contains(t, <-events.Events, `Warning PriorityClassNotInForce Maintenance job runs without priority class "low" (rejected)`)
 	require.InDelta(t, 1, sums(t, registry)["lateen_priority_class_fallbacks_total"], 0)
 	require.Contains(t, log.String(), `level=WARN msg="Priority class is not in force, created maintenance job without one" configured=low reason=rejected`)
+	p.reportClass(ctx, &velerov1.BackupRepository{}, &batchv1.Job{}, priority.Unresolved("", priority.Forbidden, ""))
+	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(
+		"# HELP lateen_priority_class_info The configured priority class and the one in force, by consumer; always 1.\n# TYPE lateen_priority_class_info gauge\n"+
+			`lateen_priority_class_info{configured="?",consumer="maintenance-job",effective=""} 1`+"\n"), "lateen_priority_class_info"))
 }
 
 // sums returns the counters and gauges of a registry by name, each the sum of its series.

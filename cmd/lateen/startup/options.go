@@ -84,8 +84,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.CancelGrace, "cancel-grace", 5*time.Minute, "how long a mover may take to respond to a cancel before its pod is deleted")
 	flags.DurationVar(&o.StallTimeout, "stall-timeout", 2*time.Hour, "how long a running mover may neither move a byte nor send an Event; then the first mover is replaced, and a further one fails the transfer; 0 is no limit")
 	flags.IntVar(&o.Workers, "workers", 8, "resources of one kind that are reconciled concurrently")
-	flags.Float32Var(&o.KubeAPIQPS, "kube-api-qps", 100, "maximum rate of requests to the API server, per second")
-	flags.IntVar(&o.KubeAPIBurst, "kube-api-burst", 200, "maximum burst of requests to the API server")
+	flags.Float32Var(&o.KubeAPIQPS, "kube-api-qps", 100, "maximum rate of requests of each client to the API server, per second")
+	flags.IntVar(&o.KubeAPIBurst, "kube-api-burst", 200, "maximum burst of requests of each client to the API server")
 	flags.StringVar(&o.HostPath, "host-path", "", "mount path of the kubelet's pods directory in this container; "+
 		"if not set, volume paths are derived from pods, claims and volumes")
 	flags.Lookup("host-path").NoOptDefVal = api.HostPodsMount
@@ -102,8 +102,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 
 // addVeleroFlags declares the flags that `velero node-agent server` has too (velero-protocol 5.1).
 func (o *Options) addVeleroFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&o.LogLevel, "log-level", "info", "log level of agent and movers: "+config.OneOf(logLevels()))
-	flags.StringVar(&o.LogFormat, "log-format", "text", "log format of agent and movers: "+config.OneOf(logFormats()))
+	flags.StringVar(&o.LogLevel, "log-level", "info", "log level of the agent, and of movers that inherit from its DaemonSet: "+config.OneOf(logLevels()))
+	flags.StringVar(&o.LogFormat, "log-format", "text", "log format of the same: "+config.OneOf(logFormats()))
 	flags.DurationVar(&o.ResourceTimeout, "resource-timeout", 10*time.Minute, "how long movers wait for a resource that is not ready, such as a repository")
 	flags.DurationVar(&o.DataMoverPrepareTimeout, "data-mover-prepare-timeout", 30*time.Minute, "how long a transfer may take from Accepted to Prepared")
 	flags.StringVar(&o.MetricsAddress, "metrics-address", ":8085", "address of /metrics, /healthz and /readyz")

@@ -45,6 +45,7 @@ type classes struct {
 	refusal       error  // answers a pod with the class
 	globalDefault string // class of pods without one
 	removed       bool   // a webhook removes the class
+	value         int32
 }
 
 func (c *classes) get() (bool, runtime.Object, error) {
@@ -55,7 +56,7 @@ func (c *classes) get() (bool, runtime.Object, error) {
 	case !c.exist:
 		return true, nil, apierrors.NewNotFound(schedulingv1.Resource("priorityclasses"), "low")
 	}
-	return true, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "low"}}, nil
+	return true, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "low"}, Value: c.value}, nil
 }
 
 // admit returns the pod as the API server would create it.
@@ -239,15 +240,11 @@ func TestPriorityClass(t *testing.T) {
 		"unanswered":                {cluster: classes{exist: true, readError: refused}, movers: "low low low low"},
 		"none, beside a default":    {none: true, cluster: classes{globalDefault: "standard"}, movers: "- standard standard standard"},
 		"missing, beside a default": {cluster: classes{globalDefault: "standard"}, movers: "- standard standard standard", reason: priority.NotFound},
-		"outside the scopes of quotas": {
-			cluster: classes{exist: true, refusal: scope}, later: func(c *classes) { c.refusal = nil }, movers: "- - - low", reason: priority.QuotaScope,
-		},
-		"outside the scopes of a quota that is created later": {
-			cluster: classes{exist: true}, later: func(c *classes) { c.refusal = scope }, movers: "low low - -", reason: priority.QuotaScope,
-		},
-		"refused by a policy":   {cluster: classes{exist: true, refusal: policy}, later: func(c *classes) { c.refusal = nil }, movers: "- - - low", reason: priority.Rejected},
-		"removed by a webhook":  {cluster: classes{exist: true, removed: true}, later: func(c *classes) { c.removed = false }, movers: "- - - low", reason: priority.Rejected},
-		"replaced by a webhook": {cluster: classes{exist: true, removed: true, globalDefault: "high"}, movers: "- high high high", reason: priority.Rejected},
+		"outside quotas":            {cluster: classes{exist: true, refusal: scope}, later: func(c *classes) { c.refusal = nil }, movers: "- - - low", reason: priority.QuotaScope},
+		"outside a later quota":     {cluster: classes{exist: true}, later: func(c *classes) { c.refusal = scope }, movers: "low low - -", reason: priority.QuotaScope},
+		"refused by a policy":       {cluster: classes{exist: true, refusal: policy}, later: func(c *classes) { c.refusal = nil }, movers: "- - - low", reason: priority.Rejected},
+		"removed by a webhook":      {cluster: classes{exist: true, removed: true}, later: func(c *classes) { c.removed = false }, movers: "- - - low", reason: priority.Rejected},
+		"replaced by a webhook":     {cluster: classes{exist: true, removed: true, globalDefault: "high"}, movers: "- high high high", reason: priority.Rejected},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster, registry := test.cluster, prometheus.NewPedanticRegistry()
@@ -287,8 +284,8 @@ func TestPriorityClass(t *testing.T) {
 
 func TestAnAgentWithoutMoversLearnsThatItsClassExists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cluster := classes{}
-		p, clock, _, _ := agentOf(t, &cluster, prometheus.NewPedanticRegistry())
+		cluster, registry := classes{value: 1}, prometheus.NewPedanticRegistry()
+		p, clock, events, _ := agentOf(t, &cluster, registry)
 		p.class.set(t.Context(), priority.Fallback("low", priority.NotFound))
 		ctx, stop := context.WithCancel(t.Context())
 		go p.class.run(ctx)
@@ -301,6 +298,9 @@ func TestAnAgentWithoutMoversLearnsThatItsClassExists(t *testing.T) {
 		clock.Step(idleInterval)
 		synctest.Wait()
 		require.Equal(t, "low", p.class.class.Effective)
+		require.NotContains(t, <-events.Events, "preempt")
+		require.Contains(t, <-events.Events, "can preempt the pod")
+		require.InDelta(t, 1, sums(t, registry)["lateen_config_problems"], 0, "as if it had existed at the start")
 		stop()
 	})
 }

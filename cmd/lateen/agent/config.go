@@ -82,6 +82,9 @@ func (m *moverClass) refresh(ctx context.Context) {
 	defer m.lock.Unlock()
 	if m.class.Configured == name && m.class.FallsBack() && m.class.Reason != class.Reason {
 		m.setLocked(ctx, class)
+		risky := startup.Preemption(class) // a start or an edit looks itself
+		m.warnOfConfig(ctx, risky)
+		m.showProblems(config.SectionPriorityClassName, risky)
 	}
 }
 

@@ -52,21 +52,25 @@ func newRecorder(ctx context.Context, client kubernetes.Interface, options start
 // reportConfig reports once which parts of the configuration are not in force: as logs, metrics and Events.
 func (a *assembly) reportConfig(ctx context.Context) {
 	logger := klog.FromContext(ctx)
-	self := a.self()
-	for _, problem := range a.startup.Problems {
-		warnOf(ctx, problem)
-		a.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
-		a.recorder.Event(self, corev1.EventTypeWarning, EventConfig, reconcile.EventMessage(problem.String()))
-	}
+	a.warnOfConfig(ctx, a.startup.Problems)
 	for _, section := range config.Sections() {
 		a.showProblems(section, a.startup.Problems)
 	}
-	a.reportVersions(ctx, self)
+	a.reportVersions(ctx, a.self())
 	a.exportHash(ctx, a.startup)
 	if a.Flags.MaintenanceConcurrency > 0 {
 		logger.Info("Found ConfigMap of maintenance jobs", "configMap", a.startup.MaintenanceConfigMap, "namedBy", a.startup.MaintenanceNamedBy)
 	}
 	a.class.set(ctx, a.startup.Priority)
+}
+
+// warnOfConfig reports Problems as logs, metrics and Events.
+func (a *assembly) warnOfConfig(ctx context.Context, problems []config.Problem) {
+	for _, problem := range problems {
+		warnOf(ctx, problem)
+		a.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
+		a.recorder.Event(a.self(), corev1.EventTypeWarning, EventConfig, reconcile.EventMessage(problem.String()))
+	}
 }
 
 func (a *assembly) exportHash(ctx context.Context, inForce *startup.Startup) {

@@ -154,12 +154,13 @@ func (l loader) resolvePriority(ctx context.Context, startup *Startup) error {
 
 // warnOfPreemption adds the Problem of a class that preempts. The class is in force, so --strict-config accepts it.
 func warnOfPreemption(_ context.Context, startup *Startup) error {
-	found := preemption(startup.Priority)
+	found := Preemption(startup.Priority)
 	startup.parsed, startup.Problems = append(startup.parsed, found...), append(startup.Problems, found...)
 	return nil
 }
 
-func preemption(class priority.Resolution) []config.Problem {
+// Preemption returns the Problem of a class in force that preempts, if it does.
+func Preemption(class priority.Resolution) []config.Problem {
 	if !class.Preempts {
 		return nil
 	}

@@ -50,7 +50,7 @@ func (s *Startup) Reload(ctx context.Context, client kubernetes.Interface, optio
 		}
 		reload.Resolved = &next.Priority
 	}
-	problems = append(problems, preemption(next.Priority)...)
+	problems = append(problems, Preemption(next.Priority)...)
 	edit := config.Apply(s.written, edited)
 	next.Config, next.written, next.parsed = edit.Config, edit.Config, problems
 	next.Config.Movers.Cache = s.Config.Movers.Cache // with its limit, and nil if it cannot be used

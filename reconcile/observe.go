@@ -285,13 +285,10 @@ func (t *TransferReconciler[T]) init(s *request[T]) (awaits string) {
 	case pod == nil:
 		s.observed.SourceGone = reference.UID != "" || s.observed.Home != "" // it existed
 		return fmt.Sprintf("pod %s does not exist", name)
-	case pod.Spec.NodeName == "":
-		s.observed.Unbounded = !transfer.PodEnded(pod)
-		return fmt.Sprintf("pod %s is not scheduled", name)
-	case !s.observed.Exposes:
+	case pod.Spec.NodeName != "" && !s.observed.Exposes:
 		return unavailable(s.observed.Home)
 	default:
-		s.observed.Unbounded = !transfer.PodEnded(pod)
+		s.observed.Unbounded, s.observed.PodResumed = true, transfer.PodResumed(pod, s.spec.Source.PodVolume.Volume)
 		return transfer.InitBlocker(pod)
 	}
 }

@@ -108,15 +108,16 @@ func TestARestoreFailsAtOnceWhenItsPodIsDeleted(t *testing.T) {
 	}
 }
 
-func TestARestoreToATerminatedPodFailsAtTheTimeout(t *testing.T) {
-	pod := waitingPod(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}})
-	pod.Status.Phase = corev1.PodFailed
-	s := newRestore()
-	s.live["app/db"], s.pods["app/db"] = pod, pod
-	s.clock.Step(s.step(t))
-	s.step(t)
-	require.Equal(t, transfer.Failed, s.state().Phase)
-	require.Contains(t, s.state().Message, "restore-wait of pod app/db is not running")
+func TestARestoreToAPodThatResumedOrEndedFails(t *testing.T) {
+	for _, phase := range []corev1.PodPhase{corev1.PodRunning, corev1.PodFailed} {
+		pod := waitingPod(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}})
+		pod.Status.Phase = phase
+		s := newRestore()
+		s.live["app/db"], s.pods["app/db"] = pod, pod
+		s.step(t)
+		require.Equal(t, transfer.Failed, s.state().Phase)
+		require.Contains(t, s.state().Message, "restore-wait of pod app/db has ended")
+	}
 }
 
 // newLateDelivery returns a DataDownload whose rebind is past its deadline. Its agent has just started and has no local

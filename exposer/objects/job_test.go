@@ -69,8 +69,7 @@ func TestTheClaimOfTheCacheOfARepository(t *testing.T) {
 
 func TestAJobSharesNothing(t *testing.T) {
 	template, config := jobTemplate(), jobSettings()
-	job := Job(maintenance(), template, config)
-	pod := &job.Spec.Template
+	pod := &Job(maintenance(), template, config).Spec.Template
 	pod.Labels["team"], pod.Annotations["sidecar.istio.io/inject"] = "changed", "changed"
 	pod.Spec.Volumes[0].Name, pod.Spec.ImagePullSecrets[0].Name = "changed", "changed"
 	*pod.Spec.SecurityContext.RunAsNonRoot = false

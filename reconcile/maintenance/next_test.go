@@ -121,8 +121,7 @@ func TestOnlyTheNewestJobsAreKept(t *testing.T) {
 	r := ready()
 	var jobs []objects.JobStatus
 	for i := range 5 {
-		one := job(ago(time.Duration(10-i)*time.Hour), objects.JobSucceeded)
-		jobs = append(jobs, one)
+		jobs = append(jobs, job(ago(time.Duration(10-i)*time.Hour), objects.JobSucceeded))
 	}
 	r.Last = now()
 	require.Equal(t, Step{Action: Delete, Jobs: jobs[:2]}, Next(r, jobs, existing(), policy(), now()))

@@ -320,8 +320,7 @@ func TestOnlyKopiaIsSupported(t *testing.T) {
 func TestDeletionAndCancelAreDistinct(t *testing.T) {
 	pvb := &velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{UploaderType: uploaderKopia}}
 	pvb.DeletionTimestamp = &metav1.Time{Time: now()}
-	state := PodVolumeBackup().Get(pvb)
-	require.Equal(t, State{Phase: New, NodeBound: true, Deleting: true}, state)
+	require.Equal(t, State{Phase: New, NodeBound: true, Deleting: true}, PodVolumeBackup().Get(pvb))
 	pvb.DeletionTimestamp, pvb.Spec.Cancel = nil, true
 	require.Equal(t, State{Phase: New, NodeBound: true, Cancel: true}, PodVolumeBackup().Get(pvb))
 }

@@ -51,6 +51,8 @@ func reconcileNew(s State, observed Observed, lim Limits) Step {
 		return failed(s, observed, ReasonUnsupported, s.UnsupportedReason)
 	case !observed.Eligible && observed.SourceGone:
 		return failed(s, observed, ReasonSourceGone, sourceGone)
+	case observed.PodResumed != "":
+		return failed(s, observed, ReasonUnconfirmed, observed.PodResumed)
 	case !observed.Eligible && observed.Unbounded:
 		return wait(WaitPrecondition, lim.PrepareTimeout)
 	case !observed.Eligible:

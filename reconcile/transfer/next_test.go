@@ -415,6 +415,7 @@ func eligible() dimension {
 		func(m *situation) { m.Observed.Eligible = true },
 		func(m *situation) { m.Observed.Unbounded = true },
 		func(m *situation) { m.Observed.SourceGone = true },
+		func(m *situation) { m.Observed.Unbounded, m.Observed.PodResumed = true, "its pod resumed" },
 	}
 }
 

@@ -401,14 +401,12 @@ func restartRules() []rule {
 	}, {
 		"a transfer whose source pod is deleted fails instead of getting a mover",
 		func(m *situation) bool {
-			lacks := m.lacks()
-			return implies(m.Observed.SourceGone && lacks && m.acts() && !m.stopRequested(), m.fails(ReasonSourceGone, "does not exist"))
+			return implies(m.Observed.SourceGone && m.lacks() && m.acts() && !m.stopRequested(), m.fails(ReasonSourceGone, "does not exist"))
 		},
 	}, {
 		"a volume whose pod resumed gets no mover and no mover is started: the transfer fails, with what is known",
 		func(m *situation) bool {
-			lacks := m.lacks()
-			return implies(m.Observed.PodResumed != "" && lacks && m.acts() && !m.stopRequested(),
+			return implies(m.Observed.PodResumed != "" && m.lacks() && m.acts() && !m.stopRequested(),
 				m.fails(ReasonUnconfirmed, "") && strings.HasSuffix(m.Step.State.Message, m.Observed.PodResumed) && implies(m.in(Accepted), contains(m.Step.State.Message, m.State.Message)))
 		},
 	}, {

@@ -243,6 +243,9 @@ func beginningRules() []rule {
 			if m.Observed.SourceGone {
 				return m.fails(ReasonSourceGone, "does not exist")
 			}
+			if m.Observed.PodResumed != "" {
+				return m.fails(ReasonUnconfirmed, m.Observed.PodResumed)
+			}
 			if m.Observed.Unbounded {
 				return m.waits(m.Limits.PrepareTimeout)
 			}

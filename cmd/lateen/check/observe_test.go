@@ -150,8 +150,7 @@ func TestMissingRBACRulesOfCopies(t *testing.T) {
 		"restorePVC.configMapNames: agents may not patch configmaps kms in namespace backup",
 		"restorePVC.configMapNames: agents may not get configmaps kms in namespace shop",
 	}, reported)
-	verdict := check.Evaluate(document, &check.Cluster{CopyProblems: problems})
-	require.Len(t, verdict.Problems, 4)
+	require.Len(t, check.Evaluate(document, &check.Cluster{CopyProblems: problems}).Problems, 4)
 
 	found.Agents = nil
 	problems, err = found.CopyProblems(t.Context(), client, []check.Document{document})

@@ -259,6 +259,7 @@ type JobStatus struct {
 	UID         types.UID
 	Version     string // resourceVersion
 	Created     time.Time
+	Due         time.Time // of a job of Lateen: when it was due, in whole seconds
 	Finished    time.Time // zero while it is unfinished
 	Terminating time.Time // since when it has condition FailureTarget: it fails as soon as its pod terminates; else zero
 	Outcome     JobOutcome
@@ -339,6 +340,9 @@ func ReadJob(job *batchv1.Job) JobStatus {
 		Ours:      job.Annotations[api.AnnotationRepositoryUID] != "",
 		Class:     job.Spec.Template.Spec.PriorityClassName,
 		JobRecord: readRecord(job.Annotations),
+	}
+	if due, err := strconv.ParseInt(job.Name[strings.LastIndexByte(job.Name, '-')+1:], 10, 64); err == nil && observed.Ours {
+		observed.Due = time.Unix(due, 0)
 	}
 	if keep, err := strconv.Atoi(job.Annotations[api.AnnotationKeep]); err == nil {
 		observed.Keep = &keep

@@ -137,7 +137,7 @@ func TestReadJob(t *testing.T) {
 		job := Job(maintenance(), jobTemplate(), jobSettings())
 		job.CreationTimestamp, job.Spec.Suspend, job.Status = began, new(false), test.status
 		test.want.Name, test.want.Created, test.want.Class, test.want.Keep, test.want.Factor = job.Name, began.Time, "maintenance", new(2), 1
-		test.want.Ours, test.want.Limited = true, true
+		test.want.Ours, test.want.Limited, test.want.Due = true, true, maintenance().Due
 		require.Equal(t, test.want, ReadJob(job), name)
 	}
 	released := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{api.AnnotationReleased: "2026-01-02T03:04:05Z"}}}

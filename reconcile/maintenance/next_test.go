@@ -40,6 +40,8 @@ func TestNext(t *testing.T) {
 	uncounted.Counted = false
 	endedBy := job(ago(3*time.Minute), objects.JobFailed)
 	endedBy.Finished, endedBy.Since = ago(8*time.Second), ago(8*time.Second)
+	early := job(ago(70*time.Minute), objects.JobFailed)
+	early.Due = ago(time.Hour)
 	suspended := podless(time.Hour)
 	suspended.Suspended = true
 	for name, test := range map[string]struct {
@@ -97,6 +99,8 @@ func TestNext(t *testing.T) {
 		}, nil, existing(), Step{Action: Start, Due: ago(time.Hour), Factor: 1}},
 		"an earlier last success starts a new job with another name": {func(*Repository) {}, []objects.JobStatus{job(ago(time.Hour), objects.JobSucceeded)}, existing(),
 			Step{Action: Start, Due: ago(59*time.Minute - time.Second), Factor: 1}},
+		"a job that ended before it was due, by the clock of the API server": {func(*Repository) {}, []objects.JobStatus{early}, existing(),
+			Step{Action: Start, Due: ago(time.Hour - time.Second), Failures: 1, Factor: 1}},
 		"a missing class is retried without it at once": {func(*Repository) {}, []objects.JobStatus{of(objects.VerdictClassMissing, 0, 1, job(ago(2*time.Minute), objects.JobFailed))}, existing(),
 			Step{Action: Start, Due: ago(time.Minute - time.Second), Failures: 1, Factor: 1}},
 		"a class missing again waits like any failure": {func(*Repository) {}, []objects.JobStatus{of(objects.VerdictClassMissing, 1, 1, job(ago(3*time.Minute), objects.JobFailed))}, existing(),
@@ -373,6 +377,8 @@ func TestAJobThatBecomesDueAfterTheWindowWaitsForTheNext(t *testing.T) {
 	require.Equal(t, Step{After: 30 * time.Minute}, Next(r, nil, existing(), p, now()), "due at 16:30")
 	r.Last = ago(2 * time.Hour)
 	require.Equal(t, Step{After: 23 * time.Hour}, Next(r, nil, existing(), p, now()), "it ran an hour before the window of today")
+	r.Last = ago(8 * time.Hour)
+	require.Equal(t, Step{Action: Start, Due: ago(time.Hour), Factor: 1}, Next(r, nil, existing(), p, now()), "tomorrow is more than a quarter late")
 	r.Frequency, r.Last = 25*time.Hour, ago(22*time.Hour+30*time.Minute)
 	require.Equal(t, Step{After: 23 * time.Hour}, Next(r, nil, existing(), p, now()), "due every other day")
 }

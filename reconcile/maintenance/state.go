@@ -279,13 +279,18 @@ func due(r Repository, jobs []objects.JobStatus, policy Policy) time.Time {
 		at = r.Last.Add(frequency - jitter(r, frequency, policy))
 		// Each run ends later than the one before. Once it would be due after the window of its day, it starts with that.
 		opens := policy.Window.opened(r.Last).Add(policy.IntervalOf(r))
-		if opens.Before(at) && policy.Window.next(at).After(at) && opens.Sub(r.Last) >= frequency/2 { // else it ran outside the window
+		if opens.Before(at) && policy.Window.next(at).After(at) && opens.Sub(r.Last) >= frequency/4 { // else it ran shortly before the window
 			at = opens
 		}
 	}
-	if n := len(jobs); n > 0 && !at.After(jobs[n-1].Finished) {
-		// A client set the time of the last success back; the job name derived from that time may be in use.
-		at = jobs[n-1].Finished.Add(time.Second)
+	if n := len(jobs); n > 0 {
+		// The name of a job has the second in which it is due, and must be new. A client may have set the time of the last success
+		// back, and the last job may have ended before it was due, by the clock of the API server.
+		for _, used := range []time.Time{jobs[n-1].Due, jobs[n-1].Finished} {
+			if at.Unix() <= used.Unix() {
+				at = used.Add(time.Second)
+			}
+		}
 	}
 	t := r.countsAfter(jobs)
 	if t.failures == 0 {

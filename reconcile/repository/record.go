@@ -267,7 +267,7 @@ func (r *Reconciler) deletedJob(namespace string, job objects.JobStatus) {
 
 // running counts the jobs that work. A job whose last pod has terminated does not, although Kubernetes marks it finished
 // about a second later. A job without a pod counts only while a step ends it: if it has a repository, whose next job waits
-// for its end, or if its repository was deleted, after which it is released.
+// for its end, or if its repository was deleted, after which it is released. No step ends one that is suspended or being deleted.
 func (r *Reconciler) running(jobs jobsByLabel) int {
 	maintained, exists := map[string]bool{}, map[string]bool{}
 	for _, object := range r.Repositories.List() {
@@ -282,7 +282,7 @@ func (r *Reconciler) running(jobs jobsByLabel) int {
 	for label, own := range jobs {
 		for _, job := range own {
 			working := job.Outcome == objects.JobUnfinished && terminated[job.UID] <= job.Retries
-			if working && (job.HasPod || maintained[label] || !exists[label]) {
+			if working && (job.HasPod || !job.Suspended && !job.Deleting && (maintained[label] || !exists[label])) {
 				n++
 			}
 		}

@@ -181,16 +181,18 @@ func TestARequestIsSentAgainAfterAConflictWithoutAnEvent(t *testing.T) {
 }
 
 // Lateen ends no job of a repository that is not Kopia's: without a pod, it could hold a place for ever.
-func TestAPodlessJobOfARepositoryThatIsNotMaintainedHoldsNoPlace(t *testing.T) {
+func TestAPodlessJobThatNoStepEndsHoldsNoPlace(t *testing.T) {
 	f := newFixture(t)
 	f.Limit = 1
-	restic, queued := f.repository("r1"), f.repository("r2")
+	restic, suspended, queued := f.repository("r1"), f.repository("r2"), f.repository("r3")
 	f.repositories[restic].Spec.RepositoryType = "restic"
 	f.job("theirs", "r1")
+	f.job("suspended", "r2", func(job *batchv1.Job) { job.Spec.Suspend = new(true) })
 	f.pass(2 * time.Hour)
 	f.settle(restic)
+	f.settle(suspended)
 	f.settle(queued)
-	require.Len(t, f.names(), 2)
+	require.Len(t, f.names(), 3)
 }
 
 // TestADeletedRepositoryHoldsItsPlaceUntilItsJobEnds deletes a repository before its job has a pod, which it soon gets.

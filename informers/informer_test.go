@@ -79,8 +79,7 @@ func TestHandlersAreCalledForDeletionsMissedByTheWatchOnly(t *testing.T) {
 		require.Equal(t, []string{"goes@", "stays@"}, w.take())
 
 		f.lose(pod("goes")) // the rest is listed again: goes is a tombstone, stays keeps its version
-		requeue := time.NewTimer(time.Minute)
-		<-requeue.C
+		<-time.NewTimer(time.Minute).C
 		synctest.Wait()
 		require.Equal(t, []string{"goes@"}, w.take())
 		require.Len(t, informer.List(), 1)

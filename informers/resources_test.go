@@ -82,8 +82,7 @@ func TestOwnWritesStayKnownWhenATermBeginsAndEnds(t *testing.T) {
 		require.True(t, exists)
 		require.Equal(t, version, pod.ResourceVersion)
 	}
-	term := &group{}
-	pods.widen(term)
+	pods.widen(&group{})
 	running(t, pods.own, pods.next)
 	pods.Record(written("10"))
 	reads("10")

@@ -64,8 +64,7 @@ func drive(t *testing.T, workers int, first []string, step Func) *driven {
 
 // pass advances the time and runs everything that is due before its end.
 func (d *driven) pass(duration time.Duration) {
-	timer := time.NewTimer(duration)
-	<-timer.C
+	<-time.NewTimer(duration).C
 	synctest.Wait()
 }
 
@@ -154,8 +153,7 @@ func TestAStoppingControllerFinishesTheRunningReconcile(t *testing.T) {
 		const takes = 3 * time.Second
 		var ended error
 		d := drive(t, 1, []string{"a", "b"}, func(ctx context.Context, _ string) (time.Duration, error) {
-			timer := time.NewTimer(takes)
-			<-timer.C
+			<-time.NewTimer(takes).C
 			ended = ctx.Err()
 			return 0, nil
 		})

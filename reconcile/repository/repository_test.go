@@ -26,8 +26,7 @@ import (
 
 func TestJobsWithoutARepositoryAreDeletedAfterTheDelay(t *testing.T) {
 	f := newFixture(t)
-	job := f.job("j1", "gone", func(job *batchv1.Job) { job.Status.Active = 1 })
-	f.Job(job)
+	f.Job(f.job("j1", "gone", func(job *batchv1.Job) { job.Status.Active = 1 }))
 	require.Equal(t, map[string]bool{"velero/gone": true}, f.enqueued, "no repository would be enqueued for it")
 	long := strings.Repeat("r", 64) // its label is a hash
 	key := f.repository(long)

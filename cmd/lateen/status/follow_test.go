@@ -76,8 +76,7 @@ func follow(t *testing.T, client *fake.Clientset, broken error) *drawings {
 
 // after returns the reports that were drawn until some time has passed.
 func (d *drawings) after(passed time.Duration) (reports []view.Report) {
-	timer := time.NewTimer(passed)
-	<-timer.C
+	<-time.NewTimer(passed).C
 	synctest.Wait()
 	d.lock.Lock()
 	defer d.lock.Unlock()

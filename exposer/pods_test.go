@@ -106,8 +106,7 @@ func TestTransfersShareEqualCopiesAndWaitForOthers(t *testing.T) {
 	require.NoError(t, err, "its own copy, of before the change")
 }
 
-// A missing permission fails the transfer at once, with a message that contains the fix. It does not wait for the
-// timeout.
+// A missing permission fails the transfer at once, with a message that contains the fix. It does not wait for the timeout.
 func TestAForbiddenCopyFailsTheTransfer(t *testing.T) {
 	for name, test := range map[string]struct {
 		verb, namespace string

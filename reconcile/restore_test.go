@@ -120,8 +120,7 @@ func TestARestoreToAPodThatResumedOrEndedFails(t *testing.T) {
 	}
 }
 
-// newLateDelivery returns a DataDownload whose rebind is past its deadline. Its agent has just started and has no local
-// state.
+// newLateDelivery returns a DataDownload whose rebind is past its deadline. Its agent has just started and has no local state.
 func newLateDelivery(t *testing.T, objects ...runtime.Object) *single[*velerov2alpha1.DataDownload] {
 	t.Helper()
 	download := &velerov2alpha1.DataDownload{

@@ -35,8 +35,7 @@ const (
 	testNode = "n1"
 )
 
-// single is one resource of any kind, reconciled by the coordinator on testNode. Its caches contain what the test
-// adds.
+// single is one resource of any kind, reconciled by the coordinator on testNode. Its caches contain what the test adds.
 type single[T transfer.Object] struct {
 	*TransferReconciler[T]
 	object   T

@@ -1,5 +1,4 @@
-// Package monitoring tests that the files for Prometheus, its operator and Grafana use only metrics and pods of
-// Lateen.
+// Package monitoring tests that the files for Prometheus, its operator and Grafana use only metrics and pods of Lateen.
 package monitoring
 
 import (

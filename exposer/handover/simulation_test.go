@@ -231,8 +231,7 @@ func simulatedMeta(namespace, name string, deleting bool) metav1.ObjectMeta {
 	return meta
 }
 
-// controllers returns the possible next actions of the snapshot-controller and the driver's sidecar, each on its
-// own.
+// controllers returns the possible next actions of the snapshot-controller and the driver's sidecar, each on its own.
 func (s simulatedStorage) controllers() []simulatedStorage {
 	var next []simulatedStorage
 	may := func(can bool, do func(*simulatedStorage)) {

@@ -296,8 +296,7 @@ func TestAClassMayRunOnAnyNode(t *testing.T) {
 	require.Equal(t, PlanOf(upload(), ofSnapshot(), plain(), Settings{}), PlanOf(upload(), ofSnapshot(), plain(), settings))
 }
 
-// Inherited tolerations never keep a mover on a failed node (D1); a configured toleration of exactly that taint
-// does.
+// Inherited tolerations never keep a mover on a failed node (D1); a configured toleration of exactly that taint does.
 func TestConfiguredTolerationsOfFailedNodesCount(t *testing.T) {
 	stays := corev1.Toleration{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
 	leaves := corev1.Toleration{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(300))}

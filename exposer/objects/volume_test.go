@@ -88,8 +88,7 @@ func volumeCases() map[string]volumeCase {
 	}
 }
 
-// TestHostDirMatchesTheGlob creates the directory of the volume as a kubelet does, between others, and searches
-// it.
+// TestHostDirMatchesTheGlob creates the directory of the volume as a kubelet does, between others, and searches it.
 func TestHostDirMatchesTheGlob(t *testing.T) {
 	for name, test := range volumeCases() {
 		t.Run(name, func(t *testing.T) {

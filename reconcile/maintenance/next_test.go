@@ -230,8 +230,7 @@ func TestTheOldestDueIsFirst(t *testing.T) {
 	require.False(t, MayStart(Waiting{"d2", now()}, others, 0, 3))
 }
 
-// The bounds may be short. A released job with a pod that has not terminated is kept until Velero's server can
-// observe it.
+// The bounds may be short. A released job with a pod that has not terminated is kept until Velero's server can observe it.
 func TestAFailedJobIsDeletedAfterTheDelayOnly(t *testing.T) {
 	bounds := policy()
 	bounds.PodWait = time.Millisecond

@@ -29,8 +29,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 )
 
-// fixture is a Reconciler whose caches are always current. The API server has no controllers: the test ends the
-// jobs.
+// fixture is a Reconciler whose caches are always current. The API server has no controllers: the test ends the jobs.
 type fixture struct {
 	*testing.T
 	*Reconciler

@@ -19,8 +19,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// fill sets every field of a value to something other than zero, so that a forgotten field shows. Depth limits the
-// recursion.
+// fill sets every field of a value to something other than zero, so that a forgotten field shows. Depth limits the recursion.
 func fill(v reflect.Value, depth int) {
 	if depth == 0 || !v.CanSet() {
 		return

@@ -23,8 +23,7 @@ func implies(a, b bool) bool { return !a || b }
 
 func (s *situation) in(phases ...Phase) bool { return slices.Contains(phases, s.State.Phase) }
 
-// is reports whether the mover counts as being in one of the conditions. It may count as lost, whatever its pod
-// status says.
+// is reports whether the mover counts as being in one of the conditions. It may count as lost, whatever its pod status says.
 func (s *situation) is(conditions ...objects.Condition) bool {
 	condition := s.Observed.Exposure.Condition
 	if s.nodeLost() || s.unconfirmed() {
@@ -154,8 +153,7 @@ func (s *situation) stalled() bool {
 	return ever && left <= 0 && s.acts() && !s.stopRequested()
 }
 
-// preparing reports whether only the mover can end the preparation: no cancel, no lost source and no prepare
-// timeout does.
+// preparing reports whether only the mover can end the preparation: no cancel, no lost source and no prepare timeout does.
 func (s *situation) preparing() bool {
 	return s.in(Accepted) && !s.stopRequested() && s.sourceWaits() && !s.late() && !s.stranded() && !s.unmarked()
 }

@@ -138,8 +138,7 @@ func (p perAgent) String() string {
 	return fmt.Sprintf("%.1f watches, %.2f events of %.1f KiB, CPU of the API server %s", total(p.watches), total(p.deliveries), p.bytes/1024, p.cpu)
 }
 
-// compare returns the difference of two samples per agent. Leases, Nodes and repeated Events are left out: they come with
-// time.
+// compare returns the difference of two samples per agent. Leases, Nodes and repeated Events are left out: they come with time.
 func compare(few, many *sample) perAgent {
 	agents := float64(many.agents - few.agents)
 	perBackup := func(a, b map[string]float64) map[string]float64 {

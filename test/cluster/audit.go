@@ -52,9 +52,8 @@ func (a *auditLog) args() []string {
 	}
 }
 
-// Audit returns the requests that match query in the order of their arrival. They include every request whose effect
-// was visible at the call, with its response: Audit waits for outstanding responses. A watch counts as answered after
-// its start.
+// Audit returns the requests that match query in the order of their arrival. They include every request whose effect was visible
+// at the call, with its response: Audit waits for outstanding responses. A watch counts as answered after its start.
 func (c *Cluster) Audit(ctx context.Context, query Query) (Records, error) {
 	return c.audit.snapshot(ctx, query)
 }

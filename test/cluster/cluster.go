@@ -152,9 +152,8 @@ func (c *Cluster) clean() error {
 // Dir returns the directory with the state, the logs (NAME.log), and the API server's audit log (audit.log).
 func (c *Cluster) Dir() string { return c.dir }
 
-// FindBinary finds a binary of this repository. It searches the directory in the environment variable LATEEN_BIN.
-// Without the variable, it searches bin/ of the working directory and of its parents. The error names the make target
-// of a missing binary.
+// FindBinary finds a binary of this repository. It searches the directory in the environment variable LATEEN_BIN. Without the
+// variable, it searches bin/ of the working directory and of its parents. The error names the make target of a missing binary.
 func FindBinary(name string) (string, error) {
 	if dir := os.Getenv("LATEEN_BIN"); dir != "" {
 		path := filepath.Join(dir, name)

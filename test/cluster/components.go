@@ -176,8 +176,7 @@ func untilServiceAccount(ctx context.Context, client kubernetes.Interface) error
 	}
 }
 
-// etcdArgs uses Unix sockets as addresses. Ports cannot conflict, and no client can connect to another etcd by
-// mistake.
+// etcdArgs uses Unix sockets as addresses. Ports cannot conflict, and no client can connect to another etcd by mistake.
 func (c *Cluster) etcdArgs() []string {
 	// Only its form is validated: there is one member, and clients know its address.
 	const unused = "http://127.0.0.1:1"
@@ -218,8 +217,7 @@ func (c *Cluster) controllerArgs() []string {
 		"--kube-api-qps=1000", "--kube-api-burst=2000",
 		// The volume binder retries at its next resync. The default of 15 s is longer than a test waits.
 		"--pvclaimbinder-sync-period=1s",
-		// The node lifecycle controller removes the NoExecute taint of a Ready node in its next period, by default
-		// after 5 s.
+		// The node lifecycle controller removes the NoExecute taint of a Ready node in its next period, by default after 5 s.
 		"--node-monitor-period=500ms",
 	}
 }
@@ -286,8 +284,7 @@ func newAuthority(dir string, addresses []net.IP) (*authority, error) {
 	return a, a.writePairs(addresses)
 }
 
-// writePairs writes the API server's serving pair, its client pair for kubelets, and the signing key of
-// ServiceAccount tokens.
+// writePairs writes the API server's serving pair, its client pair for kubelets, and the signing key of ServiceAccount tokens.
 func (a *authority) writePairs(addresses []net.IP) error {
 	server := certificate(pkix.Name{CommonName: "kube-apiserver"})
 	server.IPAddresses = append([]net.IP{net.IPv4(127, 0, 0, 1)}, addresses...)

@@ -342,8 +342,7 @@ func (c *caseRun) build(ctx context.Context) (err error) {
 	return c.prepare(ctx)
 }
 
-// configure writes the ConfigMaps and changes the DaemonSet. The nodes of other runs are no places for the movers of
-// this one.
+// configure writes the ConfigMaps and changes the DaemonSet. The nodes of other runs are no places for the movers of this one.
 func (c *caseRun) configure(ctx context.Context) error {
 	c.config = maps.Clone(c.testCase.Config)
 	if c.config == nil {

@@ -98,8 +98,7 @@ func (s *snapshotter) delete(ctx context.Context, handle string, content *snapsh
 	}}, "status")
 }
 
-// find returns the snapshot of the content. It creates the snapshot if the source is a volume, and looks it up
-// otherwise.
+// find returns the snapshot of the content. It creates the snapshot if the source is a volume, and looks it up otherwise.
 func (s *snapshotter) find(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (*csi.Snapshot, error) {
 	source := content.Spec.Source
 	if class := content.Spec.VolumeSnapshotClassName; class != nil {

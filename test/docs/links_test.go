@@ -21,8 +21,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/startup"
 )
 
-// anchors are what headings are linked to by: in lower case, blanks as hyphens, and nothing but letters, digits and
-// these.
+// anchors are what headings are linked to by: in lower case, blanks as hyphens, and nothing but letters, digits and these.
 func anchors(d document) map[string]bool {
 	dropped := regexp.MustCompile(`[^a-z0-9_ -]`)
 	all := map[string]bool{}

@@ -1,5 +1,4 @@
-// Package e2e runs the agent with everything real but the kubelet: control plane, Velero server, movers
-// and bytes.
+// Package e2e runs the agent with everything real but the kubelet: control plane, Velero server, movers and bytes.
 package e2e
 
 import (

@@ -253,8 +253,7 @@ func (s *served) same(t *testing.T, namespace string, apps ...planted) {
 	}
 }
 
-// nothingLeft waits until nothing is left of what was created for transfers: no pod, claim, snapshot, volume or
-// finalizer.
+// nothingLeft waits until nothing is left of what was created for transfers: no pod, claim, snapshot, volume or finalizer.
 func (s *served) nothingLeft(t *testing.T) {
 	t.Helper()
 	for _, kind := range testenv.Kinds() {

@@ -60,8 +60,7 @@ const linux = string(corev1.Linux)
 // heartbeat is the time between two renewals of the node's lease, a kubelet's default. The node lifecycle controller waits for 50 s.
 const heartbeat = 10 * time.Second
 
-// Start registers the node and runs the pods that are bound to it. An error means that the node could not be
-// registered.
+// Start registers the node and runs the pods that are bound to it. An error means that the node could not be registered.
 func Start(ctx context.Context, config *rest.Config, options Options) (*Node, error) {
 	if options.Runner == nil {
 		options.Runner = Idle{}

@@ -38,8 +38,7 @@ type Server struct {
 	process  *process.Process
 }
 
-// Start opens a server of bin/versitygw, with a directory for the buckets and the log. It ends by Stop, or with this
-// process.
+// Start opens a server of bin/versitygw, with a directory for the buckets and the log. It ends by Stop, or with this process.
 func Start(ctx context.Context, binary, dir string) (*Server, error) {
 	for _, each := range []string{filepath.Join("buckets", Bucket), "metadata"} {
 		if err := os.MkdirAll(filepath.Join(dir, each), 0o755); err != nil {

@@ -284,8 +284,7 @@ func (s *Simulation) setAgent(p *process, ready corev1.ConditionStatus) {
 //go:linkname jitterRand k8s.io/apimachinery/pkg/util/wait.jitterRand
 var jitterRand func() float64
 
-// fixJitter makes jitter a function of the time, which is virtual: it then does not depend on which goroutine asks
-// first.
+// fixJitter makes jitter a function of the time, which is virtual: it then does not depend on which goroutine asks first.
 func fixJitter() {
 	jitterRand = func() float64 {
 		sum := fnv.New64a()

@@ -142,8 +142,7 @@ func (s *Simulation) delay(p *parked, pick int) {
 	s.lag.writes = append(s.lag.writes, lateWrite{p, time.Now().Add(time.Duration(1+pick%longest) * time.Second)})
 }
 
-// rebinds reports whether a rebind is on its way: every second fault of a coordinator waits for one. The others wait for
-// nothing.
+// rebinds reports whether a rebind is on its way: every second fault of a coordinator waits for one. The others wait for nothing.
 func (s *Simulation) rebinds(pick int) bool {
 	if pick%2 == 0 || !slices.ContainsFunc(s.plan.Work, func(w Work) bool { return w.Kind == Download }) {
 		return true

@@ -205,8 +205,7 @@ func (e *Env) SnapshotClass(ctx context.Context, name, driver string) error {
 	return err
 }
 
-// CSIClaim creates a claim of 1Gi in Apps for provisioning by the class's driver. Each function of change may modify
-// it first.
+// CSIClaim creates a claim of 1Gi in Apps for provisioning by the class's driver. Each function of change may modify it first.
 func (e *Env) CSIClaim(ctx context.Context, name, class string, change ...func(*corev1.PersistentVolumeClaim)) (*corev1.PersistentVolumeClaim, error) {
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -221,8 +220,7 @@ func (e *Env) CSIClaim(ctx context.Context, name, class string, change ...func(*
 	return e.Kube.CoreV1().PersistentVolumeClaims(e.Apps).Create(ctx, claim, metav1.CreateOptions{})
 }
 
-// Snapshot creates a VolumeSnapshot of a claim as Velero's CSI plugin does, with the labels of the claim and of the
-// backup.
+// Snapshot creates a VolumeSnapshot of a claim as Velero's CSI plugin does, with the labels of the claim and of the backup.
 func (e *Env) Snapshot(ctx context.Context, backup *velerov1.Backup, claim *corev1.PersistentVolumeClaim, class string) (*snapshotv1.VolumeSnapshot, error) {
 	labels := map[string]string{velerov1.BackupNameLabel: labelValue(backup.Name)}
 	maps.Copy(labels, claim.Labels)
@@ -236,9 +234,8 @@ func (e *Env) Snapshot(ctx context.Context, backup *velerov1.Backup, claim *core
 	return e.Snapshots.SnapshotV1().VolumeSnapshots(claim.Namespace).Create(ctx, wanted, metav1.CreateOptions{})
 }
 
-// SourcePod creates a pod in Apps that mounts the volumes of a backup. It runs on node. If node is "", the scheduler
-// selects one of the nodes of this installation. A claim in Block mode becomes a device. Every other volume is mounted at
-// /NAME.
+// SourcePod creates a pod in Apps that mounts the volumes of a backup. It runs on node. If node is "", the scheduler selects one
+// of the nodes of this installation. A claim in Block mode becomes a device. Every other volume is mounted at /NAME.
 func (e *Env) SourcePod(ctx context.Context, name, node string, volumes ...corev1.Volume) (*corev1.Pod, error) {
 	pod, err := e.appPod(ctx, name, node, volumes)
 	if err != nil {

@@ -233,8 +233,7 @@ const (
 	defaultLocation = "default"
 	// snapshotTimeout is the server's default timeout for snapshot operations.
 	snapshotTimeout = 10 * time.Minute
-	// pvcNameAnnotation is PVCNameAnnotation of Velero's pkg/podvolume/configs. No package with few dependencies
-	// exports it.
+	// pvcNameAnnotation is PVCNameAnnotation of Velero's pkg/podvolume/configs. No package with few dependencies exports it.
 	pvcNameAnnotation = "velero.io/pvc-name"
 
 	podVolumeBackups  = "podvolumebackups"

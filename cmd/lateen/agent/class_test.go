@@ -83,8 +83,7 @@ func cachesOf(t *testing.T, kube kubernetes.Interface) (*informers.Clientset, *i
 	return velero, caches
 }
 
-// agentOf returns the parts of an agent that give movers their class, and a function that creates a mover and returns its
-// class.
+// agentOf returns the parts of an agent that give movers their class, and a function that creates a mover and returns its class.
 func agentOf(t *testing.T, cluster *classes, registry *prometheus.Registry) (p *assembly, clock *clocktesting.FakeClock, events *record.FakeRecorder, mover func() string) {
 	t.Helper()
 	target := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "data"}}

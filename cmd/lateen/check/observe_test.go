@@ -116,8 +116,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// The permissions of the agents' ServiceAccount are reviewed in Velero's namespace, and in each namespace with an
-// original.
+// The permissions of the agents' ServiceAccount are reviewed in Velero's namespace, and in each namespace with an original.
 func TestMissingRBACRulesOfCopies(t *testing.T) {
 	client := installed()
 	for _, namespace := range []string{"backup", "bank", "shop"} {

@@ -87,9 +87,8 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// StartApart is Start in a new network namespace, where a program may listen on ports that others use. Of this
-// machine's servers, only those at the addresses (host:port, on loopback) are reachable. The error names the step
-// that failed.
+// StartApart is Start in a new network namespace, where a program may listen on ports that others use. Of this machine's servers,
+// only those at the addresses (host:port, on loopback) are reachable. The error names the step that failed.
 func StartApart(command *exec.Cmd, addresses ...string) (*Process, error) {
 	return start(command, func() (func(), error) {
 		// The thread stays in the new namespace. It stays locked, so that it ends with its goroutine.

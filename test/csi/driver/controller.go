@@ -164,8 +164,7 @@ func statusOf(err error) error {
 	return status.Error(codes.Internal, err.Error())
 }
 
-// ControllerPublishVolume implements csi.ControllerServer. A volume that one node may write to is attached to one node at
-// a time.
+// ControllerPublishVolume implements csi.ControllerServer. A volume that one node may write to is attached to one node at a time.
 func (d *Driver) ControllerPublishVolume(_ context.Context, request *csi.ControllerPublishVolumeRequest) (*csi.ControllerPublishVolumeResponse, error) {
 	d.store.lock.Lock()
 	defer d.store.lock.Unlock()

@@ -1,6 +1,5 @@
-// Package driver is a CSI driver for tests. Volumes and snapshots are directories, and block volumes are loop devices of
-// files. Command csi-driver serves it to a kubelet; package csi of the tests calls it where the sidecars and the nodes are
-// simulated.
+// Package driver is a CSI driver for tests. Volumes and snapshots are directories, and block volumes are loop devices of files.
+// Command csi-driver serves it to a kubelet; package csi of the tests calls it where the sidecars and the nodes are simulated.
 package driver
 
 import (

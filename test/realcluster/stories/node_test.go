@@ -40,9 +40,8 @@ func (h held) isOn(t *testing.T, node string) held {
 	return h
 }
 
-// A node that dies takes its pod volumes along, and nothing else: the upload goes on elsewhere. When the node is back, its
-// mover, which never ended, must not count. The node counts as lost a minute after the control plane has noticed, which
-// takes it 50 s.
+// A node that dies takes its pod volumes along, and nothing else: the upload goes on elsewhere. When the node is back, its mover,
+// which never ended, must not count. The node counts as lost a minute after the control plane has noticed, which takes it 50 s.
 func TestAnUploadGoesOnElsewhereWhenItsNodeDies(t *testing.T) {
 	worker(t)
 	configure(t, `{"loadConcurrency":{"globalConfig":2}}`) // else the upload would wait for the pod volume

@@ -139,8 +139,7 @@ func documentation(t *testing.T) string {
 	return reported
 }
 
-// TestDocumentationShowsTheOutput compares docs/command-line.md with the golden files, which match the output of
-// the code.
+// TestDocumentationShowsTheOutput compares docs/command-line.md with the golden files, which match the output of the code.
 func TestDocumentationShowsTheOutput(t *testing.T) {
 	for _, name := range []string{"a-busy-cluster.txt", "timeline-of-a-wait-for-a-slot.txt"} {
 		want, err := os.ReadFile(filepath.Join("testdata", name))
@@ -149,8 +148,7 @@ func TestDocumentationShowsTheOutput(t *testing.T) {
 	}
 }
 
-// TestDocumentationNamesTheFieldsAndTheReasons keeps the list of JSON fields and reasons complete for users of the
-// JSON output.
+// TestDocumentationNamesTheFieldsAndTheReasons keeps the list of JSON fields and reasons complete for users of the JSON output.
 func TestDocumentationNamesTheFieldsAndTheReasons(t *testing.T) {
 	description := []string{
 		view.WaitAgent, view.WaitCoordinator, view.WaitQueue, view.WaitSlot, view.WaitPod, view.WaitConsumer, view.WaitRefused, view.WaitSnapshot,
@@ -167,8 +165,7 @@ func TestDocumentationNamesTheFieldsAndTheReasons(t *testing.T) {
 	}
 }
 
-// evicted returns the cluster of the timeline in docs/command-line.md: a mover was evicted, and its replacement has no
-// slot.
+// evicted returns the cluster of the timeline in docs/command-line.md: a mover was evicted, and its replacement has no slot.
 func evicted() *fixture {
 	s := cluster(2, `{"loadConcurrency": {"globalConfig": 1}}`)
 	s.mover(s.backup("nightly-9dq4c", "node-2", 5*time.Minute, inProgress(40*time.Second, 812*mib, 0)), "node-2")

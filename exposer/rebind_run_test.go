@@ -87,6 +87,15 @@ func TestAClaimCachedAsUnboundIsFetchedBeforeItsVolumeCountsAsMissing(t *testing
 	require.Equal(t, map[string]string{"b1": "gone-uid"}, deletedUIDs(t, client.Actions()), "of the mover and of the claim")
 }
 
+func TestTheVolumeOfAForeignClaimIsNotRestored(t *testing.T) {
+	volume, foreign := restoredVolume(), staleFound().Claims[0]
+	volume.Labels, foreign.OwnerReferences = nil, nil
+	client := fake.NewClientset(freeTarget(), volume, foreign)
+	_, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), Existing{})
+	require.Error(t, err)
+	require.Equal(t, volume, volumeNow(t, client))
+}
+
 func TestAnAbandonedVolumeOfAScratchClaimIsDeleted(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*corev1.PersistentVolume)

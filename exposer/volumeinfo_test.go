@@ -226,4 +226,6 @@ func TestASourcePodThatNoCacheHasIsFetched(t *testing.T) {
 	spec.Source.PodVolume.Pod.UID = "of-an-earlier-pod"
 	_, err = e.volumeInfo(t.Context(), spec)
 	require.ErrorIs(t, err, errSourceGone)
+	_, err = exposed(fake.NewClientset(), objects.Settings{}).volumeInfo(t.Context(), spec)
+	require.ErrorIs(t, err, errSourceGone)
 }

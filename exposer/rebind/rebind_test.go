@@ -165,6 +165,8 @@ func TestAVolumeReplacesADevice(t *testing.T) {
 		d.Choose(labelled)
 		require.Equal(t, []string{"pvc-dd-uid", "pv"}, []string{d.Volume.Name, d.Replaced.Name})
 	}
+	d.Replaced.Spec.CSI = nil
+	require.False(t, d.hasTakenOver())
 }
 
 func TestPatchesOfARebind(t *testing.T) {

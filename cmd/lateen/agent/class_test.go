@@ -202,6 +202,7 @@ func TestAnEditOfTheLimitsIsInForceAtOnce(t *testing.T) {
 	p, _, _, _ := agentOf(t, &classes{}, registry)
 	p.startup = &startup.Startup{Config: config.Defaults()}
 	p.recorder, p.preparing, p.nodeSlots = reporter{report: func(string) {}}, capacity.NewPreparation(8, p.Clock), capacity.NewNodeSlots(capacity.Same(1))
+	p.Metrics.TransferLimits(1, map[string]int{"replaced": 1})
 	p.follower().changed(t.Context(), &corev1.ConfigMap{Data: map[string]string{"config": `{"loadConcurrency":{"cluster":2,"storageClasses":{"nfs":1}}}`}})
 	accepts := func(uid types.UID, class string) bool {
 		return p.preparing.TryAcquire(capacity.Transfer{UID: uid, StorageClass: class}, func() {})

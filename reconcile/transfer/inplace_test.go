@@ -23,6 +23,9 @@ func TestAMoverThatRestoresInPlaceIsNeverForcedToEnd(t *testing.T) {
 		state.InPlace = "pv-1"
 		step := Next(state, lost, DefaultLimits())
 		require.False(t, step.Force, phase)
+		if state.Cancel = true; !phase.Terminal() {
+			require.Contains(t, Next(state, lost, DefaultLimits()).State.Message, "PersistentVolume pv-1 stays as it is", phase)
+		}
 		if phase == InProgress {
 			require.True(t, anew.Force)
 			require.Equal(t, Failed, step.State.Phase)

@@ -36,11 +36,16 @@ func succeeded(s State, observed Observed) Step {
 }
 
 func failed(s State, observed Observed, reason Reason, message string) Step {
-	if s.InPlace != "" && s.MoverSucceededAt.IsZero() {
-		message = joined(message, fmt.Sprintf("PersistentVolume %s stays as it is; bind a claim to it by hand once its mover and restore claim are deleted", s.InPlace))
-	}
-	s.Message, s.Progress = message, currentProgress(s, observed)
+	s.Message, s.Progress = s.withVolume(message), currentProgress(s, observed)
 	return finish(s, observed, Failed, reason)
+}
+
+// withVolume adds to a message where the volume is that was not restored in place. The target claim is not bound to it.
+func (s State) withVolume(message string) string {
+	if s.InPlace == "" || !s.MoverSucceededAt.IsZero() {
+		return message
+	}
+	return joined(message, fmt.Sprintf("PersistentVolume %s stays as it is; bind a claim to it by hand once its mover and restore claim are deleted", s.InPlace))
 }
 
 // canceled keeps an existing message: the client that canceled may have given a reason.
@@ -48,7 +53,7 @@ func canceled(s State, observed Observed) Step {
 	if s.Message == "" && s.Deleting {
 		s.Message = "canceled because the resource is being deleted"
 	}
-	s.Progress = currentProgress(s, observed)
+	s.Message, s.Progress = s.withVolume(s.Message), currentProgress(s, observed)
 	return finish(s, observed, Canceled, ReasonCanceled)
 }
 

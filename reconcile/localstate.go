@@ -39,6 +39,7 @@ type entry struct {
 	deleted    []string  // names of the deleted claims
 	logged     types.UID // the mover whose log was saved last
 	home       string    // the node of the pod to whose volume a new restore writes
+	hadTarget  bool      // that pod was observed
 	rebound    bool
 	reserved   types.UID // the target claim that a rebind only waits for to be bound
 	rebindAt   time.Time // when this agent first tried to rebind

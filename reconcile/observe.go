@@ -83,9 +83,9 @@ func (t *TransferReconciler[T]) locate(ctx context.Context, s *request[T]) (err 
 	if s.target, s.targetKnown, err = t.targetPod(ctx, s); err != nil {
 		return err
 	}
-	if s.target != nil && s.target.Spec.NodeName != "" {
-		s.observed.Home = s.target.Spec.NodeName
-		t.local.update(s.key, func(kept *entry) { kept.home = s.observed.Home })
+	if s.target != nil {
+		s.observed.Home = cmp.Or(s.target.Spec.NodeName, s.observed.Home)
+		t.local.update(s.key, func(kept *entry) { kept.home, kept.hadTarget = s.observed.Home, true })
 	}
 	return nil
 }
@@ -99,7 +99,7 @@ func (t *TransferReconciler[T]) targetPod(ctx context.Context, s *request[T]) (p
 	}
 	first := min(t.Limits.FetchTarget, t.Limits.PrepareTimeout)
 	left := t.local.waitsSince(s.key, s.observed.Now).Add(first).Sub(s.observed.Now)
-	if s.observed.Home == "" && left > 0 {
+	if left > 0 && !t.local.read(s.key).hadTarget {
 		s.requeueWithin = left
 		return nil, false, nil
 	}
@@ -248,6 +248,9 @@ func (t *TransferReconciler[T]) eligible(ctx context.Context, s *request[T]) (er
 		s.observed.WaitingFor = unavailable(s.observed.Home)
 	}
 	if s.observed.WaitingFor != "" {
+		if s.observed.Unbounded {
+			t.local.clearWait(s.key) // the deadline of a later wait counts from the end of this one
+		}
 		return nil
 	}
 	if s.observed.Home != "" {
@@ -283,7 +286,7 @@ func (t *TransferReconciler[T]) init(s *request[T]) (awaits string) {
 	case !s.targetKnown:
 		return fmt.Sprintf("pod %s has not been observed yet", name)
 	case pod == nil:
-		s.observed.SourceGone = reference.UID != "" || s.observed.Home != "" // it existed
+		s.observed.SourceGone = reference.UID != "" || t.local.read(s.key).hadTarget // it existed
 		return fmt.Sprintf("pod %s does not exist", name)
 	case pod.Spec.NodeName != "" && !s.observed.Exposes:
 		return unavailable(s.observed.Home)

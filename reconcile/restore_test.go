@@ -87,6 +87,16 @@ func TestARestoreWaitsForItsPodWhileThePodExists(t *testing.T) {
 	}
 }
 
+func TestTheWaitForAnAgentBeginsAfterThatForThePod(t *testing.T) {
+	s := newRestore()
+	s.pods["app/db"] = targetOn("n2")
+	s.step(t)
+	s.clock.Step(s.Limits.PrepareTimeout)
+	s.Agent.Fleet = coordinatorFleet{absent: "n2"}
+	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
+	require.Equal(t, transfer.New, s.state().Phase, s.state().Message)
+}
+
 func TestARestoreFailsAtOnceWhenItsPodIsDeleted(t *testing.T) {
 	for name, node := range map[string]string{"on its node": testNode, "before it has a node": ""} {
 		t.Run(name, func(t *testing.T) {

@@ -212,6 +212,25 @@ func TestASourceWithoutItsVolume(t *testing.T) {
 	}
 }
 
+func TestAMoverThatToleratesEveryTaintLeavesOutFailedNodes(t *testing.T) {
+	up, down := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "up"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "down"}}
+	up.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	for key, want := range map[string][]string{"": {"down"}, "storage": nil} {
+		client := fake.NewClientset(freeTarget(), up, down)
+		e := exposed(client, objects.Settings{})
+		e.Templates[corev1.Linux] = objects.Template{AgentTolerations: []corev1.Toleration{{Key: key, Operator: corev1.TolerationOpExists}}}
+		_, err := e.Ensure(t.Context(), download())
+		require.NoError(t, err)
+		pod, err := client.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
+		require.NoError(t, err)
+		var excluded []string
+		for _, field := range pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchFields {
+			excluded = append(excluded, field.Values...)
+		}
+		require.Equal(t, want, excluded)
+	}
+}
+
 func TestASourcePodThatNoCacheHasIsFetched(t *testing.T) {
 	source := podWith(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
 	source.Spec.NodeName = "n1"

@@ -359,6 +359,14 @@ func leaveFailedNodes(all, configured []corev1.Toleration) []corev1.Toleration {
 	return append(bounds, all...)
 }
 
+// TolerateFailedNodes reports whether the scheduler may place data movers on a node that is not Ready, since agents tolerate every
+// taint. A toleration cannot leave out one of them, so the mover's affinity has to. Velero's movers inherit no such toleration.
+func TolerateFailedNodes(settings Settings, template Template) bool {
+	return slices.ContainsFunc(slices.Concat(settings.Tolerations, template.Tolerations, template.AgentTolerations), func(t corev1.Toleration) bool {
+		return t.Key == "" && t.Operator == corev1.TolerationOpExists && t.Effect != corev1.TaintEffectNoExecute
+	})
+}
+
 // toleratesFailure reports whether a toleration matches the taint of the node controller, which has no value.
 func toleratesFailure(t corev1.Toleration, taint string) bool {
 	return (t.Key == taint || t.Key == "" && t.Operator == corev1.TolerationOpExists) &&

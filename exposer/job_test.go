@@ -45,6 +45,12 @@ func TestAJobWithoutAPodIsStuckForWhatItsControllerSays(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, stuck)
 	require.Equal(t, "job has no pod: exceeded quota: none", why)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "p1", UID: "p1-uid", Labels: map[string]string{batchv1.ControllerUidLabel: "j1-uid"}}}
+	pod.Status.Phase, job.Status.Active, job.Status.Ready = corev1.PodPending, 1, new(int32(0))
+	client = fake.NewClientset(pod, event("unmounted", pod.UID, corev1.EventTypeWarning, "no such volume", 1))
+	why, _, err = Jobs{Client: client}.Stuck(t.Context(), "velero", objects.ReadJob(job))
+	require.NoError(t, err)
+	require.Equal(t, "pod did not start: no such volume", why)
 }
 
 // TestNoJobIsStartedBesideAnUncachedOne covers a job that another coordinator or Velero's server has

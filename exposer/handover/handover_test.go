@@ -343,6 +343,8 @@ func TestChangedBlocks(t *testing.T) {
 	require.Equal(t, &objects.ChangedBlocks{Change: "52/7", Volume: "disk", Snapshot: "du"}, h.ChangedBlocks("volume"))
 	h.Backup.Snapshot.Annotations["csi.vsphere.volume/snapshot"] = "disk"
 	require.Empty(t, h.ChangedBlocks("volume").Volume)
+	delete(h.Backup.Snapshot.Annotations, "csi.vsphere.volume/change-id")
+	require.Empty(t, h.ChangedBlocks("volume").Change)
 }
 
 func TestTheContentOfASource(t *testing.T) {

@@ -287,9 +287,8 @@ func (s *simulatedObject) delete() {
 // simulatedSteps bounds the steps of one call. simulatedCalls bounds the calls from any state to the end.
 const simulatedSteps, simulatedCalls = 16, 8
 
-// walkStorages calls visit with each reachable step for a ready snapshot. Agents crash after any step. The transfer
-// ends at any time. The caches lag without a bound, but all by the same time. The controllers act in any order. It
-// stops when visit returns false.
+// walkStorages calls visit with each reachable step for a ready snapshot. Agents crash after any step. The transfer ends at any time.
+// The caches lag without a bound, but all by the same time. The controllers act in any order. It stops when visit returns false.
 func walkStorages(visit func(before, after simulatedRun, step Step) bool) {
 	start := simulatedRun{storage: simulatedStorage{simulatedPairs: simulatedPairs{
 		original: simulatedObject{exists: true, protected: true, ready: true}, content: simulatedObject{exists: true, protected: true, handle: true},

@@ -133,8 +133,7 @@ func TestWithoutTheRightToRecordAJobItIsCountedOnceByAProcess(t *testing.T) {
 	require.Len(t, f.names(), 2)
 }
 
-// conflictOnce has the API server refuse the next request of that verb on jobs, although the job has not changed. So no
-// event follows.
+// conflictOnce has the API server refuse the next request of that verb on jobs, although the job has not changed. So no event follows.
 func (f *fixture) conflictOnce(verb string) (refused *bool) {
 	refused = new(bool)
 	f.client.PrependReactor(verb, "jobs", func(clienttesting.Action) (bool, runtime.Object, error) {

@@ -177,9 +177,9 @@ func phaseDimensions(phase Phase) []dimension {
 	}, time.Second)
 	switch phase {
 	case New:
-		return []dimension{eligible(), admitted(), unsupported(), nodeBound(), ownsSnapshot(), isForeign(), ages(func(m *situation, at time.Time) { m.Observed.WaitsSince = at })}
+		return []dimension{eligible(), admitted(), unsupported(), nodeBound(), ownsSnapshot(), either(func(m *situation, is bool) { m.State.Foreign = is }), ages(func(m *situation, at time.Time) { m.Observed.WaitsSince = at })}
 	case Accepted:
-		return []dimension{sinceAccepted(), alternatives(noSource(), diagnosis(), slot()), mayMarkPrepared(), nodeBound()}
+		return []dimension{sinceAccepted(), alternatives(noSource(), diagnosis(), slot()), either(func(m *situation, is bool) { m.Observed.MayMarkPrepared = is }), nodeBound()}
 	case Prepared:
 		return []dimension{onNode(), progress(), noSource(), ages(func(m *situation, at time.Time) { m.State.AcceptedAt = at }), slot(), nodeBound()}
 	case InProgress:
@@ -463,14 +463,10 @@ func alternatives(dimensions ...dimension) dimension {
 	return all
 }
 
-func mayMarkPrepared() dimension {
-	return either(func(m *situation, is bool) { m.Observed.MayMarkPrepared = is })
-}
 func nodeBound() dimension { return either(func(m *situation, is bool) { m.State.NodeBound = is }) }
 func ownsSnapshot() dimension {
 	return either(func(m *situation, is bool) { m.State.OwnsSnapshot = is })
 }
-func isForeign() dimension { return either(func(m *situation, is bool) { m.State.Foreign = is }) }
 func leftovers() dimension {
 	return either(func(m *situation, is bool) { m.Observed.HasLeftovers = is })
 }

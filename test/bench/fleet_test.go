@@ -220,8 +220,7 @@ func (f *fleet) work(ctx context.Context, transfers int) error {
 	)
 }
 
-// create creates that many PodVolumeBackups and DataDownloads. A DataDownload has a claim of its own, and a pod that is
-// scheduled.
+// create creates that many PodVolumeBackups and DataDownloads. A DataDownload has a claim of its own, and a pod that is scheduled.
 func (f *fleet) create(ctx context.Context, transfers int) error {
 	name := fmt.Sprintf("work-%d", time.Now().UnixNano())
 	backup, err := f.Backup(ctx, name)

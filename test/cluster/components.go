@@ -159,8 +159,7 @@ func untilReady(ctx context.Context, client kubernetes.Interface) error {
 	}
 }
 
-// untilServiceAccount waits for the first ServiceAccount. It shows that the controllers work, and that namespace
-// default admits pods.
+// untilServiceAccount waits for the first ServiceAccount. It shows that the controllers work, and that namespace default admits pods.
 func untilServiceAccount(ctx context.Context, client kubernetes.Interface) error {
 	named := fields.OneTermEqualSelector("metadata.name", "default").String()
 	watcher, err := client.CoreV1().ServiceAccounts("default").Watch(ctx, metav1.ListOptions{FieldSelector: named})
@@ -334,8 +333,7 @@ func (a *authority) issue(template *x509.Certificate) (cert, key []byte, err err
 	return cert, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: secret}), nil
 }
 
-// client returns the template of a client certificate. Kubernetes uses the common name as the user and the
-// organizations as the groups.
+// client returns the template of a client certificate. Kubernetes uses the common name as the user and the organizations as the groups.
 func client(name string, groups []string) *x509.Certificate {
 	template := certificate(pkix.Name{CommonName: name, Organization: groups})
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}

@@ -106,8 +106,7 @@ func (s *shell) run(where, script string) string {
 // printed is what the line above a block says that shows the end of what the block before it prints.
 const printed = "<!-- printed -->"
 
-// requirePrinted compares the end of an output with what a document shows, in which … is anything. The width of columns
-// does not count.
+// requirePrinted compares the end of an output with what a document shows, in which … is anything. The width of columns does not count.
 func requirePrinted(t *testing.T, where, shown, out string) {
 	t.Helper()
 	want, got := strings.Split(strings.TrimSpace(shown), "\n"), strings.Split(strings.TrimSpace(out), "\n")

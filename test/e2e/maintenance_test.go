@@ -103,8 +103,7 @@ func TestLateenComesFirstAndAdoptsWhatTheServerHasBegun(t *testing.T) {
 	s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return has(r, third) })
 }
 
-// TestAJobThatCannotHaveAPodDoesNotBlockTheServer is W39: the server waits for it, and would do so for ever if it were
-// just deleted.
+// TestAJobThatCannotHaveAPodDoesNotBlockTheServer is W39: the server waits for it, and would do so for ever if it were just deleted.
 func TestAJobThatCannotHaveAPodDoesNotBlockTheServer(t *testing.T) {
 	podless := func(podWait time.Duration) func(*agent.Options) {
 		return func(options *agent.Options) {

@@ -46,8 +46,7 @@ type env struct {
 	refusal      bool              // the test took a right away, so a 403 is no fault
 }
 
-// newEnv builds an environment of one node for a test that runs beside others.
-// Movers take as long as given from InProgress to the end.
+// newEnv builds an environment of one node for a test that runs beside others. Movers take as long as given from InProgress to the end.
 func newEnv(t *testing.T, takes time.Duration, changes ...func(*node.Options)) *env {
 	t.Helper()
 	t.Parallel()

@@ -1,5 +1,4 @@
-// Command kubenode is kubelet and kube-proxy in one binary. It picks by the name that it is called by, and adds
-// nothing to either.
+// Command kubenode is kubelet and kube-proxy in one binary. It picks by the name that it is called by, and adds nothing to either.
 package main
 
 import (

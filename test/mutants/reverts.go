@@ -58,8 +58,7 @@ func readReverts(dir string) ([]revert, error) {
 // errNotFound means that all tests pass without a fix.
 var errNotFound = errors.New("no test found a reverted fix")
 
-// playReverts applies one revert after the other to a copy of the program, and runs the tests. It returns errNotFound if none
-// fails.
+// playReverts applies one revert after the other to a copy of the program, and runs the tests. It returns errNotFound if none fails.
 func playReverts(ctx context.Context, root, dir, names string, runs int) error {
 	chosen, err := readReverts(dir)
 	if err != nil {

@@ -51,8 +51,7 @@ var neverStarted = Result{
 	ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The container could not be located when the pod was terminated",
 }
 
-// delete passes the deletion to the pod. The caller holds the node's lock. A forced deletion first appears as a
-// deletion without grace.
+// delete passes the deletion to the pod. The caller holds the node's lock. A forced deletion first appears as a deletion without grace.
 func (p *podRun) delete(pod *corev1.Pod) {
 	if p.isDeleted() {
 		return

@@ -80,8 +80,7 @@ func checkHostPath(source corev1.HostPathVolumeSource) error {
 	return nil
 }
 
-// VolumeDir returns the directory of a pod's volume on this node. It waits until a claim is bound. The error names a
-// missing volume.
+// VolumeDir returns the directory of a pod's volume on this node. It waits until a claim is bound. The error names a missing volume.
 func (n *Node) VolumeDir(ctx context.Context, pod *corev1.Pod, name string) (string, error) {
 	for _, volume := range pod.Spec.Volumes {
 		if volume.Name == name {

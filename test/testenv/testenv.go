@@ -84,8 +84,7 @@ func New(ctx context.Context, config *rest.Config, options Options) (*Env, error
 	return e, err
 }
 
-// Open returns the environment of an existing installation of Velero in namespace. It creates the namespace of the
-// backed-up pods.
+// Open returns the environment of an existing installation of Velero in namespace. It creates the namespace of the backed-up pods.
 func Open(ctx context.Context, config *rest.Config, namespace string) (*Env, error) {
 	e, err := connect(config)
 	if err != nil {

@@ -187,8 +187,7 @@ func checkProblems(t *testing.T, problems []config.Problem) map[config.Section]b
 	return broken
 }
 
-// checkWithout requires that a value with an invalidating Problem has the same effect as no value. Nothing else gets
-// lost with it.
+// checkWithout requires that a value with an invalidating Problem has the same effect as no value. Nothing else gets lost with it.
 func checkWithout(t *testing.T, text string, got config.Config, problems []config.Problem, nodeLabels map[string]string) {
 	t.Helper()
 	var document any

@@ -29,8 +29,7 @@ func Start(command *exec.Cmd) (*Process, error) {
 	return start(command, func() (func(), error) { return func() {}, nil })
 }
 
-// start calls prepare on the thread that starts the command. It calls the function that prepare returns after the
-// command has ended.
+// start calls prepare on the thread that starts the command. It calls the function that prepare returns after the command has ended.
 func start(command *exec.Cmd, prepare func() (func(), error)) (*Process, error) {
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	p := &Process{command: command, ended: make(chan struct{})}

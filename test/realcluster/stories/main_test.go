@@ -36,8 +36,7 @@ var installFlags = []string{
 	"--backup-location-config=region=minio,s3ForcePathStyle=true,s3Url=http://10.10.0.1:9000",
 }
 
-// install installs Velero's server and Lateen's agents as the quick start does, in the cluster that `make cluster-test`
-// has started.
+// install installs Velero's server and Lateen's agents as the quick start does, in the cluster that `make cluster-test` has started.
 func install() error {
 	if os.Getenv("LATEEN_CLUSTER") == "" {
 		return fmt.Errorf("LATEEN_CLUSTER names no cluster; make cluster-test starts one and runs these tests")

@@ -355,6 +355,7 @@ func TestParseInvalidMaintenance(t *testing.T) {
 		"labels that are none, for one repository":    {map[string]string{repositoryKey: `{"podLabels":{"a":1}}`}, config.WrongType, ""},
 		"a number below zero":                         {map[string]string{"global": `{"keepLatestMaintenanceJobs":-1}`}, config.InvalidValue, ""},
 		"a cache without a size":                      {map[string]string{"global": `{"cachePVC":{"storageClass":"fast"}}`}, config.Missing, ""},
+		"a cache without a class":                     {map[string]string{"global": `{"cachePVC":{"size":"1Gi"}}`}, config.Missing, ""},
 		"a file without keys":                         {map[string]string{"config.json": `{}`}, config.InvalidValue, priority.ConfigInvalid},
 		"an unknown field":                            {map[string]string{"global": `{"keepLatest":1}`}, config.UnknownField, ""},
 		"resources that are none":                     {map[string]string{"global": `{"podResources":{"cpuLimit":"lots"}}`}, config.InvalidValue, ""},

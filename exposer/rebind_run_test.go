@@ -141,7 +141,7 @@ func TestAClaimRecreatedDuringARebindIsNotRebound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := download()
-			spec.Attempt = test.attempt
+			spec.Attempt, spec.Source.Target.MoverNode = test.attempt, "n1" // an in-tree volume has no attachment
 			stray := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
 				Namespace: "velero", Name: "b1", UID: "stray-uid", Labels: objects.OwnerLabels(spec.UID, "n2"),
 				OwnerReferences: []metav1.OwnerReference{{UID: spec.UID, Controller: new(true)}},

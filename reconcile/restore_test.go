@@ -305,6 +305,7 @@ func TestARebindSendsNothingWhileAnEventIsDue(t *testing.T) {
 	s.pods[testKey].DeletionTimestamp = &metav1.Time{}
 	s.step(t)
 	require.Empty(t, s.kube.Actions())
+	require.False(t, deleting(exposer.Existing{Pod: s.pods[testKey], Claims: make([]*corev1.PersistentVolumeClaim, 1)}), "its claim is not deleted yet")
 	delete(s.pods, testKey)
 	s.target.claim = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: "reserved"}, Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}}
 	s.local.markRebind(testKey, exposer.Existing{}, "reserved")

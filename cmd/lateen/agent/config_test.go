@@ -66,10 +66,10 @@ func TestAWatchOfTheConfigMapThatIsDeniedIsReportedAndTriedAgain(t *testing.T) {
 		clock.RealClock{}.Sleep(watchInterval)
 		require.Zero(t, problems())
 		require.Empty(t, a.own.wanted[api.AnnotationConfigNotApplied])
+		c.changed(t.Context(), &corev1.ConfigMap{Data: map[string]string{"config": "{"}})
 		c.notApplied("rejected")
-		c.problems = []config.Problem{{Section: config.SectionConfigMap, Reason: config.InvalidJSON}}
 		c.reportDenied(t.Context(), types.NamespacedName{Name: "agents"}, apierrors.NewForbidden(corev1.Resource("configmaps"), "", nil))
-		require.Len(t, events.Events, 3, "the next time too")
+		require.Len(t, events.Events, 4, "the next time too, after that of the edit")
 		require.InDelta(t, 2, problems(), 0)
 		require.NotEqual(t, "rejected", a.own.wanted[api.AnnotationConfigNotApplied])
 		c.reportAllowed()

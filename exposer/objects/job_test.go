@@ -179,9 +179,9 @@ func TestReasonsOfPendingJobs(t *testing.T) {
 }
 
 func TestARecordRoundTrips(t *testing.T) {
-	theirs := &batchv1.Job{}
+	theirs := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "repo-maintain-job-1764000000"}}
 	require.Equal(t, JobRecord{Factor: 1}, ReadJob(theirs).JobRecord)
-	require.False(t, ReadJob(theirs).Ours)
+	require.Equal(t, []any{false, true}, []any{ReadJob(theirs).Ours, ReadJob(theirs).Due.IsZero()})
 	record := JobRecord{Verdict: VerdictOutOfMemory, Failures: 12, Factor: 2.25}
 	theirs.Annotations = record.Annotations()
 	require.Equal(t, record, ReadJob(theirs).JobRecord)

@@ -183,15 +183,16 @@ func TestARequestIsSentAgainAfterAConflictWithoutAnEvent(t *testing.T) {
 func TestAPodlessJobThatNoStepEndsHoldsNoPlace(t *testing.T) {
 	f := newFixture(t)
 	f.Limit = 1
-	restic, suspended, queued := f.repository("r1"), f.repository("r2"), f.repository("r3")
-	f.repositories[restic].Spec.RepositoryType = "restic"
+	restic, suspended, queued, deleting := f.repository("r1"), f.repository("r2"), f.repository("r3"), f.repository("r4")
+	f.repositories[restic].Spec.RepositoryType, f.repositories[deleting].DeletionTimestamp = "restic", &metav1.Time{}
 	f.job("theirs", "r1")
+	f.job("last", "r4")
 	f.job("suspended", "r2", func(job *batchv1.Job) { job.Spec.Suspend = new(true) })
 	f.pass(2 * time.Hour)
 	f.settle(restic)
 	f.settle(suspended)
 	f.settle(queued)
-	require.Len(t, f.names(), 3)
+	require.Len(t, f.names(), 4)
 }
 
 // TestADeletedRepositoryHoldsItsPlaceUntilItsJobEnds deletes a repository before its job has a pod, which it soon gets.

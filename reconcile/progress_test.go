@@ -90,7 +90,7 @@ func newCanceledUnlisted(t *testing.T) *single[*velerov1.PodVolumeBackup] {
 
 func TestACancelListsTheEventsOfItsMoverOnce(t *testing.T) {
 	s := newCanceledUnlisted(t)
-	s.unlisted = nil
+	s.unlisted, s.object.Spec.Cancel, s.object.DeletionTimestamp = nil, false, &metav1.Time{Time: s.clock.Now()} // a deletion cancels, too
 	s.says(eventStarted, "", s.clock.Now())
 	for range 2 {
 		require.Equal(t, s.Limits.CancelGrace, s.step(t))

@@ -95,6 +95,9 @@ func TestTheWaitForAnAgentBeginsAfterThatForThePod(t *testing.T) {
 	s.Agent.Fleet = coordinatorFleet{absent: "n2"}
 	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
 	require.Equal(t, transfer.New, s.state().Phase, s.state().Message)
+	s.clock.Step(s.Limits.PrepareTimeout)
+	s.step(t)
+	require.Contains(t, s.state().Message, "no ready node-agent on node n2")
 }
 
 func TestARestoreFailsAtOnceWhenItsPodIsDeleted(t *testing.T) {

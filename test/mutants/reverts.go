@@ -46,7 +46,7 @@ func readReverts(dir string) ([]revert, error) {
 			return nil, fmt.Errorf("%s: want a line that says what went wrong, then the output of git diff", file)
 		}
 		title, test, _ := strings.Cut(header, "\nTest: ")
-		one := revert{name: strings.TrimSuffix(filepath.Base(file), ".patch"), title: title, test: cmp.Or(test, randomTest), patch: patch}
+		one := revert{name: strings.TrimSuffix(filepath.Base(file), ".patch"), title: title, test: cmp.Or(test, "TestSchedules"), patch: patch}
 		for _, match := range changedFile.FindAllStringSubmatch(diff, -1) {
 			one.packages = append(one.packages, "./"+match[1])
 		}
@@ -94,7 +94,7 @@ func (r revert) play(ctx context.Context, root string, runs int) (how string, er
 	if err := r.apply(ctx, root); err != nil {
 		return "", err
 	}
-	how, err = find(ctx, root, r.packages, r.test, runs)
+	how, err = find(ctx, root, r.packages, "-run=^"+r.test+"$", runs)
 	return how, errors.Join(err, r.apply(ctx, root, "--reverse"))
 }
 

@@ -282,7 +282,10 @@ func (g *generator) add(from, to ast.Node, is string) {
 func (g *generator) visit(node ast.Node) bool {
 	switch node := node.(type) {
 	case *ast.BasicLit:
-		if node.Kind == token.INT || node.Kind == token.FLOAT {
+		switch {
+		case node.Value == "0": // 1 is a nanosecond where it is a duration, and changes nothing
+			g.add(node, node, "(-1)")
+		case node.Kind == token.INT || node.Kind == token.FLOAT:
 			g.add(node, node, "(2*"+node.Value+" + 1)")
 		}
 	case *ast.BinaryExpr:

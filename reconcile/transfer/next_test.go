@@ -244,9 +244,8 @@ func exposures(restarts int, nodes []string) []objects.Exposure {
 	return all
 }
 
-// nodeStates are the states of the node of a mover: nothing, the node is lost, or its end is not confirmed in time. This
-// agent may know why it deleted a mover that is absent or deleting. An Accepted transfer without a restart may also have
-// been accepted by an agent of Velero.
+// nodeStates are the states of the node of a mover: nothing, the node is lost, or its end is not confirmed in time. This agent may know why
+// it deleted a mover that is absent or deleting. An Accepted transfer without a restart may also have been accepted by an agent of Velero.
 func nodeStates(phase Phase, restarts int, exposure objects.Exposure) []choice {
 	all := reachableNodeStates(phase, exposure)
 	if phase == Accepted && restarts == 0 {

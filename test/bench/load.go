@@ -300,8 +300,7 @@ func (i *installation) maintained(ctx context.Context, name string) error {
 // finished is how many backups are over in the second part of the scenario.
 const finished = 10_000
 
-// memory is what the agent needs when it is ready, in a namespace without backups and in one where thousands are
-// over and not yet expired.
+// memory is what the agent needs when it is ready, in a namespace without backups and in one where thousands are over and not yet expired.
 func memory(ctx context.Context, e *env, a nodeAgent, name string) (all []figure, err error) {
 	installed, err := e.install(ctx, a, name, 1, fixture.Options{})
 	defer func() { err = errors.Join(err, installed.Close()) }()

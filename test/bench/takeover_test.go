@@ -64,9 +64,8 @@ func BenchmarkTakeover(b *testing.B) {
 	}
 }
 
-// BenchmarkRollOut ends and starts 40 agents by tenths, as a roll-out of their DaemonSet does, while a PodVolumeBackup and a
-// DataDownload of each node are in flight. It measures that, and how long they take to end afterwards. None may fail, or
-// need a second mover.
+// BenchmarkRollOut ends and starts 40 agents by tenths, as a roll-out of their DaemonSet does, while a PodVolumeBackup and a DataDownload
+// of each node are in flight. It measures that, and how long they take to end afterwards. None may fail, or need a second mover.
 func BenchmarkRollOut(b *testing.B) {
 	ctx, f := started(b, fleetSize)
 	f.options = asInACluster

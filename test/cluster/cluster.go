@@ -293,8 +293,7 @@ type Query struct {
 	Verbs     []string
 	Resources []string
 	Namespace string
-	// Name is the exact name of the object. For a create, it is the name from the client. It is empty if the API
-	// server generates the name.
+	// Name is the exact name of the object. For a create, it is the name from the client. It is empty if the API server generates the name.
 	Name string
 	// Since drops earlier requests.
 	Since time.Time

@@ -265,8 +265,7 @@ type authority struct {
 	pem         []byte
 }
 
-// newAuthority creates an authority and writes the files of the API server to dir. The server certificate covers
-// loopback and addresses.
+// newAuthority creates an authority and writes the files of the API server to dir. The server certificate covers loopback and addresses.
 func newAuthority(dir string, addresses []net.IP) (*authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

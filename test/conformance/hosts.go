@@ -88,8 +88,7 @@ func (c *caseRun) nameNodes(name string) {
 	c.placeholders.set(firstNode, name)
 }
 
-// startNodes starts the nodes, the first one before the others, and returns when there are pods of the node-agent where
-// agents are to run.
+// startNodes starts the nodes, the first one before the others, and returns when there are pods of the node-agent where agents are to run.
 func (c *caseRun) startNodes(ctx context.Context) error {
 	machines := c.testCase.machines()
 	others := slices.DeleteFunc(slices.Sorted(maps.Keys(machines)), func(word string) bool { return word == firstNode })

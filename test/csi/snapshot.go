@@ -52,9 +52,8 @@ func (s *snapshotter) sync(ctx context.Context, content *snapshotv1.VolumeSnapsh
 	return s.report(ctx, content, found)
 }
 
-// disposable reports whether the content must be deleted, and by its policy the snapshot. The content is being
-// deleted, and it never had a VolumeSnapshot, or the snapshot-controller marks the VolumeSnapshot as being deleted. A
-// deletion waits for the end of a creation.
+// disposable reports whether the content must be deleted, and by its policy the snapshot. The content is being deleted, and it never had a
+// VolumeSnapshot, or the snapshot-controller marks the VolumeSnapshot as being deleted. A deletion waits for the end of a creation.
 func disposable(content *snapshotv1.VolumeSnapshotContent) bool {
 	if content.DeletionTimestamp == nil {
 		return false

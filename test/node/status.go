@@ -192,8 +192,7 @@ type StandIn struct {
 	uploaded  map[types.UID]string                // data by transfer
 }
 
-// NewStandIn creates the runner. It acts with the permissions of the config, not with those of the pods. An error
-// names an invalid client.
+// NewStandIn creates the runner. It acts with the permissions of the config, not with those of the pods. An error names an invalid client.
 func NewStandIn(config *rest.Config, takes time.Duration) (*StandIn, error) {
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {

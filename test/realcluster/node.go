@@ -288,8 +288,7 @@ func (h hierarchy) join(name string) error {
 	return os.WriteFile(filepath.Join(h.cgroup(name), "cgroup.procs"), []byte("0"), 0o600)
 }
 
-// mountCgroups gives the node a view of its own cgroups, in whose namespace this process is. The machine's mounts
-// go out of sight before.
+// mountCgroups gives the node a view of its own cgroups, in whose namespace this process is. The machine's mounts go out of sight before.
 func mountCgroups(all []hierarchy) error {
 	if err := unix.Mount("tmpfs", cgroupRoot, "tmpfs", 0, "mode=755"); err != nil {
 		return fmt.Errorf("mount a tmpfs at %s: %w", cgroupRoot, err)
@@ -324,8 +323,7 @@ func setFreezer(name, state string) error {
 	})
 }
 
-// kernelDefaults are sysctls that the kubelet wants and that belong to the whole machine. The node sees files with these
-// values instead.
+// kernelDefaults are sysctls that the kubelet wants and that belong to the whole machine. The node sees files with these values instead.
 var kernelDefaults = map[string]string{
 	"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
 	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",

@@ -37,9 +37,8 @@ func (g Grant) String() string {
 	return strings.Join(append(description, where), " ")
 }
 
-// Grants are all that the rules allow: those of the Role in the agents' namespace, those of the ClusterRole elsewhere.
-// What the ClusterRole allows in the agents' namespace too has to be in the Role as well, so that each of the two lists
-// is complete for its place.
+// Grants are all that the rules allow: those of the Role in the agents' namespace, those of the ClusterRole elsewhere. What the ClusterRole
+// allows in the agents' namespace too has to be in the Role as well, so that each of the two lists is complete for its place.
 func Grants(role, clusterRole []rbacv1.PolicyRule) []Grant {
 	return append(grants(role, false), grants(clusterRole, true)...)
 }

@@ -256,8 +256,7 @@ func drawLimits(plan *Plan) {
 	*limit = 1 + random.IntN(2)
 }
 
-// drawClasses deletes a class in one of five schedules. It draws from a stream of its own, so that the other seeds keep
-// their schedules.
+// drawClasses deletes a class in one of five schedules. It draws from a stream of its own, so that the other seeds keep their schedules.
 func drawClasses(plan *Plan) {
 	const oneIn, steps, picks = 5, 300, 1000
 	random := rand.New(rand.NewPCG(plan.Seed, classStream))

@@ -107,8 +107,7 @@ func install(ctx context.Context, config *rest.Config, labels map[string]string,
 	return warm(ctx, config, definitions)
 }
 
-// warm lists every resource once. At the first list, the API server creates the storage, and it rejects requests for
-// a second until then.
+// warm lists every resource once. At the first list, the API server creates the storage, and it rejects requests for a second until then.
 func warm(ctx context.Context, config *rest.Config, definitions []*apiextensionsv1.CustomResourceDefinition) error {
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
@@ -194,8 +193,7 @@ func WhenUsed(class *storagev1.StorageClass) {
 	class.VolumeBindingMode = new(storagev1.VolumeBindingWaitForFirstConsumer)
 }
 
-// SnapshotClass creates a cluster-scoped class. Snapshots are deleted with their VolumeSnapshots. Its label selects it for
-// Velero's server.
+// SnapshotClass creates a cluster-scoped class. Snapshots are deleted with their VolumeSnapshots. Its label selects it for Velero's server.
 func (e *Env) SnapshotClass(ctx context.Context, name, driver string) error {
 	class := &snapshotv1.VolumeSnapshotClass{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"velero.io/csi-volumesnapshot-class": "true"}},

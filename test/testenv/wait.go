@@ -26,8 +26,7 @@ import (
 // maxSeenBytes bounds the bytes of the last observed object in an error.
 const maxSeenBytes = 4000
 
-// Patience bounds the waits of tests. It only guards against hanging. Tests measure durations, and end at once on a
-// wrong terminal state.
+// Patience bounds the waits of tests. It only guards against hanging. Tests measure durations, and end at once on a wrong terminal state.
 const Patience = 10 * time.Minute
 
 // Watcher is a client that can watch.

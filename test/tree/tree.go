@@ -38,8 +38,7 @@ func Fill(dir string, size int, seed uint64) (total int64, err error) {
 	return total, err
 }
 
-// Read returns what a directory has, by name: type, mode, more details if there are any, and the hash of the bytes or the
-// target of a link.
+// Read returns what a directory has, by name: type, mode, more details if there are any, and the hash of the bytes or the target of a link.
 func Read(dir string, details func(fs.FileInfo) string) (map[string]string, error) {
 	found := map[string]string{}
 	dir, err := filepath.EvalSymlinks(dir) // a walk does not follow one that it begins with

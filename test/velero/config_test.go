@@ -14,9 +14,8 @@ import (
 	"github.com/vmware-tanzu/velero/pkg/types"
 )
 
-// Every field of the configuration of Velero's version that is pinned here is known to Lateen, which says "unknown field" of
-// all others: a new version's field fails this test by its name (D31). What the values are does not matter, so that nothing
-// has to be listed here.
+// Every field of the configuration of Velero's version that is pinned here is known to Lateen, which says "unknown field" of all others: a
+// new version's field fails this test by its name (D31). What the values are does not matter, so that nothing has to be listed here.
 func TestLateenKnowsEveryFieldOfTheConfiguration(t *testing.T) {
 	lateen := filepath.Join(os.Getenv("LATEEN_BIN"), "lateen")
 	for kind, configuration := range map[string]reflect.Type{

@@ -391,8 +391,7 @@ func TestTheOwnerOfAnObjectIsFoundByItsUID(t *testing.T) {
 	}
 }
 
-// TestAnAssemblyHasWhatItsFlagsAndConfigurationSay looks at each part that is built from them. The numbers are those of the
-// documentation.
+// TestAnAssemblyHasWhatItsFlagsAndConfigurationSay looks at each part that is built from them. The numbers are those of the documentation.
 func TestAnAssemblyHasWhatItsFlagsAndConfigurationSay(t *testing.T) {
 	kube := fake.NewClientset()
 	velero, caches := cachesOf(t, kube)

@@ -108,8 +108,7 @@ func changed[T interface {
 	}
 }
 
-// fault fails every GET of a resource, or only the first ones if times is above 0; none without an error. It returns the number of
-// GETs.
+// fault fails every GET of a resource, or only the first ones if times is above 0; none without an error. It returns the number of GETs.
 func fault(client *fake.Clientset, resource string, times int, err error) *int {
 	requests := 0
 	client.PrependReactor("get", resource, func(ktesting.Action) (bool, runtime.Object, error) {

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"crypto/sha3"
 	"encoding/hex"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -186,7 +185,6 @@ func formatFactor(factor float64) string { return strconv.FormatFloat(factor, 'f
 func enlarged(resources corev1.ResourceRequirements, factor float64) corev1.ResourceRequirements {
 	more := *resources.DeepCopy()
 	if limit, ok := more.Limits[corev1.ResourceMemory]; ok && factor > 1 {
-		more.Limits = maps.Clone(more.Limits)
 		more.Limits[corev1.ResourceMemory] = *resource.NewQuantity(int64(float64(limit.Value())*factor), limit.Format)
 	}
 	return more

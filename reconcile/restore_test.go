@@ -119,6 +119,11 @@ func TestARestoreFailsAtOnceWhenItsPodIsDeleted(t *testing.T) {
 			require.Contains(t, s.state().Message, "does not exist any more")
 		})
 	}
+	unseen := newRestore() // the name and the UID of its pod are known
+	unseen.step(t)
+	unseen.clock.Step(unseen.Limits.FetchTarget)
+	unseen.step(t)
+	require.Equal(t, transfer.Failed, unseen.state().Phase)
 }
 
 func TestARestoreToAPodThatResumedOrEndedFails(t *testing.T) {

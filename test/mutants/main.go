@@ -351,7 +351,7 @@ func isLog(call *ast.CallExpr) bool {
 		case *ast.SelectorExpr:
 			within = node.X
 		case *ast.Ident:
-			return node.Name == "klog" || node.Name == "logger"
+			return slices.Contains([]string{"klog", "logger", "warn", "warnOf"}, node.Name)
 		default:
 			return false
 		}

@@ -92,7 +92,7 @@ func TestTheVolumeOfAForeignClaimIsNotRestored(t *testing.T) {
 	volume.Labels, foreign.OwnerReferences = nil, nil
 	client := fake.NewClientset(freeTarget(), volume, foreign)
 	_, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), Existing{})
-	require.Error(t, err)
+	require.EqualError(t, err, "the restored volume does not exist any more")
 	require.Equal(t, volume, volumeNow(t, client))
 }
 

@@ -123,18 +123,18 @@ func (e *Exposer) addVolume(ctx context.Context, info *objects.VolumeInfo, claim
 	return err
 }
 
-// failedNodes adds the nodes that are not Ready to the excluded ones, but for that of the consumer.
-func (e *Exposer) failedNodes(ctx context.Context, info objects.VolumeInfo) (excluded []string, err error) {
+// excludeFailedNodes excludes the nodes that are not Ready, but for that of the consumer.
+func (e *Exposer) excludeFailedNodes(ctx context.Context, info *objects.VolumeInfo) error {
 	nodes, err := e.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"}) // from the API server's cache
 	if err != nil {
-		return nil, fmt.Errorf("list nodes: %w", err)
+		return fmt.Errorf("list nodes: %w", err)
 	}
 	for i := range nodes.Items {
 		if node := &nodes.Items[i]; !objects.IsReady(node) && node.Name != info.SelectedNode {
 			info.Excluded = append(info.Excluded, node.Name)
 		}
 	}
-	return info.Excluded, nil
+	return nil
 }
 
 // target reads the target claim.

@@ -129,7 +129,7 @@ func (e *Exposer) Ensure(ctx context.Context, spec objects.MoverSpec) (waits str
 		return "", &TerminalError{fmt.Errorf("find mover template for %s nodes: no DaemonSet of node-agents exists for them", info.OS)}
 	}
 	if spec.Source.PodVolume == nil && objects.TolerateFailedNodes(settings, template) {
-		if err := e.excludeFailedNodes(ctx, &info); err != nil {
+		if err := e.readFailedNodes(ctx, &info); err != nil {
 			return "", err
 		}
 	}

@@ -123,15 +123,15 @@ func (e *Exposer) addVolume(ctx context.Context, info *objects.VolumeInfo, claim
 	return err
 }
 
-// excludeFailedNodes excludes the nodes that are not Ready, but for that of the consumer.
-func (e *Exposer) excludeFailedNodes(ctx context.Context, info *objects.VolumeInfo) error {
+// readFailedNodes reads which nodes are not Ready.
+func (e *Exposer) readFailedNodes(ctx context.Context, info *objects.VolumeInfo) error {
 	nodes, err := e.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"}) // from the API server's cache
 	if err != nil {
 		return fmt.Errorf("list nodes: %w", err)
 	}
 	for i := range nodes.Items {
-		if node := &nodes.Items[i]; !objects.IsReady(node) && node.Name != info.SelectedNode {
-			info.Excluded = append(info.Excluded, node.Name)
+		if node := &nodes.Items[i]; !objects.IsReady(node) {
+			info.Failed = append(info.Failed, node.Name)
 		}
 	}
 	return nil

@@ -212,7 +212,7 @@ func TestASourceWithoutItsVolume(t *testing.T) {
 	}
 }
 
-func TestAMoverThatToleratesEveryTaintLeavesOutFailedNodes(t *testing.T) {
+func TestAMoverThatToleratesEveryTaintPrefersReadyNodes(t *testing.T) {
 	up, down := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "up"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "down"}}
 	up.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	for key, want := range map[string][]string{"": {"down"}, "storage": nil} {
@@ -223,11 +223,13 @@ func TestAMoverThatToleratesEveryTaintLeavesOutFailedNodes(t *testing.T) {
 		require.NoError(t, err)
 		pod, err := client.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
 		require.NoError(t, err)
-		var excluded []string
-		for _, field := range pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchFields {
-			excluded = append(excluded, field.Values...)
+		nodes := pod.Spec.Affinity.NodeAffinity
+		require.Empty(t, nodes.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchFields, "no other node may reach the volume")
+		var avoided []string
+		for _, preferred := range nodes.PreferredDuringSchedulingIgnoredDuringExecution {
+			avoided = append(avoided, preferred.Preference.MatchFields[0].Values...)
 		}
-		require.Equal(t, want, excluded)
+		require.Equal(t, want, avoided)
 	}
 }
 

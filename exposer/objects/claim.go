@@ -347,7 +347,8 @@ type VolumeInfo struct {
 	Handle       string                        // of the snapshotted volume, for a block mover
 	Size         resource.Quantity             // of a volume created from a snapshot
 	Topology     *corev1.NodeSelector          // the nodes that can reach the source volume; nil for all
-	Excluded     []string                      // names of nodes that cannot attach it, or have failed
+	Excluded     []string                      // names of nodes that cannot attach it
+	Failed       []string                      // names of nodes that are not Ready, if the mover tolerates them
 	Target       *corev1.PersistentVolumeClaim // the claim to restore to
 	Existing     *corev1.PersistentVolume      // the volume to restore in place; nil for a new one
 	SelectedNode string                        // the node of the target's consumer; empty if any is allowed

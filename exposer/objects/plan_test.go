@@ -219,7 +219,7 @@ func TestPlans(t *testing.T) {
 		"upload everything set": {given: given{upload(), ofSnapshot(), scheduled(), choosy()}, change: func(g *given) {
 			g.settings.BackupClaims = map[string]BackupClaim{"fast": {ReadOnly: true, SPCNoRelabeling: true, Annotations: map[string]string{"csi.vsphere.volume/fast-provisioning": "true"}}}
 			g.settings.Tolerations = configured()
-			g.info.Excluded = []string{"n7"}
+			g.info.Excluded, g.info.Failed = []string{"n7"}, []string{"n8", "n9"}
 			g.info.Topology = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
 				{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"z1"}}}},
 			}}

@@ -204,6 +204,12 @@ func applyScheduling(pod *corev1.PodSpec, spec MoverSpec, info VolumeInfo, templ
 	}
 	pod.Affinity = required(intersect(intersect(terms, nodeTerm(corev1.NodeSelectorOpNotIn, info.Excluded...)), system))
 	pod.Tolerations = tolerations(info, settings.Tolerations, template.Tolerations, template.AgentTolerations)
+	if len(info.Failed) > 0 { // they may be the only ones that reach the volume, and be Ready soon
+		pod.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{
+			{Weight: 100, Preference: nodeTerm(corev1.NodeSelectorOpNotIn, info.Failed...)[0]},
+		}
+		return // a spread would prefer a failed node, which has fewer movers, as strongly
+	}
 	pod.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
 		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{api.LabelPodGroup: spec.Group}},

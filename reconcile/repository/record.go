@@ -177,6 +177,7 @@ func (r *Reconciler) report(ctx context.Context, key string, object *velerov1.Ba
 	if !changed {
 		return
 	}
+	r.enqueueQueued() // it may have been due before, and not in the queue
 	klog.FromContext(ctx).V(2).Info("Maintenance is waiting", "repository", key, "reason", step.Reason)
 	switch step.Reason {
 	case maintenance.ReadOnly:

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/lateen-project/lateen/exposer/objects"
@@ -278,19 +279,35 @@ func TestALateCacheStartsNoSecondJob(t *testing.T) {
 }
 
 // The answer of a webhook that denies a request may lack a reason.
-func TestAJobThatAWebhookDeniesLeavesItsPlace(t *testing.T) {
-	f := newFixture(t)
-	f.Limit = 1
-	first, second := f.repository("r1"), f.repository("r2")
-	f.pass(2 * time.Hour)
-	f.client.PrependReactor("create", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		denied := strings.HasPrefix(action.(clienttesting.CreateAction).GetObject().(*batchv1.Job).Name, "r1")
-		return denied, nil, &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusBadRequest, Message: "denied"}}
-	})
-	_, err := f.Reconcile(t.Context(), first)
-	require.ErrorContains(t, err, "denied")
-	f.settle(second)
-	require.Len(t, f.names(), 1)
+func TestARepositoryThatDoesNotTakeItsTurnWakesTheNext(t *testing.T) {
+	created := func(err error) func(*fixture, string) {
+		return func(f *fixture, _ string) {
+			f.client.PrependReactor("create", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
+				return strings.HasPrefix(action.(clienttesting.CreateAction).GetObject().(*batchv1.Job).Name, "r1"), nil, err
+			})
+		}
+	}
+	for name, change := range map[string]func(f *fixture, first string){
+		"a webhook denies its job": created(&apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusBadRequest, Message: "denied"}}),
+		"its job is invalid":       created(apierrors.NewInvalid(schema.GroupKind{Kind: "Job"}, "r1", field.ErrorList{field.Required(field.NewPath("spec"), "")})),
+		"it is deleted":            func(f *fixture, first string) { delete(f.repositories, first) },
+		"it is not Ready": func(f *fixture, first string) {
+			f.repositories[first].Status.Phase = velerov1.BackupRepositoryPhaseNotReady
+		},
+	} {
+		f := newFixture(t)
+		f.Limit = 1
+		first, second := f.repository("r1"), f.repository("r2")
+		f.pass(2 * time.Hour)
+		f.settle(second)
+		change(f, first)
+		clear(f.enqueued)
+		_, err := f.Reconcile(t.Context(), first)
+		require.Equal(t, apierrors.IsBadRequest(err), err != nil, name)
+		require.True(t, f.enqueued[second], name)
+		f.settle(second)
+		require.Len(t, f.names(), 1, name)
+	}
 }
 
 func TestAJobThatNoCacheHasKeepsItsPlace(t *testing.T) {

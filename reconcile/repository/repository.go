@@ -210,7 +210,9 @@ func (r *Reconciler) start(ctx context.Context, key string, object *velerov1.Bac
 	case errors.As(err, &terminal):
 		never := objects.JobStatus{Outcome: objects.JobFailed, Created: r.Clock.Now(), Finished: r.Clock.Now()}
 		record := objects.JobRecord{Verdict: objects.VerdictFailed, Failures: step.Failures, Factor: step.Factor}
-		return 0, r.recordRuns(ctx, key, object, never, record, terminal.Error())
+		err := r.recordRuns(ctx, key, object, never, record, terminal.Error())
+		r.enqueueQueued()
+		return 0, err
 	case err != nil:
 		if !errors.Is(err, errUnanswered) && !r.state(key).createFailed {
 			r.update(key, func(state *repositoryState) { state.createFailed = true })
@@ -296,12 +298,9 @@ func (r *Reconciler) forget(key string) {
 	_, name, _ := strings.Cut(key, "/")
 	r.Metrics.DeleteRepository(name)
 	r.lock.Lock()
-	last := r.states[key]
 	delete(r.states, key)
 	r.lock.Unlock()
-	if !last.equal(place{}) {
-		r.enqueueQueued()
-	}
+	r.enqueueQueued()
 }
 
 // enqueueQueued enqueues the first Limit repositories of the queue. So a thousand queued ones are not all reconciled

@@ -62,7 +62,7 @@ type Informer[T Object] struct {
 	watchdog *Watchdog   // may be nil
 }
 
-// Watchdog reports caches that have synced and whose requests fail.
+// Watchdog reports caches whose requests fail, whether they have synced before or not.
 type Watchdog struct {
 	Clock  clock.PassiveClock
 	After  time.Duration        // how long they have failed
@@ -270,7 +270,7 @@ func (i *Informer[T]) fail(err error) {
 	}
 	if _, unreachable := errors.AsType[*url.Error](err); unreachable { // this is no matter of one cache, and does not count
 		now.since = i.watchdog.Clock.Now()
-	} else if i.shared.HasSynced() && !now.told && i.watchdog.Clock.Since(now.since) >= i.watchdog.After {
+	} else if !now.told && i.watchdog.Clock.Since(now.since) >= i.watchdog.After {
 		now.told = true
 		i.watchdog.Report(i.name + ": " + err.Error())
 	}

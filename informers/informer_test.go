@@ -310,7 +310,7 @@ func (f *forbidding) Watch(ctx context.Context, opts metav1.ListOptions) (watch.
 	return f.feed.Watch(ctx, opts)
 }
 
-func TestASyncedCacheWhoseRequestsFailIsReportedOnceInEachOutage(t *testing.T) {
+func TestACacheWhoseRequestsFailIsReportedOnceInEachOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &forbidding{feed: newFeed(pod("a"))}
 		var g group
@@ -318,7 +318,13 @@ func TestASyncedCacheWhoseRequestsFailIsReportedOnceInEachOutage(t *testing.T) {
 		reported := make(chan string, 9)
 		g.Watch(Watchdog{Clock: clock.RealClock{}, After: 2 * time.Minute, Report: func(failing string) { reported <- failing }})
 		informer.denied = func(error) {} // in a bubble, client-go's handler would wait for the time of the machine
-		running(t, informer)
+		server.denied.Store(true)
+		go informer.run(t.Context())
+		<-time.After(10 * time.Minute)
+		require.Len(t, reported, 1, "it has not synced yet")
+		<-reported
+		server.denied.Store(false)
+		<-time.After(2 * time.Minute)
 		for range 2 {
 			informer.fail(&url.Error{Op: "Get", Err: errors.New("timeout")}) // nobody reaches the API server
 			<-time.After(10 * time.Minute)

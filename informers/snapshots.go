@@ -31,6 +31,7 @@ type Snapshots struct {
 	client  snapshotclient.SnapshotV1Interface
 	groups  discovery.ServerResourcesInterface
 	enqueue func(namespace, name string)
+	failing Watchdog
 
 	lock sync.Mutex
 	term *snapshotTerm // nil while this agent does not coordinate
@@ -47,9 +48,9 @@ type snapshotTerm struct {
 }
 
 // NewSnapshots returns the caches, stopped. They call enqueue with a VolumeSnapshot that is added, updated or
-// deleted, and with the VolumeSnapshot of such a content.
-func NewSnapshots(client snapshotclient.SnapshotV1Interface, groups discovery.ServerResourcesInterface, enqueue func(namespace, name string)) *Snapshots {
-	return &Snapshots{client: client, groups: groups, enqueue: enqueue}
+// deleted, and with the VolumeSnapshot of such a content. The watchdog reports requests that fail.
+func NewSnapshots(client snapshotclient.SnapshotV1Interface, groups discovery.ServerResourcesInterface, enqueue func(namespace, name string), failing Watchdog) *Snapshots {
+	return &Snapshots{client: client, groups: groups, enqueue: enqueue, failing: failing}
 }
 
 // Run allows the caches to start until the context of a coordinator's term ends. It returns when every watch has
@@ -110,7 +111,7 @@ func (s *Snapshots) start() (*snapshotTerm, error) {
 	case term.started:
 		return term, nil
 	}
-	return term, term.watch(s.client, s.enqueue)
+	return term, term.watch(s)
 }
 
 // current returns the term, or nil, and whether its caches are started.
@@ -120,22 +121,23 @@ func (s *Snapshots) current() (term *snapshotTerm, started bool) {
 	return s.term, s.term != nil && s.term.started
 }
 
-func (s *snapshotTerm) watch(client snapshotclient.SnapshotV1Interface, enqueue func(namespace, name string)) error {
+func (s *snapshotTerm) watch(of *Snapshots) error {
 	b := group{}
-	s.snapshots = add(&b, "volumesnapshots", client.VolumeSnapshots(metav1.NamespaceAll), &snapshotv1.VolumeSnapshot{}, Scope{}, trimSnapshot)
-	s.contents = add(&b, "volumesnapshotcontents", client.VolumeSnapshotContents(), &snapshotv1.VolumeSnapshotContent{}, Scope{}, noTrim[*snapshotv1.VolumeSnapshotContent])
+	s.snapshots = add(&b, "volumesnapshots", of.client.VolumeSnapshots(metav1.NamespaceAll), &snapshotv1.VolumeSnapshot{}, Scope{}, trimSnapshot)
+	s.contents = add(&b, "volumesnapshotcontents", of.client.VolumeSnapshotContents(), &snapshotv1.VolumeSnapshotContent{}, Scope{}, noTrim[*snapshotv1.VolumeSnapshotContent])
 	if b.err != nil {
 		return b.err
 	}
 	handledSnapshots, err1 := s.snapshots.AddHandler(func(snapshot *snapshotv1.VolumeSnapshot) {
-		enqueue(snapshot.Namespace, snapshot.Name)
+		of.enqueue(snapshot.Namespace, snapshot.Name)
 	})
 	handledContents, err2 := s.contents.AddHandler(func(content *snapshotv1.VolumeSnapshotContent) {
-		enqueue(content.Spec.VolumeSnapshotRef.Namespace, content.Spec.VolumeSnapshotRef.Name)
+		of.enqueue(content.Spec.VolumeSnapshotRef.Namespace, content.Spec.VolumeSnapshotRef.Name)
 	})
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
+	b.Watch(of.failing)
 	s.handled, s.started = []cache.DoneChecker{handledSnapshots, handledContents}, true
 	s.running.Go(func() { b.Run(s.ctx) })
 	return nil

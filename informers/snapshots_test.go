@@ -4,11 +4,15 @@ import (
 	"context"
 	"testing"
 
+	"github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/fake"
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/discovery"
+	ktesting "k8s.io/client-go/testing"
+	"k8s.io/utils/clock"
 )
 
 // slowDiscovery answers that there are no snapshots once it may.
@@ -26,7 +30,7 @@ func (s slowDiscovery) ServerResourcesForGroupVersion(string) (*metav1.APIResour
 
 func TestASlowDiscoveryDelaysNoRead(t *testing.T) {
 	slow := slowDiscovery{requests: make(chan struct{}), answer: make(chan struct{})}
-	snapshots := NewSnapshots(nil, slow, nil)
+	snapshots := NewSnapshots(nil, slow, nil, Watchdog{})
 	ended, end := context.WithCancel(t.Context())
 	end()
 	for _, term := range []*snapshotTerm{nil, {ctx: ended}} {
@@ -45,4 +49,19 @@ func TestASlowDiscoveryDelaysNoRead(t *testing.T) {
 	require.Nil(t, snapshots.Content("a"))
 	close(slow.answer)
 	require.False(t, <-available)
+}
+
+func TestSnapshotsThatCannotBeWatchedAreReported(t *testing.T) {
+	client := fake.NewSimpleClientset() //nolint:staticcheck // there is no other in this module
+	client.PrependWatchReactor("volumesnapshotcontents", func(ktesting.Action) (bool, watch.Interface, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{}, "", nil)
+	})
+	reported := make(chan string, 9)
+	snapshots := NewSnapshots(client.SnapshotV1(), nil, nil, Watchdog{Clock: clock.RealClock{}, Report: func(failing string) { reported <- failing }})
+	ctx, end := context.WithCancel(t.Context())
+	term := &snapshotTerm{ctx: ctx}
+	require.NoError(t, term.watch(snapshots))
+	require.Contains(t, <-reported, "volumesnapshotcontents: ")
+	end()
+	term.running.Wait()
 }

@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -169,7 +169,7 @@ func unlisted(resource string) transport.WrapperFunc {
 	return func(next http.RoundTripper) http.RoundTripper {
 		return promhttp.RoundTripperFunc(func(request *http.Request) (*http.Response, error) {
 			if request.Method == http.MethodGet && strings.HasSuffix(request.URL.Path, "/"+resource) {
-				return nil, errors.New("no way to list " + resource)
+				return &http.Response{StatusCode: http.StatusForbidden, Body: io.NopCloser(strings.NewReader("no way to list " + resource))}, nil
 			}
 			return next.RoundTrip(request)
 		})
@@ -245,10 +245,11 @@ func TestAnOutageOfMaintenanceIsTakenBack(t *testing.T) {
 // A coordinator that cannot list what only maintenance needs leads without it, and says so.
 func TestACoordinatorThatCannotListRepositoriesLeadsWithoutMaintenance(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
-	blind := s.start(fixture.Through(unlisted("backuprepositories")), func(options *agent.Options) {
+	blind := s.start(fixture.Through(unlisted("backuprepositories")), fixture.Through(unlisted("events")), func(options *agent.Options) {
 		options.SyncTimeout, options.Flags.MaintenanceConcurrency = time.Second, 1
 	})
 	s.says("CachesNotSynced", "no way to list backuprepositories")
+	s.says("CachesNotSynced", "Caches of the progress of movers cannot sync: Events of movers: ")
 	s.ends(s.transfer(), testenv.Completed)
 	require.Equal(t, 1, blind.metric("lateen_coordinator"))
 	require.Equal(t, 1, blind.metric("lateen_config_problems", "section", "repoMaintenance", "reason", "forbidden"))

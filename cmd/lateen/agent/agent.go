@@ -80,7 +80,8 @@ func (a *assembly) run(ctx context.Context) error {
 		a.attached.Wait()
 	}()
 	var kinds kindSet
-	a.snapshots = informers.NewSnapshots(a.clients.snapshots, a.clients.kube.Discovery(), func(namespace, name string) { a.enqueueUploads(kinds.uploads, namespace+"/"+name) })
+	a.snapshots = informers.NewSnapshots(a.clients.snapshots, a.clients.kube.Discovery(), func(namespace, name string) { a.enqueueUploads(kinds.uploads, namespace+"/"+name) },
+		a.watchdog(func(failing string) { a.reportLacking(ctx, "snapshots", failing) }))
 	a.class, a.own = &moverClass{assembly: a}, a.newOwnState()
 	a.exposing, a.preparing, a.nodeSlots = a.exposer(), a.preparation(), capacity.NewNodeSlots(a.slots(a.startup.Config.Limits))
 	a.config.Store(&a.startup.Config)
@@ -353,7 +354,7 @@ func synced(ctx context.Context, what string, handled ...cache.DoneChecker) bool
 // EventCaches is the reason of a Kubernetes Event on the agent's own pod: caches cannot sync, or cannot be updated any more.
 const EventCaches = "CachesNotSynced"
 
-// syncTimeout is how long an agent waits for caches before it reports the failing requests.
+// syncTimeout is how long the requests of caches fail before the agent reports that.
 func (a *assembly) syncTimeout() time.Duration { return cmp.Or(a.SyncTimeout, 2*time.Minute) }
 
 func (a *assembly) watchdog(report func(failing string)) informers.Watchdog {

@@ -187,6 +187,7 @@ func (a *assembly) writeProgress(ctx context.Context, kinds []kind) {
 		klog.FromContext(ctx).Error(err, "Failed to watch progress of movers")
 		return
 	}
+	reports.Watch(a.watchdog(func(failing string) { a.reportLacking(ctx, "the progress of movers", failing) }))
 	var watching sync.WaitGroup
 	watching.Go(func() { reports.Run(ctx) })
 	controller.Run(ctx, nil)
@@ -261,18 +262,14 @@ func (a *assembly) maintainUntilOutage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	const what = "repository maintenance"
 	caches.Watch(a.watchdog(func(failing string) {
-		a.reportLacking(ctx, what, failing)
-		end()
-	}))
-	late := a.Clock.AfterFunc(a.syncTimeout(), func() {
-		if lacking := caches.Lacking(); lacking != "" && ctx.Err() == nil {
-			a.reportLacking(ctx, what, lacking)
-			a.showProblems(config.SectionMaintenance, []config.Problem{{Section: config.SectionMaintenance, Reason: config.Forbidden}})
+		a.reportLacking(ctx, "repository maintenance", failing)
+		if caches.Lacking() == "" {
+			end()
+			return
 		}
-	})
-	defer late.Stop()
+		a.showProblems(config.SectionMaintenance, []config.Problem{{Section: config.SectionMaintenance, Reason: config.Forbidden}})
+	}))
 	var running sync.WaitGroup
 	running.Go(func() { caches.Run(ctx) })
 	defer running.Wait()

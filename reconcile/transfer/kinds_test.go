@@ -219,7 +219,7 @@ func TestFieldsThatAreNotKnownAreRefused(t *testing.T) {
 	fields := func(set string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{FieldsV1: metav1.NewFieldsV1(`{"f:spec":{` + set + `}}`)}}}
 	}
-	pvb := velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{UploaderType: "kopia"}}
+	pvb := velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{UploaderType: "kopia", Node: "n1"}}
 	pvr := velerov1.PodVolumeRestore{Spec: velerov1.PodVolumeRestoreSpec{UploaderType: "kopia"}}
 	du := velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{StorageClass: "fast"}}}
 	dd := velerov2alpha1.DataDownload{}
@@ -237,6 +237,8 @@ func TestFieldsThatAreNotKnownAreRefused(t *testing.T) {
 	require.Equal(t, []string{"", refusal("spec.parentSnapshot"), "", refusal("spec.parentSnapshot")}, reasons(`"f:parentSnapshot":{}`))
 	require.Equal(t, []string{refusal("spec.restoreType"), "", refusal("spec.restoreType"), ""}, reasons(`"f:restoreType":{}`))
 	require.Empty(t, reasons(`"f:sourceFSType":{}`)[2])
+	pvb.Spec.Node = ""
+	require.Equal(t, "spec.node is empty; it must name the node of the pod", reasons("")[0])
 	require.Empty(t, reasons(`"f:csiSnapshot":{"f:volumeSnapshot":{}}`)[3])
 	require.Empty(t, reasons(`"f:targetVolume":{"f:fsType":{}}`)[3])
 }
@@ -311,17 +313,17 @@ func TestOnlyKopiaIsSupported(t *testing.T) {
 		"restic": "uploader restic is not supported by Lateen; run it with Velero's node-agent",
 		"rsync":  "uploader rsync is not supported by Lateen; run it with Velero's node-agent",
 	} {
-		pvb := &velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{UploaderType: uploader}}
+		pvb := &velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{UploaderType: uploader, Node: "n1"}}
 		require.Equal(t, refusal, PodVolumeBackup().Get(pvb).UnsupportedReason, "uploader %s", uploader)
 	}
 }
 
 func TestDeletionAndCancelAreDistinct(t *testing.T) {
-	pvb := &velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{UploaderType: uploaderKopia}}
+	pvb := &velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{UploaderType: uploaderKopia, Node: "n1"}}
 	pvb.DeletionTimestamp = &metav1.Time{Time: now()}
-	require.Equal(t, State{Phase: New, NodeBound: true, Deleting: true}, PodVolumeBackup().Get(pvb))
+	require.Equal(t, State{Phase: New, NodeBound: true, Node: "n1", Deleting: true}, PodVolumeBackup().Get(pvb))
 	pvb.DeletionTimestamp, pvb.Spec.Cancel = nil, true
-	require.Equal(t, State{Phase: New, NodeBound: true, Cancel: true}, PodVolumeBackup().Get(pvb))
+	require.Equal(t, State{Phase: New, NodeBound: true, Node: "n1", Cancel: true}, PodVolumeBackup().Get(pvb))
 }
 
 func TestMetricsNameABackupAsVeleroDoes(t *testing.T) {

@@ -35,7 +35,7 @@ func getPodVolumeBackup(pvb *velerov1.PodVolumeBackup) State {
 	state.AcceptedAt, state.StartedAt, state.CompletedAt = objects.TimeOf(status.AcceptedTimestamp), objects.TimeOf(status.StartTimestamp), objects.TimeOf(status.CompletionTimestamp)
 	state.Progress = Progress{Total: status.Progress.TotalBytes, Done: status.Progress.BytesDone}
 	state.Outcome = Outcome{SnapshotID: status.SnapshotID, Path: status.Path, IncrementalBytes: status.IncrementalBytes}
-	state.UnsupportedReason = cmp.Or(refuseUploader(pvb.Spec.UploaderType, "run"), refuseFields(pvb, "parentSnapshot"))
+	state.UnsupportedReason = cmp.Or(refuseUploader(pvb.Spec.UploaderType, "run"), refuseNode(pvb.Spec.Node), refuseFields(pvb, "parentSnapshot"))
 	return state
 }
 
@@ -54,6 +54,14 @@ func specOfPodVolumeBackup(pvb *velerov1.PodVolumeBackup, resourceTimeout time.D
 	spec.Command = command(pvb, resourceTimeout, "pod-volume", "backup", "--pod-volume-backup="+pvb.Name)
 	spec.Source.PodVolume = &objects.PodVolumeSource{Pod: pvb.Spec.Pod, Volume: pvb.Spec.Volume}
 	return spec
+}
+
+// refuseNode refuses a backup that names no node. Velero's server always sets that of the pod.
+func refuseNode(node string) string {
+	if node == "" {
+		return "spec.node is empty; it must name the node of the pod"
+	}
+	return ""
 }
 
 // refuseUploader returns why transfers of the uploader are not supported; empty if they are.

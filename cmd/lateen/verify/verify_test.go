@@ -57,7 +57,7 @@ func upload(name, claim string, status map[string]any) *unstructured.Unstructure
 
 func podVolumeBackup(uploader string, status map[string]any) *unstructured.Unstructured {
 	return object("velero.io/v1", "PodVolumeBackup", "files", map[string]any{
-		"pod": map[string]any{"namespace": "app", "name": "db-0"}, "volume": "logs", "backupStorageLocation": "default", "uploaderType": uploader,
+		"pod": map[string]any{"namespace": "app", "name": "db-0"}, "volume": "logs", "node": "n1", "backupStorageLocation": "default", "uploaderType": uploader,
 	}, status)
 }
 

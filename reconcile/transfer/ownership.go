@@ -29,6 +29,7 @@ type Fleet interface {
 //	            any other          its node's agent is Ready                 that agent
 //	                               that agent is unavailable, or its node    the coordinator: it finishes and follows,
 //	                               is not known                              and creates no mover
+//	            terminal           by Lateen, and its node runs Velero's     the coordinator, which cleans up
 //	data        New                -                                         the first to accept: the coordinator or
 //	                                                                         any agent of Velero
 //	            Accepted           by Lateen (lateen.dev/exposer)           the coordinator, whatever runs there
@@ -58,7 +59,7 @@ func (a Agent) OwnershipOf(s State, home, mover string) Ownership {
 	case a.runsVelero(s):
 	case !s.NodeBound && home == "", s.CoordinatorCleansUp():
 		role.Exposes, role.OwnsMover = true, true
-	case home == "" || a.Unavailable(home):
+	case home == "" || a.Unavailable(home), s.Phase.Terminal() && s.Exposer != "" && a.RunsVelero(home):
 		role.OwnsMover = true
 	}
 	where := cmp.Or(mover, home)

@@ -53,6 +53,8 @@ func TestOwnership(t *testing.T) {
 		"a pod volume of an unknown node":                              {view{in(local, ""), "", ""}, Ownership{}, follows},
 		"a pod volume on a lost node":                                  {view{in(local, InProgress), "lost", "lost"}, Ownership{}, Ownership{OwnsMover: true, NodeLost: true}},
 		"a pod volume of a node with Velero's agent":                   {view{in(local, Accepted), "velero", ""}, Ownership{}, Ownership{}},
+		"... when it has ended":                                        {view{in(local, Completed), "velero", ""}, Ownership{}, Ownership{}},
+		"... that Lateen exposed":                                      {view{State{NodeBound: true, Phase: Completed, Exposer: "velero"}, "velero", ""}, Ownership{}, follows},
 		"a new pod volume is accepted by the coordinator":              {view{in(State{NodeBound: true, Node: here}, New), here, ""}, Ownership{}, all},
 		"... that of its own node too":                                 {view{in(State{NodeBound: true, Node: "n0"}, New), "n0", ""}, Ownership{}, all},
 		"... not before its agent is Ready":                            {view{in(State{NodeBound: true, Node: "starting"}, New), "starting", ""}, Ownership{}, follows},

@@ -360,7 +360,7 @@ func TestEnsureAnExistingClaim(t *testing.T) {
 			claim := plan.Claims[0].DeepCopy()
 			test.change(claim)
 			client := fake.NewClientset(claim)
-			_, waits, err := exposed(client, objects.Settings{}).ensureClaim(t.Context(), plan.Claims[0])
+			waits, err := exposed(client, objects.Settings{}).ensureClaims(t.Context(), spec, plan.Claims, nil, nil)
 			require.Equal(t, test.waits, waits)
 			if test.message == "" {
 				require.NoError(t, err)

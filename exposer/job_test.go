@@ -88,7 +88,7 @@ func TestTheJobsOfARepositoryShareTheClaimOfTheirCache(t *testing.T) {
 	require.NoError(t, client.Tracker().Add(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "finished", Labels: claim.Labels}, Status: corev1.PodStatus{Phase: corev1.PodSucceeded},
 	}))
-	require.ErrorContains(t, start("third"), "is being deleted")
+	require.ErrorContains(t, start("third"), "claim velero/r1-cache of the maintenance cache is being deleted")
 	require.Contains(t, requests(client), "delete pods", "it holds the claim")
 	require.NoError(t, client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), claim, "velero"))
 	claim = claim.DeepCopy()

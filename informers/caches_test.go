@@ -59,11 +59,12 @@ type server struct {
 	lock     sync.Mutex
 	requests []string // method, path and selectors
 	changes  chan *corev1.PersistentVolumeClaim
+	closed   chan struct{} // a watch is closed
 }
 
 func newServer(t *testing.T) *server {
 	t.Helper()
-	s := &server{changes: make(chan *corev1.PersistentVolumeClaim)}
+	s := &server{changes: make(chan *corev1.PersistentVolumeClaim), closed: make(chan struct{}, 10)}
 	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
 	t.Cleanup(s.Close)
 	return s
@@ -99,6 +100,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		case claim := <-s.changes:
 			send("MODIFIED", claim)
 		case <-r.Context().Done():
+			s.closed <- struct{}{}
 			return
 		}
 	}

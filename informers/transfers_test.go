@@ -34,12 +34,12 @@ func TestEachClaimHasItsOwnWatch(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	targets := NewTargets(ctx, client)
 	enqueued := make(chan struct{}, 10)
-	next := func() {
+	next := func(events <-chan struct{}) {
 		t.Helper()
 		select {
-		case <-enqueued:
+		case <-events:
 		case <-time.After(time.Minute):
-			require.Fail(t, "not enqueued")
+			require.Fail(t, "no event")
 		}
 	}
 	follow := func(uid types.UID, name string) {
@@ -49,28 +49,29 @@ func TestEachClaimHasItsOwnWatch(t *testing.T) {
 	require.False(t, known, "it is not watched")
 	follow("uid", "data")
 	follow("uid", "data")
-	next() // the claim exists
-	next() // the first list is complete
+	next(enqueued) // the claim exists
+	next(enqueued) // the first list is complete
 	found, known := targets.Claim("uid")
 	require.True(t, known)
 	require.Equal(t, "data", found.Name)
 
 	bound := map[string]string{"volume.kubernetes.io/selected-node": "n1"}
 	api.changes <- claimOf("2", bound)
-	next()
+	next(enqueued)
 	targets.ClassChanged("slow")
 	require.Empty(t, enqueued, "it has another class")
 	targets.ClassChanged("fast")
-	next()
+	next(enqueued)
 	found, _ = targets.Claim("uid")
 	require.Equal(t, bound, found.Annotations)
 
 	follow("other", "missing")
-	next()
+	next(enqueued)
 	found, known = targets.Claim("other")
 	require.True(t, known, "its absence is known too")
 	require.Nil(t, found)
 	targets.Forget("other")
+	next(api.closed)
 	_, known = targets.Claim("other")
 	require.False(t, known)
 
@@ -81,7 +82,7 @@ func TestEachClaimHasItsOwnWatch(t *testing.T) {
 	}
 	require.Equal(t, []bool{false, false}, is())
 	attachments.Watch("uid", types.NamespacedName{Name: "csi-1"}, func() { enqueued <- struct{}{} })
-	next()
+	next(enqueued)
 	require.Equal(t, []bool{true, true}, is())
 	attachments.Forget("uid")
 	require.Equal(t, []bool{false, false}, is())

@@ -66,6 +66,8 @@ func TestTransfersAreCountedByPhaseAndAge(t *testing.T) {
 	require.Equal(t, 1, found["Failed"].Transfers, "the coordinator counts what has no node")
 	require.InDelta(t, 1800, found["InProgress"].MaxPhaseAge, 0)
 	require.Zero(t, found["Canceling"].Transfers)
+	s.Agent.Fleet = followerFleet{}
+	require.Zero(t, s.Count([]*velerov1.PodVolumeBackup{backup("", "", 0)})[0].Transfers, "the coordinator counts it")
 }
 
 func TestHappyPathTakesSevenWritesAndNoReadButTheLog(t *testing.T) {

@@ -149,6 +149,7 @@ func TestErrorsOfTheCommandLine(t *testing.T) {
 		"a context that does not exist":    {[]string{"status", "--context", "elsewhere"}, `context "elsewhere" does not exist`},
 		"a context as Velero names it":     {[]string{"status", "--kubecontext", "elsewhere"}, `context "elsewhere" does not exist`},
 		"an agent's argument":              {[]string{"node-agent", "serve"}, `invalid argument "serve"`},
+		"two arguments of an agent":        {[]string{"node-agent", "server", "server"}, "accepts at most 1 arg(s), received 2"},
 		"Velero's arguments of an agent":   {[]string{"node-agent", "server", "--node-agent-configmap=a", "--metrics-address=x"}, "NODE_NAME is not set"},
 		"a status of something":            {[]string{"status", "pvb/nightly"}, "unknown command"},
 		"an explanation without a cluster": {[]string{"explain", "pvb/nightly"}, "find the cluster"},

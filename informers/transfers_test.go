@@ -105,19 +105,16 @@ func backup(phase velerov1.PodVolumeBackupPhase, finalizers ...string) *velerov1
 	}
 }
 
-func marked(backup *velerov1.PodVolumeBackup) *velerov1.PodVolumeBackup {
-	backup.Annotations[api.AnnotationExposer] = "n1"
-	return backup
-}
-
 func TestUnfinishedBackupsAreNotTrimmed(t *testing.T) {
+	marked := backup(velerov1.PodVolumeBackupPhaseCompleted)
+	marked.Annotations[api.AnnotationExposer] = "n1"
 	for name, kept := range map[string]*velerov1.PodVolumeBackup{
 		"one that is new":                                       backup(""),
 		"one that is accepted":                                  backup(velerov1.PodVolumeBackupPhaseAccepted),
 		"one that is moving":                                    backup(velerov1.PodVolumeBackupPhaseInProgress, api.FinalizerPodVolume),
 		"one that is being canceled":                            backup(velerov1.PodVolumeBackupPhaseCanceling, api.FinalizerPodVolume),
 		"a terminal one that is not cleaned up":                 backup(velerov1.PodVolumeBackupPhaseFailed, "a/b", api.FinalizerPodVolume),
-		"a terminal one whose finalizer Velero's agent removed": marked(backup(velerov1.PodVolumeBackupPhaseCompleted)),
+		"a terminal one whose finalizer Velero's agent removed": marked,
 	} {
 		trimmed := kept.DeepCopy()
 		trimBackup(trimmed)

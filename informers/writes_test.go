@@ -118,17 +118,17 @@ func TestAMoverDeletedInOneCacheIsNotReturnedFromAnother(t *testing.T) {
 
 func ofUID(uid types.UID) func(*corev1.Pod) { return func(pod *corev1.Pod) { pod.UID = uid } }
 
-func ending(pod *corev1.Pod) { pod.DeletionTimestamp = new(metav1.Now()) }
-
 func TestADeletedObjectIsReadAsDeletingUntilTheCacheHasIt(t *testing.T) {
 	tests := map[string]struct {
 		then func(f *feed)
 		show bool // a pod exists
 		ends bool // and it is deleting
 	}{
-		"while it receives no event":                       {then: func(*feed) {}, show: true, ends: true},
-		"when it is updated meanwhile":                     {then: func(f *feed) { f.set(pod("a", ofUID("1"), labelled("x"))) }, show: true, ends: true},
-		"when it waits for its finalizers":                 {then: func(f *feed) { f.set(pod("a", ofUID("1"), ending)) }, show: true, ends: true},
+		"while it receives no event":   {then: func(*feed) {}, show: true, ends: true},
+		"when it is updated meanwhile": {then: func(f *feed) { f.set(pod("a", ofUID("1"), labelled("x"))) }, show: true, ends: true},
+		"when it waits for its finalizers": {then: func(f *feed) {
+			f.set(pod("a", ofUID("1"), func(pod *corev1.Pod) { pod.DeletionTimestamp = new(metav1.Now()) }))
+		}, show: true, ends: true},
 		"when it is deleted":                               {then: func(f *feed) { f.remove(pod("a")) }},
 		"and not a recreated pod of its name":              {then: func(f *feed) { f.remove(pod("a")); f.set(pod("a", ofUID("2"))) }, show: true},
 		"and not a recreated pod without a deletion event": {then: func(f *feed) { f.set(pod("a", ofUID("2"))) }, show: true},

@@ -77,7 +77,7 @@ func newSingle[T transfer.Object](kind transfer.Kind[T], object T) *single[T] {
 				Client: s.kube, Templates: map[corev1.OSName]objects.Template{corev1.Linux: {}},
 				Paths: exposer.HostPaths{Client: s.kube, PodsDir: "/pods"}, Source: s.Pod,
 			},
-			NodeSlots: capacity.NewNodeSlots(capacity.Same(1)), Preparing: unpaced(), LearnSlots: func(context.Context, string) error { return nil }, Recorder: s.events, Clock: s.clock,
+			NodeSlots: capacity.NewNodeSlots(capacity.Same(1)), Preparing: capacity.FixedPreparation(math.MaxInt), LearnSlots: func(context.Context, string) error { return nil }, Recorder: s.events, Clock: s.clock,
 			MoverLog: func(context.Context, string, []byte) {}, Metrics: metrics.New(prometheus.NewRegistry(), "test", testNode),
 		},
 		Cached:   func(string) (T, bool) { return kind.Copy(s.object), true },
@@ -89,9 +89,6 @@ func newSingle[T transfer.Object](kind transfer.Kind[T], object T) *single[T] {
 	}
 	return s
 }
-
-// unpaced returns a Preparation without limits.
-func unpaced() *capacity.Preparation { return capacity.FixedPreparation(math.MaxInt) }
 
 func (s *single[T]) livePod(_ context.Context, namespace, name string) (*corev1.Pod, error) {
 	pod := s.live[namespace+"/"+name]

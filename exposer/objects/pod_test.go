@@ -15,11 +15,6 @@ import (
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
-// podOf returns the pod of a plan.
-func podOf(template Template, settings Settings) *corev1.Pod {
-	return PlanOf(podVolumeBackup(), onHost(), template, settings).Pod
-}
-
 // TestAPlanSharesNothing changes every field of a pod, and then verifies that the inputs are unchanged.
 func TestAPlanSharesNothing(t *testing.T) {
 	template, config, spec, info := full(), settings(), podVolumeBackup(), onHost()
@@ -115,7 +110,7 @@ func TestAVolumeIsDeletedOnlyIfItBelongsToTheClaim(t *testing.T) {
 }
 
 func TestWithoutPriorityClassChangesNothingElse(t *testing.T) {
-	pod := podOf(full(), settings())
+	pod := PlanOf(podVolumeBackup(), onHost(), full(), settings()).Pod
 	classless := WithoutPriorityClass(pod)
 	require.Equal(t, "velero-low", pod.Spec.PriorityClassName, "the pod that was given is changed")
 	require.Empty(t, classless.Spec.PriorityClassName)

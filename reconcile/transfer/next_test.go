@@ -181,7 +181,7 @@ func phaseDimensions(phase Phase) []dimension {
 	case Accepted:
 		return []dimension{sinceAccepted(), alternatives(noSource(), diagnosis(), slot()), either(func(m *situation, is bool) { m.Observed.MayMarkPrepared = is }), nodeBound()}
 	case Prepared:
-		return []dimension{onNode(), progress(), noSource(), ages(func(m *situation, at time.Time) { m.State.AcceptedAt = at }), slot(), nodeBound()}
+		return []dimension{{func(m *situation) { m.State.Node = here }}, progress(), noSource(), ages(func(m *situation, at time.Time) { m.State.AcceptedAt = at }), slot(), nodeBound()}
 	case InProgress:
 		return []dimension{begun, alternatives(progress(), delivery()), alternatives(activity(), noSource()), nodeBound()}
 	case Canceling:
@@ -191,8 +191,6 @@ func phaseDimensions(phase Phase) []dimension {
 	}
 	return []dimension{begun}
 }
-
-func onNode() dimension { return dimension{func(m *situation) { m.State.Node = here }} }
 
 // movers combines the restarts with the exposures that are possible after so many. Before Accepted there are no
 // restarts. The node counts until it is recorded.

@@ -310,12 +310,8 @@ func (s *situation) loses() bool {
 // read it as failed. In Accepted a mover on a lost node looks as before. Later the deletion has a deadline.
 func (s *situation) discards() bool {
 	counts := s.is(objects.Absent) || s.in(Accepted) && s.nodeLost() || !s.in(Accepted) && s.graceOver()
-	return (s.loses() || s.replacesStalled()) && !counts && s.State.Restarts < s.Limits.Retries
-}
-
-// replacesStalled reports whether a stalled mover gets a successor.
-func (s *situation) replacesStalled() bool {
-	return s.stalled() && s.sourceWaits() && s.State.Restarts == 0 && s.Limits.Retries > 0
+	stalls := s.stalled() && s.sourceWaits() && s.State.Restarts == 0 // then it gets a successor
+	return (s.loses() || stalls) && !counts && s.State.Restarts < s.Limits.Retries
 }
 
 // lacks reports whether a mover is still to be created, replaced or started.
@@ -397,7 +393,10 @@ func restartRules() []rule {
 		},
 	}, {
 		"a mover's pod is force-deleted exactly if its node is lost",
-		func(m *situation) bool { return m.Step.Force == (m.removes() && m.Observed.NodeLost) },
+		func(m *situation) bool {
+			deletes := m.Step.Action == DeleteMover || m.Step.Action == CleanUp
+			return m.Step.Force == (deletes && m.Observed.NodeLost)
+		},
 	}, {
 		"a transfer whose source pod is deleted fails instead of getting a mover",
 		func(m *situation) bool {

@@ -175,9 +175,6 @@ func (s *situation) ends() bool {
 	return !s.in(Completed, Failed, Canceled) && s.writes(Completed, Failed, Canceled)
 }
 
-// removes reports whether the step deletes a mover.
-func (s *situation) removes() bool { return s.Step.Action == DeleteMover || s.Step.Action == CleanUp }
-
 // restarts reports whether the step replaces a mover.
 func (s *situation) restarts() bool {
 	return s.Step.Action == Write && s.Step.State.Restarts > s.State.Restarts

@@ -453,6 +453,4 @@ func (t *table) record(path string) error {
 
 func seconds(d time.Duration) float64 { return rounded(d.Seconds(), 100) }
 
-func milliseconds(d time.Duration) float64 { return rounded(float64(d)/float64(time.Millisecond), 10) }
-
 func rounded(value, parts float64) float64 { return float64(int64(value*parts+0.5)) / parts }

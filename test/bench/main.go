@@ -232,7 +232,7 @@ func (e *env) carry(ctx context.Context, a nodeAgent, name string, l load) ([]fi
 		{name: "API reads per transfer", value: each(float64(seen.calls.reads)), most: l.mostReads},
 		{name: "Kubernetes Events per transfer", value: each(float64(seen.calls.events)), most: 1},
 		{name: "conflicts (409)", value: float64(seen.calls.conflict)},
-		{name: "processor time of agents per transfer", value: each(milliseconds(seen.cpu)), unit: "ms"},
+		{name: "processor time of agents per transfer", value: each(rounded(float64(seen.cpu)/float64(time.Millisecond), 10)), unit: "ms"},
 		{name: "resident memory of an agent, after", value: seen.resident, unit: "MiB"},
 	}, nil
 }

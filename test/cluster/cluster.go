@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -141,7 +142,7 @@ func (c *Cluster) clean() error {
 		errs = append(errs, component.Kill())
 	}
 	if c.port != nil {
-		errs = append(errs, c.port.release())
+		errs = append(errs, unix.Close(c.port.socket))
 	}
 	if c.removeDir {
 		errs = append(errs, os.RemoveAll(c.dir))

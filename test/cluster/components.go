@@ -252,8 +252,6 @@ func holdPort() (*heldPort, error) {
 	return &heldPort{address: address, socket: socket}, nil
 }
 
-func (h *heldPort) release() error { return unix.Close(h.socket) }
-
 // validity is the validity of every certificate, longer than the life of a cluster.
 const validity = 7 * 24 * time.Hour
 

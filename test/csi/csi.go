@@ -94,7 +94,8 @@ type loop[T runtime.Object] struct {
 }
 
 func newLoop[T runtime.Object](informer cache.SharedIndexInformer, sync func(context.Context, T) error) *loop[T] {
-	l := &loop[T]{informer: informer, queue: workqueue.NewTypedRateLimitingQueue(retries()), sync: sync}
+	retries := workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, 2*time.Second)
+	l := &loop[T]{informer: informer, queue: workqueue.NewTypedRateLimitingQueue(retries), sync: sync}
 	changed := func(object any) {
 		if key, err := cache.MetaNamespaceKeyFunc(object); err == nil {
 			l.queue.Add(key)
@@ -132,11 +133,6 @@ func (l *loop[T]) work(ctx context.Context) {
 		}
 		l.queue.Done(key)
 	}
-}
-
-// retries has a delay double with each failure, between bounds that suit tests.
-func retries() workqueue.TypedRateLimiter[string] {
-	return workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, 2*time.Second)
 }
 
 // Stop ends the driver. Its volumes and snapshots stay.

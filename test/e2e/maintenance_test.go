@@ -52,17 +52,14 @@ func newMaintained(t *testing.T) *maintained {
 // startAgent runs the agent with the rights that package deploy gives it and no others.
 func (m *maintained) startAgent(t *testing.T, change ...func(*agent.Options)) {
 	t.Helper()
+	asUsual := func(options *agent.Options) {
+		options.Flags.MaintenanceConcurrency, options.Flags.MaintenanceTimeout, options.Flags.MaintenanceConfigMap = 3, 12*time.Hour, jobConfig
+	}
 	var err error
 	m.agent, err = m.Agent(m.ctx, m.Nodes[0], t.Output(), append([]func(*agent.Options){asUsual}, change...)...)
 	require.NoError(t, err)
 	m.agent.Run(m.ctx)
 	t.Cleanup(func() { require.NoError(t, m.agent.Stop()) })
-}
-
-// asUsual maintains repositories as the flags have it by default.
-func asUsual(options *agent.Options) {
-	options.Flags.MaintenanceConcurrency, options.Flags.MaintenanceTimeout = 3, 12*time.Hour
-	options.Flags.MaintenanceConfigMap = jobConfig
 }
 
 // hourly maintains them every hour, whatever they say themselves.

@@ -121,7 +121,7 @@ func (s *served) survivesKill(killed bool, kinds ...testenv.Kind) func(*testing.
 		t.Helper()
 		var movers []string
 		for _, kind := range kinds {
-			working, err := s.Transfers(kind).WaitAny(s.ctx, testenv.In(testenv.InProgress))
+			working, err := s.Transfers(kind).WaitFor(s.ctx, metav1.ListOptions{}, testenv.In(testenv.InProgress))
 			require.NoError(t, err)
 			movers = append(movers, working.Name)
 		}

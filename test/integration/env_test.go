@@ -65,7 +65,11 @@ func newEnv(t *testing.T, takes time.Duration, changes ...func(*node.Options)) *
 	s.Env, err = fixture.New(ctx, plane, t.TempDir(), options)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	require.NoError(t, err)
-	t.Cleanup(s.checkRequests)
+	t.Cleanup(func() {
+		if !s.refusal {
+			require.Empty(t, s.requests(cluster.Query{}).Where(cluster.Record.Forbidden), "RBAC has denied it")
+		}
+	})
 	s.node = s.Nodes[0]
 	s.source, err = s.Source(ctx, "app-on-"+s.node.Name(), s.node)
 	require.NoError(t, err)
@@ -148,13 +152,6 @@ func (e *env) moversMade(name string) int {
 	made, err := e.MoversMade(e.soon(), name)
 	require.NoError(e, err)
 	return made
-}
-
-// checkRequests fails the test for every request that RBAC has denied.
-func (e *env) checkRequests() {
-	if !e.refusal {
-		require.Empty(e, e.requests(cluster.Query{}).Where(cluster.Record.Forbidden))
-	}
 }
 
 // shared is the real control plane of this test binary.

@@ -52,7 +52,9 @@ func forAWhile(group, resource string) func(s *env) func() {
 	return func(s *env) func() {
 		w := s.webhook(denies)
 		w.mutates(group, resource)
-		return func() { w.answers(allows) }
+		return func() {
+			w.answers(func() *admissionv1.AdmissionResponse { return &admissionv1.AdmissionResponse{Allowed: true} })
+		}
 	}
 }
 
@@ -170,9 +172,6 @@ type webhook struct {
 func denies() *admissionv1.AdmissionResponse {
 	return &admissionv1.AdmissionResponse{Result: &metav1.Status{Message: "not today"}}
 }
-
-// allows is that of one which lets all in as it is.
-func allows() *admissionv1.AdmissionResponse { return &admissionv1.AdmissionResponse{Allowed: true} }
 
 // patches is that of one which changes every pod.
 func patches(operations ...map[string]any) func() *admissionv1.AdmissionResponse {

@@ -189,7 +189,8 @@ func (n *Node) awaitRestores(ctx context.Context, _ *corev1.Pod, container corev
 			continue
 		}
 		done := filepath.Join(volumes[mount.Name], doneDir)
-		for !exists(filepath.Join(done, container.Args[0])) {
+		mark := filepath.Join(done, container.Args[0])
+		for _, err := os.Stat(mark); err != nil; _, err = os.Stat(mark) {
 			select {
 			case <-tick.C:
 			case <-ctx.Done():
@@ -201,11 +202,6 @@ func (n *Node) awaitRestores(ctx context.Context, _ *corev1.Pod, container corev
 		}
 	}
 	return nil
-}
-
-func exists(file string) bool {
-	_, err := os.Stat(file)
-	return err == nil
 }
 
 // initializing returns the status of a pod whose init container with that index runs.

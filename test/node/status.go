@@ -108,7 +108,7 @@ func ended(pod *corev1.Pod, end Result, began metav1.Time) corev1.PodStatus {
 		terminated := corev1.ContainerStatus{
 			Name: container.Name, Image: container.Image, Started: new(false),
 			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
-				ExitCode: end.ExitCode, Reason: reason, Message: tail(end.Message, messageBytes),
+				ExitCode: end.ExitCode, Reason: reason, Message: end.Message[max(len(end.Message)-messageBytes, 0):],
 			}},
 		}
 		if !began.IsZero() {
@@ -167,9 +167,6 @@ func unready(began metav1.Time) string {
 }
 
 func containerID(pod *corev1.Pod) string { return "simulated://" + string(pod.UID) }
-
-// tail returns the end of a text that is too long, as a kubelet does.
-func tail(text string, most int) string { return text[max(len(text)-most, 0):] }
 
 // StandIn plays the mover of a resource of any of the four kinds. It waits for phase InProgress, sends the Events and
 // writes the results of Velero's mover, and reacts to a cancel (velero-protocol 3). It reads the Data of a volume or

@@ -76,7 +76,8 @@ func (s *Simulation) ask(j *job) (string, func()) {
 // abandoned reports whether Velero's server no longer asks for a transfer: what it needs was deleted.
 func (s *Simulation) abandoned(j *job) bool {
 	gone := j.source != nil && s.faults.deleted[j.source.GetUID()] || j.snapshot != "" && s.API.Get("volumesnapshots", appNamespace, j.snapshot) == nil
-	return j.transfer == "" && (s.terminating() || gone)
+	namespace := s.API.Get("namespaces", "", appNamespace)
+	return j.transfer == "" && (gone || namespace == nil || namespace.GetDeletionTimestamp() != nil)
 }
 
 func (s *Simulation) snapshotReady(name string) bool {

@@ -243,12 +243,6 @@ func (s *Simulation) emptying() (all []choice) {
 	return all
 }
 
-// terminating reports whether the namespace of the applications is being deleted, or is gone.
-func (s *Simulation) terminating() bool {
-	namespace := s.API.Get("namespaces", "", appNamespace)
-	return namespace == nil || namespace.GetDeletionTimestamp() != nil
-}
-
 // editClass replaces the storage class by one that binds later or earlier, which is how somebody changes it.
 func (s *Simulation) editClass() bool {
 	object := s.API.Get("storageclasses", "", className)

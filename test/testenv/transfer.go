@@ -192,15 +192,11 @@ func (t Transfers) Delete(ctx context.Context, name string) error {
 // Wait returns the transfer with that name after done accepts it. The error contains the last observed state. A
 // settled transfer that done rejects is an error at once.
 func (t Transfers) Wait(ctx context.Context, name string, done func(*Transfer) bool) (*Transfer, error) {
-	return t.wait(ctx, Named(name), done)
+	return t.WaitFor(ctx, Named(name), done)
 }
 
-// WaitAny returns the first transfer that done accepts.
-func (t Transfers) WaitAny(ctx context.Context, done func(*Transfer) bool) (*Transfer, error) {
-	return t.wait(ctx, metav1.ListOptions{}, done)
-}
-
-func (t Transfers) wait(ctx context.Context, options metav1.ListOptions, done func(*Transfer) bool) (*Transfer, error) {
+// WaitFor returns the first transfer of a list that done accepts.
+func (t Transfers) WaitFor(ctx context.Context, options metav1.ListOptions, done func(*Transfer) bool) (*Transfer, error) {
 	found := &Transfer{}
 	var unread error
 	_, err := Wait(ctx, t.client, options, func(resource *unstructured.Unstructured) bool {

@@ -237,13 +237,6 @@ func (h held) ends(t *testing.T) {
 	noMoverLeft(t)
 }
 
-// undisturbed checks that the mover is still the same, and runs.
-func (h held) undisturbed(t *testing.T) {
-	t.Helper()
-	require.Equal(t, h.uid+" Running", get(t, "{.metadata.uid} {.status.phase}", "pod", h.mover, "--namespace=velero"))
-	require.Equal(t, "InProgress", get(t, "{.status.phase}", h.kind, h.mover, "--namespace=velero"))
-}
-
 // ended waits until a backup or restore is in the phase, or in another one that it never leaves, which fails.
 func ended(t *testing.T, kind, name, phase string) {
 	t.Helper()

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
@@ -210,15 +211,19 @@ func (k *kindController[T]) beginTerm() {
 }
 
 // endTerm returns what is to be done once the caches of the term are gone. It forgets the resources of other nodes, and
-// enqueues those of this one: the caches may have shown objects whose deletion no event reports any more.
+// enqueues those of this one: between the two, no event reports a deletion, or what another coordinator has accepted.
 func (k *kindController[T]) endTerm() func() {
 	all := k.unsettled()
 	return func() {
-		for _, object := range all {
+		keys := sets.New[string]()
+		for _, object := range append(all, k.unsettled()...) {
+			keys.Insert(informers.Key(object))
 			if _, own := k.resources.Get(informers.Key(object)); !own {
 				k.transfers.ReleaseCapacity(object.GetUID())
 			}
-			k.enqueue(informers.Key(object))
+		}
+		for key := range keys {
+			k.enqueue(key)
 		}
 	}
 }

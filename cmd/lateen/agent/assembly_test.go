@@ -260,8 +260,9 @@ func TestAfterATermTheResourcesOfOtherNodesAreForgotten(t *testing.T) {
 		require.Equal(t, 1, l.transfers.NodeSlots.On("n2").InUse())
 		end := l.endTerm()
 		delete(all.objects, informers.Key(elsewhere))
+		all.add(restoreTo("", "accepted-meanwhile", "n1", velerov1.PodVolumeRestorePhaseAccepted))
 		end()
-		require.ElementsMatch(t, []string{"velero/works", "velero/elsewhere"}, taken.taken())
+		require.ElementsMatch(t, []string{"velero/works", "velero/elsewhere", "velero/accepted-meanwhile"}, taken.taken())
 		require.Zero(t, l.transfers.NodeSlots.On("n2").InUse())
 	})
 }

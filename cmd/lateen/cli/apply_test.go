@@ -197,6 +197,9 @@ func TestWaitingForAgentsIsOnlyForThoseOfReadyNodes(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, c.DaemonSetRollout(t.Context(), "node-agent"))
 	require.Equal(t, before+before+"DaemonSet node-agent: not waiting for nodes that are not Ready: down\n", out.String())
+	surge := map[string]any{"replicas": int64(2), "updatedReplicas": int64(1), "availableReplicas": int64(1)}
+	server := map[string]any{"kind": "Deployment", "spec": map[string]any{"replicas": int64(1)}, "status": surge}
+	require.Equal(t, pods{ready: 0, wanted: 1}, podsOf(&unstructured.Unstructured{Object: server}), "the pod that is available is the old one")
 }
 
 func TestProgressIsOneLineThatChangesOnATerminal(t *testing.T) {

@@ -197,7 +197,9 @@ func podsOf(workload *unstructured.Unstructured) pods {
 		return n
 	}
 	if workload.GetKind() == "Deployment" {
-		return pods{ready: min(number("status", "updatedReplicas"), number("status", "availableReplicas")), wanted: number("spec", "replicas")}
+		updated := number("status", "updatedReplicas")
+		replaced := max(number("status", "replicas")-updated, 0) // they may be the available ones
+		return pods{ready: min(updated, number("status", "availableReplicas")-replaced), wanted: number("spec", "replicas")}
 	}
 	return pods{ready: min(number("status", "updatedNumberScheduled"), number("status", "numberAvailable")), wanted: number("status", "desiredNumberScheduled")}
 }

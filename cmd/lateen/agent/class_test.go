@@ -301,6 +301,8 @@ func TestAnAgentWithoutMoversLearnsThatItsClassExists(t *testing.T) {
 		require.NotContains(t, <-events.Events, "preempt")
 		require.Contains(t, <-events.Events, "can preempt the pod")
 		require.InDelta(t, 1, sums(t, registry)["lateen_config_problems"], 0, "as if it had existed at the start")
+		p.class.rejected(t.Context(), &corev1.Pod{}, "low", priority.Rejected)
+		require.Zero(t, sums(t, registry)["lateen_config_problems"], "no mover can preempt")
 		stop()
 	})
 }

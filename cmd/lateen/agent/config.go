@@ -51,6 +51,9 @@ func (m *moverClass) setLocked(ctx context.Context, class priority.Resolution) {
 	m.class, m.checked = class, m.Clock.Now()
 	m.exposing.SetPriorityClass(class.Effective)
 	m.reportMoverClass(ctx, class)
+	if class.FallsBack() { // no mover can preempt then
+		m.showProblems(config.SectionPriorityClassName, nil)
+	}
 }
 
 // run resolves a class again that is not in force while no mover is created, until the context ends.

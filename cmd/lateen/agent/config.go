@@ -51,8 +51,8 @@ func (m *moverClass) setLocked(ctx context.Context, class priority.Resolution) {
 	m.class, m.checked = class, m.Clock.Now()
 	m.exposing.SetPriorityClass(class.Effective)
 	m.reportMoverClass(ctx, class)
-	if class.FallsBack() { // no mover can preempt then
-		m.showProblems(config.SectionPriorityClassName, nil)
+	if class.Configured != "" { // otherwise the section may have a Problem of its own
+		m.showProblems(config.SectionPriorityClassName, startup.Preemption(class))
 	}
 }
 
@@ -85,9 +85,7 @@ func (m *moverClass) refresh(ctx context.Context) {
 	defer m.lock.Unlock()
 	if m.class.Configured == name && m.class.FallsBack() && m.class.Reason != class.Reason {
 		m.setLocked(ctx, class)
-		risky := startup.Preemption(class) // a start or an edit looks itself
-		m.warnOfConfig(ctx, risky)
-		m.showProblems(config.SectionPriorityClassName, risky)
+		m.warnOfConfig(ctx, startup.Preemption(class)) // a start or an edit looks itself
 	}
 }
 

@@ -91,9 +91,12 @@ func TestTheVolumeOfAForeignClaimIsNotRestored(t *testing.T) {
 	volume, foreign := restoredVolume(), staleFound().Claims[0]
 	volume.Labels, foreign.OwnerReferences = nil, nil
 	client := fake.NewClientset(freeTarget(), volume, foreign)
+	const gone = "the restored volume does not exist any more"
 	_, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), Existing{})
-	require.EqualError(t, err, "the restored volume does not exist any more")
+	require.EqualError(t, err, gone)
 	require.Equal(t, volume, volumeNow(t, client))
+	_, err = exposed(fake.NewClientset(freeTarget()), objects.Settings{}).Rebind(t.Context(), download(), staleFound())
+	require.EqualError(t, err, gone, "its claim names a volume that was deleted")
 }
 
 func TestAnAbandonedVolumeOfAScratchClaimIsDeleted(t *testing.T) {

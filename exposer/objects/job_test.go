@@ -112,6 +112,12 @@ func TestMemoryOfJobs(t *testing.T) {
 	require.Equal(t, corev1.ResourceRequirements{}, none, "what has no limit gets none")
 }
 
+func TestACacheIsMountedIntoAPodWithoutASecurityContext(t *testing.T) {
+	template := jobTemplate()
+	template.PodSecurity = nil
+	require.Equal(t, new(int64(65532)), Job(maintenance(), template, jobSettings()).Spec.Template.Spec.SecurityContext.FSGroup)
+}
+
 func TestReadJob(t *testing.T) {
 	began := metav1.NewTime(time.Unix(1764000000, 0))
 	ended := metav1.NewTime(began.Add(time.Minute))

@@ -153,14 +153,8 @@ func TestReadPodOfALostMover(t *testing.T) {
 			pod(corev1.PodFailed, ended(137, "ContainerStatusUnknown", "The container could not be located when the pod was terminated")),
 			"Lost vanished: node n1 lost the mover, for example in a reboot",
 		},
-		"found dead by containerd after a reboot": {
-			pod(corev1.PodFailed, ended(255, "Unknown", "")),
-			"Lost vanished: node n1 lost the mover, for example in a reboot",
-		},
-		"deleted while it ran": {
-			pod(corev1.PodFailed, deleting, ended(137, "Error", "")),
-			"Lost deleted: mover pod was deleted while it ran",
-		},
+		"found dead by containerd after a reboot": {pod(corev1.PodFailed, ended(255, "Unknown", "")), "Lost vanished: node n1 lost the mover, for example in a reboot"},
+		"deleted while it ran":                    {pod(corev1.PodFailed, deleting, ended(137, "Error", "")), "Lost deleted: mover pod was deleted while it ran"},
 	})
 }
 
@@ -187,11 +181,8 @@ func TestReadPodThatEnded(t *testing.T) {
 			pod(corev1.PodFailed, ended(137, "OOMKilled", "")),
 			"Failed: mover left no message (exit code 137, out of memory (OOMKilled), it has no memory limit, so its node ran out of memory)",
 		},
-		"killed by a signal after it reported its failure": {
-			pod(corev1.PodFailed, ended(137, "Error", "no such bucket")),
-			"Failed: no such bucket (exit code 137)",
-		},
-		"exit 255 of the mover": {pod(corev1.PodFailed, ended(255, "Error", "")), "Failed: mover left no message (exit code 255)"},
+		"killed by a signal after it reported its failure": {pod(corev1.PodFailed, ended(137, "Error", "no such bucket")), "Failed: no such bucket (exit code 137)"},
+		"exit 255 of the mover":                            {pod(corev1.PodFailed, ended(255, "Error", "")), "Failed: mover left no message (exit code 255)"},
 		"its command is not in the image": {
 			pod(corev1.PodFailed, ended(128, "StartError", `exec: "/velero": no such file or directory`)),
 			`Failed: exec: "/velero": no such file or directory (exit code 128, StartError)`,
@@ -208,10 +199,7 @@ func TestReadPodThatEnded(t *testing.T) {
 			pod(corev1.PodFailed, ended(1, "Error", "data path is canceled: no such bucket")),
 			"Failed: data path is canceled: no such bucket (exit code 1)",
 		},
-		"an end without a reason": {
-			pod(corev1.PodFailed, ended(1, "", "no such bucket")),
-			"Failed: no such bucket (exit code 1)",
-		},
+		"an end without a reason": {pod(corev1.PodFailed, ended(1, "", "no such bucket")), "Failed: no such bucket (exit code 1)"},
 		"a disruption that did not come to be": {
 			pod(corev1.PodFailed, with(corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionFalse, Reason: "PreemptionByScheduler"}), ended(1, "Error", "no such bucket")),
 			"Failed: no such bucket (exit code 1)",
@@ -222,17 +210,14 @@ func TestReadPodThatEnded(t *testing.T) {
 func TestReadPendingPod(t *testing.T) {
 	const unschedulable = "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't match Pod's node affinity/selector."
 	requireExposures(t, map[string]exposureTest{
-		"no pod":                      {nil, "Absent"},
-		"just created":                {pod("", unscheduled), "Pending"},
-		"just bound":                  {pod(corev1.PodPending), "Pending"},
-		"running":                     {pod(corev1.PodRunning, running()), "Running"},
-		"being deleted":               {pod(corev1.PodRunning, deleting, running()), "Terminating: mover pod is being deleted"},
-		"being deleted before it ran": {pod(corev1.PodPending, deleting, unscheduled), "Terminating: mover pod is being deleted"},
-		"being preempted: it still runs": {
-			pod(corev1.PodRunning, deleting, disrupted("PreemptionByScheduler", "preempting"), running()),
-			"Terminating: mover pod is being deleted",
-		},
-		"a node that does not answer": {pod(corev1.PodUnknown, running()), "Pending"},
+		"no pod":                         {nil, "Absent"},
+		"just created":                   {pod("", unscheduled), "Pending"},
+		"just bound":                     {pod(corev1.PodPending), "Pending"},
+		"running":                        {pod(corev1.PodRunning, running()), "Running"},
+		"being deleted":                  {pod(corev1.PodRunning, deleting, running()), "Terminating: mover pod is being deleted"},
+		"being deleted before it ran":    {pod(corev1.PodPending, deleting, unscheduled), "Terminating: mover pod is being deleted"},
+		"being preempted: it still runs": {pod(corev1.PodRunning, deleting, disrupted("PreemptionByScheduler", "preempting"), running()), "Terminating: mover pod is being deleted"},
+		"a node that does not answer":    {pod(corev1.PodUnknown, running()), "Pending"},
 		"unschedulable": {
 			pod(corev1.PodPending, unscheduled, with(corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: unschedulable})),
 			"Pending: mover pod is not scheduled: Unschedulable: " + unschedulable,
@@ -297,22 +282,13 @@ func injected(state func(*corev1.Pod)) func(*corev1.Pod) {
 func TestOnlyTheMoversContainerCounts(t *testing.T) {
 	const result = `{"snapshotID":"k1"}`
 	requireExposures(t, map[string]exposureTest{
-		"completed while a sidecar runs": {
-			pod(corev1.PodRunning, injected(running()), ended(0, "Completed", result)),
-			"Succeeded: " + result,
-		},
-		"completed after a sidecar that failed": {
-			pod(corev1.PodFailed, injected(ended(1, "Error", "proxy: address in use")), ended(0, "Completed", result)),
-			"Succeeded: " + result,
-		},
+		"completed while a sidecar runs":        {pod(corev1.PodRunning, injected(running()), ended(0, "Completed", result)), "Succeeded: " + result},
+		"completed after a sidecar that failed": {pod(corev1.PodFailed, injected(ended(1, "Error", "proxy: address in use")), ended(0, "Completed", result)), "Succeeded: " + result},
 		"exit 1 after a sidecar that completed": {
 			pod(corev1.PodFailed, injected(ended(0, "Completed", result)), ended(1, "Error", "no such bucket")),
 			"Failed: no such bucket (exit code 1)",
 		},
-		"exit 1 while a sidecar runs": {
-			pod(corev1.PodRunning, injected(running()), ended(1, "Error", "no such bucket")),
-			"Failed: no such bucket (exit code 1)",
-		},
+		"exit 1 while a sidecar runs": {pod(corev1.PodRunning, injected(running()), ended(1, "Error", "no such bucket")), "Failed: no such bucket (exit code 1)"},
 		"evicted when it had just completed": {
 			pod(corev1.PodFailed, withReason("Evicted", "The node was low on resource: memory. "), ended(0, "Completed", result)),
 			"Succeeded: " + result,

@@ -199,9 +199,13 @@ func TestPatchesOfARebind(t *testing.T) {
 	scratch.Spec.Source.Target = &objects.TargetSource{Namespace: "app", Claim: "data", Scratch: true}
 	scratch.Volume.Annotations, scratch.Volume.Spec.PersistentVolumeReclaimPolicy = map[string]string{objects.AnnotationProvisionedBy: "csi"}, corev1.PersistentVolumeReclaimRetain
 	requireJSON(retain, scratch.Retain())
-	requireJSON(`{"metadata": {"uid": "pv-uid", "resourceVersion": "7", "annotations": {"lateen.dev/reclaim-policy": null}, "labels": {
-		"lateen.dev/rebind": null, "lateen.dev/mover": null, "lateen.dev/owner-uid": null, "lateen.dev/exposer": null}},
-		"spec": {"persistentVolumeReclaimPolicy": "Delete"}}`, scratch.Keep())
+	const discarded = `"metadata": {"uid": "pv-uid", "resourceVersion": "7", "annotations": {"lateen.dev/reclaim-policy": null}, "labels": {
+		"lateen.dev/rebind": null, "lateen.dev/mover": null, "lateen.dev/owner-uid": null, "lateen.dev/exposer": null}}`
+	requireJSON(`{`+discarded+`, "spec": {"persistentVolumeReclaimPolicy": "Delete"}}`, scratch.Keep())
+	bound(&scratch)
+	requireJSON(`{`+discarded+`, "spec": {"persistentVolumeReclaimPolicy": "Delete"}}`, scratch.Keep())
+	inUse(&scratch)
+	requireJSON(`{`+discarded+`}`, scratch.Keep())
 
 	requireJSON(`{"metadata": {"uid": "target-uid"}, "spec": {"volumeName": "pv"}}`, d.NameVolume())
 	d.Target.Annotations = map[string]string{objects.AnnotationBindCompleted: "yes", "note": "mine"}

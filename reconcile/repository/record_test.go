@@ -310,6 +310,20 @@ func TestARepositoryThatDoesNotTakeItsTurnWakesTheNext(t *testing.T) {
 	}
 }
 
+func TestARepositoryIsDueUntilItsJobIsCreated(t *testing.T) {
+	f, denied := newFixture(t), false
+	f.client.PrependReactor("create", "jobs", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return denied, nil, apierrors.NewBadRequest("denied")
+	})
+	key := f.repository("r1")
+	f.pass(2 * time.Hour)
+	for _, denied = range []bool{true, false} {
+		_, err := f.Reconcile(t.Context(), key)
+		require.Equal(t, denied, apierrors.IsBadRequest(err))
+		require.Equal(t, map[bool]float64{true: 1}[denied], f.values("lateen_maintenance_due")["lateen_maintenance_due"])
+	}
+}
+
 func TestAJobThatNoCacheHasKeepsItsPlace(t *testing.T) {
 	for name, lost := range map[string]error{"it was created": nil, "its creation had no answer": errors.New("unexpected EOF")} {
 		t.Run(name, func(t *testing.T) {

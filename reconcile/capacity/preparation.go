@@ -221,9 +221,9 @@ func (p *Preparation) takePlace(t Transfer, enqueue func()) bool {
 	case p.queue != nil:
 		return p.queue.TryAcquire(t, enqueue)
 	case t.Home != "":
-		return p.homes.TryAcquire(t.Home, t.UID, t.Created, enqueue)
+		return p.homes.tryAcquire(t.Home, t, enqueue)
 	}
-	return p.fleet.TryAcquire(Transfer{UID: t.UID, Created: t.Created}, enqueue)
+	return p.fleet.TryAcquire(t, enqueue)
 }
 
 // Track counts a transfer that has been accepted, even above the limit, while its stage needs a place. Transfers without a

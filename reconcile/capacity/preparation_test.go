@@ -64,6 +64,17 @@ func TestTransfersWithoutANodeHavePlacesOfTheirOwn(t *testing.T) {
 	require.Equal(t, []types.UID{"another upload"}, p.enqueued)
 }
 
+func TestARestoreIsBeforeOlderBackups(t *testing.T) {
+	for _, home := range []string{"", home} {
+		p := &recordedPreparation{Preparation: FixedPreparation(1)}
+		require.True(t, p.tryAcquire(home, "first", 1))
+		require.False(t, p.tryAcquire(home, "backup", 2))
+		require.False(t, p.TryAcquire(Transfer{UID: "restore", Home: home, Created: created(3), Restore: true}, p.enqueue("restore")))
+		p.Release("first")
+		require.Equal(t, []types.UID{"restore"}, p.enqueued)
+	}
+}
+
 func TestBeforeAnythingIsKnownTwoRoundsOfMoversWait(t *testing.T) {
 	for slots, want := range map[int]int{1: 1 + 4, 4: 4 + 10, 16: 16 + 34} {
 		require.Equal(t, want, newPreparation(slots).given(home))

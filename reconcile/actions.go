@@ -178,6 +178,7 @@ func (t *TransferReconciler[T]) deleteMover(ctx context.Context, s *request[T], 
 	if found.Pod == nil {
 		return nil // already deleting
 	}
+	t.keepLog(ctx, s)
 	klog.FromContext(ctx).V(2).Info("Deleting mover pod", "reason", step.Reason, "force", step.Force)
 	if err := t.Exposer.DeleteMover(ctx, found); err != nil {
 		t.reportRefusal(s, EventCleanUpWaits, err)
@@ -187,7 +188,7 @@ func (t *TransferReconciler[T]) deleteMover(ctx context.Context, s *request[T], 
 	return nil
 }
 
-// cleanUp deletes everything that was exposed. It saves the log of a finished mover first. It returns the delay until
+// cleanUp deletes everything that was exposed. It returns the delay until
 // the warning of a clean-up that still waits; 0 is none.
 func (t *TransferReconciler[T]) cleanUp(ctx context.Context, s *request[T], force bool) (time.Duration, error) {
 	found := t.found(s)

@@ -70,6 +70,12 @@ func TestTransfersAreCountedByPhaseAndAge(t *testing.T) {
 	require.Zero(t, s.Count([]*velerov1.PodVolumeBackup{backup("", "", 0)})[0].Transfers, "the coordinator counts it")
 }
 
+func TestTheEventOfALogHasItsEnd(t *testing.T) {
+	message := logMessage(strings.Repeat("early\n", 1<<10) + "cause")
+	require.LessOrEqual(t, len(message), maxEventBytes)
+	require.Regexp(t, "^Last lines of the mover log: (?s:.*)cause$", message)
+}
+
 func TestHappyPathTakesSevenWritesAndNoReadButTheLog(t *testing.T) {
 	s, registry := newFixture(t, fault{}), prometheus.NewRegistry()
 	s.Metrics = metrics.New(registry, "test", testNode)

@@ -138,11 +138,12 @@ func EventMessage(text string) string {
 // logLines is the number of lines of a failed mover's log in an Event.
 const logLines = 10
 
-// keepLog saves the log of a finished mover once, before its pod is deleted. A log that cannot be read blocks
-// nothing.
+// keepLog saves the log of a mover that works or has ended once, before its pod is deleted, unless its node is lost. A log that
+// cannot be read blocks nothing.
 func (t *TransferReconciler[T]) keepLog(ctx context.Context, s *request[T]) {
-	ended := objects.ReadPod(s.pod).Condition
-	if ended != objects.Succeeded && ended != objects.Failed || !t.local.toLog(s.key, s.pod.UID) {
+	mover := objects.ReadPod(s.pod)
+	hasLog := mover.Condition == objects.Running || mover.Condition == objects.Succeeded || mover.Condition == objects.Failed || mover.Reason == objects.LostKilled
+	if !hasLog || s.observed.NodeLost || !t.local.toLog(s.key, s.pod.UID) {
 		return
 	}
 	if s.state.Phase.HasFailed() {
@@ -163,7 +164,13 @@ func (t *TransferReconciler[T]) reportLog(ctx context.Context, s *request[T]) {
 		klog.FromContext(ctx).V(2).Info("Failed to read last lines of mover log", "err", err)
 		return
 	}
-	t.event(s.spec, corev1.EventTypeWarning, EventMoverLog, "Last lines of the mover log: "+string(lines))
+	t.event(s.spec, corev1.EventTypeWarning, EventMoverLog, logMessage(string(lines)))
+}
+
+// logMessage returns the message of an Event. The end of a log says why the mover failed.
+func logMessage(lines string) string {
+	const prefix = "Last lines of the mover log: "
+	return prefix + truncate.Start(lines, maxEventBytes-len(prefix))
 }
 
 // recordMetrics records a phase change.

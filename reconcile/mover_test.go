@@ -225,14 +225,16 @@ func (s *single[T]) inactivity() time.Duration {
 
 func TestAMoverThatReportsNothingForTooLongIsReplaced(t *testing.T) {
 	s := newWorking()
-	timeout, mover := s.Limits.StallTimeout, s.pods[testKey]
+	timeout, mover, logs := s.Limits.StallTimeout, s.pods[testKey], 0
+	s.MoverLog = func(context.Context, string, []byte) { logs++ }
 	require.Equal(t, timeout, s.step(t))
 	s.clock.Step(timeout - time.Second)
 	require.Equal(t, timeout-time.Second, s.inactivity())
 	require.Equal(t, time.Second, s.step(t))
 	s.clock.Step(time.Second)
 	s.step(t)
-	require.True(t, s.kube.Actions()[0].Matches("delete", "pods"))
+	require.True(t, s.kube.Actions()[1].Matches("delete", "pods"))
+	require.Equal(t, 1, logs, "saved before")
 	require.Equal(t, transfer.InProgress, s.state().Phase, "its mover works")
 	require.Zero(t, s.state().Restarts)
 	delete(s.pods, testKey)
@@ -316,8 +318,9 @@ func TestARefusedDeletionIsReportedOnce(t *testing.T) {
 				_, err := s.Reconcile(t.Context(), testKey)
 				require.Error(t, err)
 			}
-			require.Len(t, s.events.Events, 1)
-			require.Contains(t, <-s.events.Events, "Warning CleanUpWaits delete mover pod b1: ")
+			sent := slices.DeleteFunc(s.sent(), func(event string) bool { return event == "Warning MoverLog "+logMessage("fake logs") })
+			require.Len(t, sent, 1)
+			require.Contains(t, sent[0], "Warning CleanUpWaits delete mover pod b1: ")
 		})
 	}
 }

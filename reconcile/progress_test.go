@@ -36,7 +36,7 @@ func TestAMoverThatReportsAnythingIsNotStalled(t *testing.T) {
 	require.Equal(t, 2, s.lists, "none while the progress changes")
 	s.clock.Step(timeout)
 	s.step(t)
-	require.True(t, s.kube.Actions()[0].Matches("delete", "pods"))
+	require.True(t, s.kube.Actions()[1].Matches("delete", "pods"))
 }
 
 // The clock of the first mover's node may be ahead of that of the next.
@@ -118,7 +118,7 @@ func TestACancelDoesNotWaitForEverForEvents(t *testing.T) {
 	s := newCanceledUnlisted(t)
 	s.clock.Step(s.Limits.CancelGrace)
 	s.step(t)
-	require.True(t, s.kube.Actions()[0].Matches("delete", "pods"))
+	require.True(t, s.kube.Actions()[1].Matches("delete", "pods"))
 }
 
 // writeProgress writes the progress that the mover reported, with the rate limiter of a coordinator.

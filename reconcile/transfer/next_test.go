@@ -338,13 +338,20 @@ func sinceAccepted() dimension {
 	return append(pause, ages(func(m *situation, at time.Time) { m.State.AcceptedAt = at })...)
 }
 
-// pauseBefore is the time from giving up a mover to creating the next: 10 s, doubled for each further one.
+// pauseBefore is the time from giving up a mover to creating the next: 10 s, doubled for each further one. A mover still has the most
+// of the prepare timeout.
 func pauseBefore(restarts int, limits Limits) time.Duration {
 	pause := limits.RestartDelay
 	for range restarts - 1 {
 		pause *= 2
 	}
-	return pause
+	return min(pause, limits.PrepareTimeout/4)
+}
+
+func TestEveryRestartHasTimeToPrepare(t *testing.T) {
+	for restarts := range 100 {
+		require.Equal(t, pauseBefore(min(restarts, 20), DefaultLimits()), restartDelay(restarts, DefaultLimits()))
+	}
 }
 
 // progress is the last report of the mover: none, a new one, one from before its start, or the known one.

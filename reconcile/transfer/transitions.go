@@ -135,12 +135,11 @@ func stalled(s State, observed Observed, lim Limits) Step {
 	return restart(s, observed, lim)
 }
 
-// maxDoublings keeps the delay between two movers below three hours by default.
-const maxDoublings = 10
-
-// restartDelay returns the time from giving up a mover to creating the next one.
+// restartDelay returns the time from giving up a mover to creating the next one. It doubles, but leaves the next one most of the
+// prepare timeout, which has begun, too.
 func restartDelay(restarts int, lim Limits) time.Duration {
-	return lim.RestartDelay << min(max(restarts-1, 0), maxDoublings)
+	const maxDoublings = 10 // keeps the time from overflowing
+	return min(lim.RestartDelay<<min(max(restarts-1, 0), maxDoublings), lim.PrepareTimeout/4)
 }
 
 func prepareTimeout(observed Observed, lim Limits) string {

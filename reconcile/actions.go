@@ -188,19 +188,18 @@ func (t *TransferReconciler[T]) deleteMover(ctx context.Context, s *request[T], 
 	return nil
 }
 
-// cleanUp deletes everything that was exposed. It returns the delay until
-// the warning of a clean-up that still waits; 0 is none.
-func (t *TransferReconciler[T]) cleanUp(ctx context.Context, s *request[T], force bool) (time.Duration, error) {
+// cleanUp deletes everything that was exposed. It returns the delay until the warning of a clean-up that still waits; 0 is none.
+func (t *TransferReconciler[T]) cleanUp(ctx context.Context, s *request[T], step transfer.Step) (time.Duration, error) {
 	found := t.found(s)
-	found.Force = force
+	found.Force = step.Force
 	found = t.local.toRemove(s.key, found)
 	known := t.local.read(s.key)
 	snapshots := s.spec.Source.Snapshot != nil && !known.clean
 	if found.Pod == nil && len(found.Claims) == 0 && !snapshots {
-		return 0, nil // already deleting
+		return step.After, nil // already deleting
 	}
 	t.keepLog(ctx, s)
-	klog.FromContext(ctx).V(2).Info("Deleting exposed objects", "force", force, "mover", found.Pod != nil, "claims", len(found.Claims), "snapshots", snapshots)
+	klog.FromContext(ctx).V(2).Info("Deleting exposed objects", "force", step.Force, "mover", found.Pod != nil, "claims", len(found.Claims), "snapshots", snapshots)
 	if err := t.Exposer.Delete(ctx, found); err != nil {
 		t.reportRefusal(s, EventCleanUpWaits, err)
 		return 0, err

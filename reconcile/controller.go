@@ -285,7 +285,7 @@ func (t *TransferReconciler[T]) execute(ctx context.Context, s *request[T], step
 	case transfer.DeleteMover:
 		return step.After, t.deleteMover(ctx, s, step)
 	case transfer.CleanUp:
-		return t.cleanUp(ctx, s, step.Force)
+		return t.cleanUp(ctx, s, step)
 	case transfer.Wait:
 	}
 	return step.After, nil

@@ -270,6 +270,19 @@ func TestATerminatingMoverOnAReadyNodeIsReportedOnce(t *testing.T) {
 	require.Contains(t, events[0], "kubectl -n velero describe pod b1")
 }
 
+func TestATerminatingMoverWithAClaimIsReported(t *testing.T) {
+	s := newDownload("")
+	s.object.Status.Phase, s.object.Finalizers = velerov2alpha1.DataDownloadPhaseFailed, []string{api.FinalizerData}
+	s.pods[testKey], s.claims = moverPod(), map[string]*corev1.PersistentVolumeClaim{testKey: {ObjectMeta: moverPod().ObjectMeta}}
+	s.step(t)
+	deleted := metav1.NewTime(s.clock.Now())
+	s.pods[testKey].DeletionTimestamp, s.claims[testKey].DeletionTimestamp = &deleted, &deleted // pvc-protection keeps the claim
+	require.Equal(t, s.Limits.CleanUpWarning, s.step(t))
+	s.clock.Step(s.Limits.CleanUpWarning)
+	require.Zero(t, s.step(t))
+	require.Regexp(t, "Warning CleanUpWaits Mover pod b1 is being deleted", s.sent())
+}
+
 func TestASnapshotThatIsNotDeletedInTimeIsReportedOnce(t *testing.T) {
 	s := newDownload("")
 	request := s.newRequest(testKey, s.object)

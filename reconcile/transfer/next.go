@@ -280,12 +280,16 @@ func rebind(s State, observed Observed, lim Limits) Step {
 }
 
 func terminal(s State, observed Observed, lim Limits) Step {
+	untilWarning := time.Duration(0)
+	if observed.Exposure.Condition == objects.Terminating {
+		untilWarning = max(remaining(observed.DeletingAt.Add(lim.CleanUpWarning), observed), 0)
+	}
 	switch {
 	case observed.Exposure.Condition == objects.Absent && !observed.HasLeftovers:
 	case observed.Exposure.Condition == objects.Terminating && !observed.HasLeftovers:
-		return wait(WaitMoverEnd, max(remaining(observed.DeletingAt.Add(lim.CleanUpWarning), observed), 0))
+		return wait(WaitMoverEnd, untilWarning)
 	default:
-		return Step{Action: CleanUp, Force: s.ForcesEnd(observed)}
+		return Step{Action: CleanUp, Force: s.ForcesEnd(observed), After: untilWarning}
 	}
 	if !s.HasLeftovers() {
 		return wait(WaitNothing, 0)

@@ -132,8 +132,10 @@ func stepRules() []rule {
 				return m.waits(m.Step.After)
 			case Expose, Rebind:
 				return m.Step == Step{Action: m.Step.Action, After: m.Step.After}
-			case CleanUp, AbandonRebind:
-				return m.Step == Step{Action: m.Step.Action, Force: m.Step.Force}
+			case AbandonRebind:
+				return m.Step == Step{Action: AbandonRebind}
+			case CleanUp:
+				return m.Step == Step{Action: CleanUp, Force: m.Step.Force, After: m.Step.After}
 			case DeleteMover:
 				return m.Step == Step{Action: m.Step.Action, Reason: m.Step.Reason, Force: m.Step.Force, Loss: m.Step.Loss, After: m.Step.After} && m.Step.Reason != ""
 			case Write:

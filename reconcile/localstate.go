@@ -44,6 +44,7 @@ type entry struct {
 	reserved   types.UID // the target claim that a rebind only waits for to be bound
 	rebindAt   time.Time // when this agent first tried to rebind
 	alone      time.Time // since when no other restore to its pod runs; zero if one does
+	aloneAs    int       // the attempt that is alone
 	clean      bool      // its snapshots are deleted
 	reported   bool      // the one-time Event was sent: the foreign data mover, or what the clean-up waits for
 	since      time.Time // when the phase began; finer than the API's timestamps of one second

@@ -363,6 +363,19 @@ func TestASecondMoverDoesNotStartWhileAnotherVolumeOfItsPodIsRestored(t *testing
 	require.Equal(t, transfer.InProgress, s.state().Phase)
 }
 
+func TestASecondMoverWaitsHoweverLongTheFirstWasAlone(t *testing.T) {
+	s, other := newTwoVolumes(velerov1.PodVolumeRestorePhaseInProgress, "0")
+	s.object.Annotations, s.pods[testKey].Annotations = nil, nil
+	s.step(t)
+	require.Equal(t, transfer.InProgress, s.state().Phase)
+	second, _ := newTwoVolumes(velerov1.PodVolumeRestorePhaseCompleted, "0")
+	s.object.Status, s.object.Annotations, s.pods[testKey] = second.object.Status, second.object.Annotations, second.pods[testKey]
+	other.Status.Phase, other.ResourceVersion = velerov1.PodVolumeRestorePhaseCompleted, "2"
+	s.clock.Step(s.Limits.RestartDelay)
+	require.Equal(t, s.Limits.RestartDelay, s.step(t))
+	require.Equal(t, transfer.Prepared, s.state().Phase)
+}
+
 func TestASecondMoverDoesNotStartUnderAPodThatALateCacheShowsAsWaiting(t *testing.T) {
 	s, _ := newTwoVolumes(velerov1.PodVolumeRestorePhaseCompleted, "0")
 	s.live["app/db"] = waitingPod(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}})

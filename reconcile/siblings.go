@@ -13,7 +13,7 @@ func (t *TransferReconciler[T]) startDelay(s *request[T]) (delayed bool, left ti
 		return false, 0
 	}
 	busy := t.isBesideAnother(s)
-	if since := t.local.aloneSince(s.key, busy, s.observed.Now); !busy && s.state.Restarts > 0 {
+	if since := t.local.aloneSince(s.key, s.state.Restarts, busy, s.observed.Now); !busy && s.state.Restarts > 0 {
 		left = max(since.Add(t.Limits.RestartDelay).Sub(s.observed.Now), 0)
 	}
 	return busy || left > 0, left
@@ -47,12 +47,14 @@ func (t *TransferReconciler[T]) AwaitsSibling(object T) bool {
 	return t.Kind.Get(object).Phase.NeedsSlot()
 }
 
-// aloneSince returns since when no other restore to the same pod runs, as observed by this agent; zero if one runs.
-func (l *localState) aloneSince(key string, busy bool, now time.Time) time.Time {
+// aloneSince returns since when no other restore to the same pod runs beside an attempt, as observed by this agent; zero if one
+// runs.
+func (l *localState) aloneSince(key string, attempt int, busy bool, now time.Time) time.Time {
 	return l.update(key, func(kept *entry) {
-		if busy {
-			kept.alone = time.Time{}
-		} else {
+		if busy || kept.aloneAs != attempt {
+			kept.alone, kept.aloneAs = time.Time{}, attempt
+		}
+		if !busy {
 			kept.alone = cmp.Or(kept.alone, now)
 		}
 	}).alone

@@ -64,7 +64,7 @@ func (c *Caches) DropCreated(handle func(*corev1.Pod)) func(*corev1.Pod) {
 func (c *Caches) Mover(key string) *corev1.Pod {
 	caches := []*Informer[*corev1.Pod]{c.LocalPods, c.Movers}
 	if term := c.Coordinator(); term != nil {
-		caches = append(caches, term.Movers, term.VelerosMovers)
+		caches = append(append(caches, term.Movers), term.VelerosMovers...)
 	}
 	var newest *corev1.Pod
 	for _, pods := range caches {

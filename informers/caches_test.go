@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -64,7 +65,7 @@ type server struct {
 
 func newServer(t *testing.T) *server {
 	t.Helper()
-	s := &server{changes: make(chan *corev1.PersistentVolumeClaim), closed: make(chan struct{}, 10)}
+	s := &server{changes: make(chan *corev1.PersistentVolumeClaim), closed: make(chan struct{}, 100)}
 	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
 	t.Cleanup(s.Close)
 	return s
@@ -113,8 +114,8 @@ func kindOf(url string) (kind, version string) {
 			return kind.GVK.Kind, kind.GVK.GroupVersion().String()
 		}
 	}
-	if path.Base(url) == "volumeattachments" {
-		return "VolumeAttachment", "storage.k8s.io/v1"
+	if kind := map[string]string{"volumeattachments": "VolumeAttachment", "storageclasses": "StorageClass"}[path.Base(url)]; kind != "" {
+		return kind, "storage.k8s.io/v1"
 	}
 	return map[string]string{"persistentvolumeclaims": "PersistentVolumeClaim", "events": "Event", "pods": "Pod"}[path.Base(url)], "v1"
 }
@@ -132,6 +133,8 @@ func TestCachesListOnlyWhatAnAgentNeeds(t *testing.T) {
 	require.NoError(t, err)
 	reports, err := NewReports(kube, "velero")
 	require.NoError(t, err)
+	term, err := caches.NewTerm(kube)
+	require.NoError(t, err)
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	stopped := make(chan struct{})
 	go func() {
@@ -139,9 +142,10 @@ func TestCachesListOnlyWhatAnAgentNeeds(t *testing.T) {
 		var both sync.WaitGroup
 		both.Go(func() { caches.Run(ctx) })
 		both.Go(func() { reports.Run(ctx) })
+		both.Go(func() { term.Run(ctx) })
 		both.Wait()
 	}()
-	for _, synced := range append(caches.Synced(), reports.Synced()...) {
+	for _, synced := range slices.Concat(caches.Synced(), reports.Synced(), term.Synced()) {
 		done(t, synced)
 	}
 	stop()
@@ -153,10 +157,20 @@ func TestCachesListOnlyWhatAnAgentNeeds(t *testing.T) {
 		"GET /api/v1/namespaces/velero/persistentvolumeclaims " + api.LabelExposer + "=" + label,
 		"GET /api/v1/pods spec.nodeName=" + node,
 		"GET /api/v1/namespaces/velero/pods " + api.LabelExposer + "=" + label,
-		"GET /api/v1/namespaces/velero/events reason=Data-Path-Progress", // of a coordinator
+		// Of a coordinator:
+		"GET /api/v1/namespaces/velero/events reason=Data-Path-Progress",
+		"GET /api/v1/namespaces/velero/pods " + api.LabelMover + "=true",
+		"GET /api/v1/namespaces/velero/persistentvolumeclaims " + api.LabelMover + "=true",
+		"GET /api/v1/namespaces/velero/pods velero.io/exposer-pod-group,!lateen.dev/mover",
+		"GET /api/v1/namespaces/velero/pods velero.io/pod-volume-backup,!lateen.dev/mover",
+		"GET /api/v1/namespaces/velero/pods velero.io/pod-volume-restore,!lateen.dev/mover",
+		"GET /api/v1/namespaces/velero/pods role=node-agent",
+		"GET /api/v1/pods velero.io/restore-namestatus.phase=Pending",
+		"GET /apis/storage.k8s.io/v1/storageclasses ",
 	}
 	for _, kind := range api.Kinds() {
-		expected = append(expected, "GET /apis/"+kind.GVK.GroupVersion().String()+"/namespaces/velero/"+kind.Resource+" !lateen.dev/done,lateen.dev/node="+label)
+		all := "GET /apis/" + kind.GVK.GroupVersion().String() + "/namespaces/velero/" + kind.Resource + " !lateen.dev/done"
+		expected = append(expected, all, all+",lateen.dev/node="+label)
 	}
 	require.ElementsMatch(t, expected, served.requests, "one watch each, and no list")
 }

@@ -140,7 +140,7 @@ func WatchConfigMap(ctx context.Context, client kubernetes.Interface, name types
 // CoordinatorCaches holds the informers of an agent that coordinates, besides those of all transfers:
 //
 //	Movers         Velero's namespace: the movers that agents of Lateen created, wherever they run
-//	VelerosMovers  Velero's namespace: those of snapshots and claims that agents of Velero created
+//	VelerosMovers  Velero's namespace: those that agents of Velero created, by labels that not all of them have
 //	Claims         Velero's namespace: the volumes of Movers
 //	Targets        all namespaces, by Velero's label: the pods that wait for their volumes to be restored
 //	Agents         Velero's namespace, by label: the pods of node-agents
@@ -148,7 +148,7 @@ func WatchConfigMap(ctx context.Context, client kubernetes.Interface, name types
 type CoordinatorCaches struct {
 	group
 	Movers        *Informer[*corev1.Pod]
-	VelerosMovers *Informer[*corev1.Pod]
+	VelerosMovers []*Informer[*corev1.Pod]
 	Claims        *Informer[*corev1.PersistentVolumeClaim]
 	Targets       *Informer[*corev1.Pod]
 	Agents        *Informer[*corev1.Pod]
@@ -167,12 +167,15 @@ func (c *Caches) NewTerm(kube kubernetes.Interface) (*CoordinatorCaches, error) 
 	b, owned := group{}, Scope{Labels: api.LabelMover + "=true"}
 	pods := kube.CoreV1().Pods(c.namespace)
 	term := &CoordinatorCaches{
-		Movers:        add(&b, "all mover pods", pods, &corev1.Pod{}, owned, trimPod),
-		VelerosMovers: add(&b, "mover pods of Velero's agents", pods, &corev1.Pod{}, Scope{Labels: api.LabelPodGroup + ",!" + api.LabelMover}, trimPod),
-		Claims:        add(&b, "all claims of movers", kube.CoreV1().PersistentVolumeClaims(c.namespace), &corev1.PersistentVolumeClaim{}, owned, noTrim[*corev1.PersistentVolumeClaim]),
-		Targets:       add(&b, "pods that wait for a restore", kube.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, Scope{Labels: velerov1.RestoreNameLabel, Fields: pendingPods}, trimPod),
-		Agents:        add(&b, "pods of node-agents", pods, &corev1.Pod{}, Scope{Labels: api.LabelRole + "=" + api.RoleNodeAgent}, trimAgent),
-		Classes:       add(&b, "storageclasses", kube.StorageV1().StorageClasses(), &storagev1.StorageClass{}, Scope{}, noTrim[*storagev1.StorageClass]),
+		Movers:  add(&b, "all mover pods", pods, &corev1.Pod{}, owned, trimPod),
+		Claims:  add(&b, "all claims of movers", kube.CoreV1().PersistentVolumeClaims(c.namespace), &corev1.PersistentVolumeClaim{}, owned, noTrim[*corev1.PersistentVolumeClaim]),
+		Targets: add(&b, "pods that wait for a restore", kube.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, Scope{Labels: velerov1.RestoreNameLabel, Fields: pendingPods}, trimPod),
+		Agents:  add(&b, "pods of node-agents", pods, &corev1.Pod{}, Scope{Labels: api.LabelRole + "=" + api.RoleNodeAgent}, trimAgent),
+		Classes: add(&b, "storageclasses", kube.StorageV1().StorageClasses(), &storagev1.StorageClass{}, Scope{}, noTrim[*storagev1.StorageClass]),
+	}
+	for _, label := range []string{api.LabelPodGroup, velerov1.PVBLabel, velerov1.PVRLabel} {
+		term.VelerosMovers = append(term.VelerosMovers,
+			add(&b, "mover pods of Velero's agents with label "+label, pods, &corev1.Pod{}, Scope{Labels: label + ",!" + api.LabelMover}, trimPod))
 	}
 	for _, kind := range c.kinds() {
 		term.Handled = append(term.Handled, kind.widen(&b)...)

@@ -288,10 +288,14 @@ func (k *kindController[T]) addTermHandlers(caches *informers.Caches, term *info
 	name := k.transfers.Kind.GVK.Kind
 	ofMover := informers.EnqueueOwner[*corev1.Pod](name, k.enqueue)
 	movers, err1 := term.Movers.AddHandler(caches.DropCreated(ofMover))
-	foreign, err2 := term.VelerosMovers.AddHandler(ofMover)
-	claims, err3 := term.Claims.AddHandler(informers.EnqueueOwner[*corev1.PersistentVolumeClaim](name, k.enqueue))
-	targets, err4 := term.Targets.AddHandler(k.enqueueOfPod)
-	return []cache.DoneChecker{movers, foreign, claims, targets}, errors.Join(err1, err2, err3, err4)
+	claims, err2 := term.Claims.AddHandler(informers.EnqueueOwner[*corev1.PersistentVolumeClaim](name, k.enqueue))
+	targets, err3 := term.Targets.AddHandler(k.enqueueOfPod)
+	added, err := []cache.DoneChecker{movers, claims, targets}, errors.Join(err1, err2, err3)
+	for _, pods := range term.VelerosMovers {
+		foreign, err4 := pods.AddHandler(ofMover)
+		added, err = append(added, foreign), errors.Join(err, err4)
+	}
+	return added, err
 }
 
 func (k *kindController[T]) resume() []string {

@@ -81,6 +81,17 @@ func TestAMoverIsForceDeletedOnlyOnceItsNodeIsLost(t *testing.T) {
 	require.Empty(t, s.object.Finalizers)
 }
 
+func TestABackupWhoseAgentIsAwayFailsWithTheReason(t *testing.T) {
+	s := newFixture(t, fault{})
+	s.steps(t, 1) // accept it
+	s.Agent = transfer.Agent{Node: "n2", Fleet: coordinatorFleet{absent: testNode}}
+	s.steps(t, 1)
+	require.Equal(t, velerov1.PodVolumeBackupPhaseAccepted, s.object.Status.Phase)
+	s.clock.Step(s.Limits.PrepareTimeout)
+	s.steps(t, 1)
+	require.Equal(t, "not prepared within 30m0s: no ready node-agent on node n1", s.object.Status.Message)
+}
+
 func TestACoordinatorCountsTheMoversOfANodeBeforeItStandsIn(t *testing.T) {
 	s := newFixture(t, fault{})
 	s.standsIn(t, velerov1.PodVolumeBackupPhasePrepared) // a mover that waits for its slot

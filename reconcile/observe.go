@@ -229,7 +229,11 @@ func (t *TransferReconciler[T]) diagnose(ctx context.Context, s *request[T]) {
 	if !s.observed.OwnsMover || !t.unprepared(s) {
 		return
 	}
-	s.observed.Diagnosis = joinNonEmpty(t.local.read(s.key).blocker, t.Exposer.Diagnose(ctx, s.spec, t.found(s)))
+	agent := ""
+	if !s.observed.Exposes {
+		agent = unavailable(s.observed.Home)
+	}
+	s.observed.Diagnosis = joinNonEmpty(t.local.read(s.key).blocker, agent, t.Exposer.Diagnose(ctx, s.spec, t.found(s)))
 }
 
 // eligible finds out whether a new resource can be accepted, or what it waits for. The wait counts from when this

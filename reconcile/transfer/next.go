@@ -94,6 +94,8 @@ func accepted(s State, observed Observed, lim Limits) Step {
 		return failed(s, observed, ReasonPrepareTimeout, prepareTimeout(observed, lim))
 	case mover.Reason == objects.LostNode && s.NodeBound:
 		return restart(s, observed, lim)
+	case observed.NodeLost && s.NodeBound && mover.Condition == objects.Absent:
+		return failed(s, observed, ReasonMoverLost, joined(s.Message, fmt.Sprintf("node %s is not Ready or does not exist", observed.Home)))
 	case observed.Exposes && s.Exposer == "" && s.UnsupportedReason != "": // an agent of Velero has accepted it
 		return failed(s, observed, ReasonUnsupported, s.UnsupportedReason)
 	case observed.Exposes && !s.NodeBound && s.Exposer == "":

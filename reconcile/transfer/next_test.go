@@ -348,6 +348,13 @@ func pauseBefore(restarts int, limits Limits) time.Duration {
 	return min(pause, limits.PrepareTimeout/4)
 }
 
+func TestATransferOfALostNodeDoesNotWaitForAMover(t *testing.T) {
+	evicted := State{Phase: Accepted, NodeBound: true, Node: "n2", AcceptedAt: now(), Restarts: 1, Message: "mover was evicted"}
+	step := Next(evicted, Observed{Ownership: Ownership{OwnsMover: true, NodeLost: true}, Now: now(), Home: "n2"}, DefaultLimits())
+	require.Equal(t, ReasonMoverLost, step.Reason)
+	require.Equal(t, "mover was evicted; node n2 is not Ready or does not exist", step.State.Message)
+}
+
 func TestEveryRestartHasTimeToPrepare(t *testing.T) {
 	for restarts := range 100 {
 		require.Equal(t, pauseBefore(min(restarts, 20), DefaultLimits()), restartDelay(restarts, DefaultLimits()))

@@ -195,6 +195,17 @@ func TestTheVersionOfTheClientIsPrintedWithoutACluster(t *testing.T) {
 	}
 }
 
+func TestCommandsHaveTheNamespaceOfVelerosCommandLine(t *testing.T) {
+	t.Setenv("VELERO_NAMESPACE", "backup")
+	for _, command := range newRoot().Commands() {
+		if flag := command.Flags().Lookup("namespace"); flag != nil && command.Name() != "node-agent" {
+			require.Equal(t, "backup", flag.Value.String(), command.Name())
+		}
+	}
+	_, err := run(t, "", "uninstall", "--namespace=")
+	require.ErrorContains(t, err, "--namespace is empty")
+}
+
 func TestEveryCommandHasTwoExamplesWithItsFlags(t *testing.T) {
 	for _, command := range newRoot().Commands() {
 		examples := strings.Split(strings.ReplaceAll(command.Example, "\\\n", ""), "\n")

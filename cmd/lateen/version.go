@@ -75,7 +75,7 @@ func (v *versions) read(ctx context.Context, from *cli.Flags) error {
 	if err != nil {
 		return err
 	}
-	kube, namespace := client.Kube, from.ViewNamespace()
+	kube, namespace := client.Kube, client.Namespace
 	for _, name := range []string{api.DaemonSetName, api.WindowsDaemonSetName} {
 		agents, err := kube.AppsV1().DaemonSets(namespace).Get(ctx, name, metav1.GetOptions{})
 		switch {

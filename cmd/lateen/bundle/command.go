@@ -39,7 +39,6 @@ func NewCommand(userAgent string, run Run) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			client.Namespace = flags.ViewNamespace()
 			now := clock.RealClock{}.Now().UTC()
 			name := cmp.Or(file, fmt.Sprintf("lateen-bundle-%s-%s.tar.gz", client.Namespace, now.Format("20060102-150405")))
 			to, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -61,7 +60,7 @@ func NewCommand(userAgent string, run Run) *cobra.Command {
 			})
 		},
 	}
-	flags.AddView(command.Flags())
+	flags.Add(command.Flags())
 	command.Flags().StringVarP(&file, "file", "f", "", "file to write, which must not exist (default: lateen-bundle-NAMESPACE-TIME.tar.gz)")
 	return command
 }

@@ -96,7 +96,7 @@ func (o *options) run(command *cobra.Command) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if o.file != "" && !o.online() {
+	if o.file != "" && !online(command) {
 		return o.report(command.OutOrStdout(), EvaluateAll(documents, nil, nil))
 	}
 	connected, err := o.Connect(io.Discard)
@@ -110,7 +110,7 @@ func (o *options) run(command *cobra.Command) (int, error) {
 func (o *options) inCluster(command *cobra.Command, documents []Document, client kubernetes.Interface, generic dynamic.Interface) (int, error) {
 	ctx, cancel := context.WithTimeout(command.Context(), timeout)
 	defer cancel()
-	installation, err := Find(ctx, client, o.ViewNamespace())
+	installation, err := Find(ctx, client, o.Namespace)
 	if err != nil {
 		return 0, err
 	}
@@ -154,7 +154,7 @@ func (o *options) as(account string) (kubernetes.Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	user, groups := preflight.Identity(o.ViewNamespace(), account)
+	user, groups := preflight.Identity(o.Namespace, account)
 	connection.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: groups}
 	client, err := kubernetes.NewForConfig(connection)
 	if err != nil {
@@ -178,8 +178,8 @@ func errorOf(findings []preflight.Finding) error {
 }
 
 // online reports whether the objects named in a file are checked in the cluster.
-func (o *options) online() bool {
-	return cmp.Or(o.node, o.Namespace, o.Kubeconfig, o.Context) != ""
+func online(command *cobra.Command) bool {
+	return slices.ContainsFunc([]string{"node", "namespace", "kubeconfig", "context"}, command.Flags().Changed)
 }
 
 func (o *options) fromFile(stdin io.Reader) ([]Document, error) {

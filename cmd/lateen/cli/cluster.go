@@ -46,19 +46,10 @@ type Flags struct {
 	UserAgent  string // not a flag: of all requests
 }
 
-// Add declares the flags of a command that changes a cluster.
+// Add declares the flags.
 func (f *Flags) Add(flags *pflag.FlagSet) {
-	flags.StringVarP(&f.Namespace, "namespace", "n", api.DefaultNamespace, "namespace of Velero")
-	f.addKube(flags)
-}
-
-// AddView declares the flags of a read-only command. Its default namespace is that of the agents.
-func (f *Flags) AddView(flags *pflag.FlagSet) {
-	flags.StringVarP(&f.Namespace, "namespace", "n", "", "namespace of Velero (default: VELERO_NAMESPACE, else velero)")
-	f.addKube(flags)
-}
-
-func (f *Flags) addKube(flags *pflag.FlagSet) {
+	namespace := cmp.Or(os.Getenv("VELERO_NAMESPACE"), api.DefaultNamespace) // as Velero's command line
+	flags.StringVarP(&f.Namespace, "namespace", "n", namespace, "namespace of Velero; VELERO_NAMESPACE sets the default")
 	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig file (default: KUBECONFIG, else ~/.kube/config)")
 	flags.StringVar(&f.Context, "context", "", "context of the kubeconfig (default: its current one)")
 	flags.SetNormalizeFunc(veleroNames)
@@ -87,11 +78,6 @@ func (f *Flags) loading(overrides *clientcmd.ConfigOverrides) clientcmd.ClientCo
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
 }
 
-// ViewNamespace returns the namespace of a read-only command.
-func (f *Flags) ViewNamespace() string {
-	return cmp.Or(f.Namespace, os.Getenv("VELERO_NAMESPACE"), api.DefaultNamespace)
-}
-
 // Config returns the configuration of clients of the cluster.
 func (f *Flags) Config() (*rest.Config, error) {
 	config, err := f.loading(&clientcmd.ConfigOverrides{CurrentContext: f.Context}).ClientConfig()
@@ -116,6 +102,9 @@ type Client struct {
 
 // Connect creates a client for the selected cluster. It sends no request.
 func (f *Flags) Connect(out io.Writer) (*Client, error) {
+	if f.Namespace == "" {
+		return nil, errors.New("--namespace is empty: name the namespace of Velero")
+	}
 	config, err := f.Config()
 	if err != nil {
 		return nil, err

@@ -18,7 +18,7 @@ type View struct {
 
 // AddFlags adds the flags.
 func (v *View) AddFlags(flags *pflag.FlagSet) {
-	v.AddView(flags)
+	v.Add(flags)
 	v.Output.AddFlag(flags, "output format: json or yaml (default: text)")
 }
 
@@ -46,7 +46,6 @@ func Act[T any](v *View, command *cobra.Command, prompt *Prompt, act func(*Clien
 	if err != nil {
 		return err
 	}
-	client.Namespace = v.ViewNamespace()
 	prompt.In, prompt.Out = command.InOrStdin(), out
 	output, err := act(client)
 	if v.Output == "" || output == nil {

@@ -49,7 +49,7 @@ func newViewer(command *cobra.Command, userAgent string) *viewer {
 
 func (v *viewer) watchOptions(of *clients) watchOptions {
 	return watchOptions{
-		Namespace: v.ViewNamespace(), Sources: of.sources(v.ViewNamespace()), Clock: clock.RealClock{},
+		Namespace: v.Namespace, Sources: of.sources(v.Namespace), Clock: clock.RealClock{},
 		MinInterval: minInterval, MaxInterval: maxInterval, SyncTimeout: readTimeout,
 	}
 }
@@ -225,7 +225,7 @@ func (v *viewer) references(ctx context.Context, kinds []api.Kind, typed string)
 	}
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
-	list, err := client.Resource(of.APIKind().GVR()).Namespace(v.ViewNamespace()).List(ctx, metav1.ListOptions{})
+	list, err := client.Resource(of.APIKind().GVR()).Namespace(v.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}

@@ -17,6 +17,8 @@ func CopiesOf(spec MoverSpec, info VolumeInfo, settings Settings) (from string, 
 	switch {
 	case spec.Source.Snapshot != nil:
 		return spec.Source.Snapshot.Namespace, settings.BackupClaims[info.StorageClass].Copies
+	case spec.Source.Target != nil && spec.Source.Target.Scratch:
+		return spec.Source.Target.SourceNamespace, settings.RestoreCopies
 	case spec.Source.Target != nil:
 		return spec.Source.Target.Namespace, settings.RestoreCopies
 	default: // a pod volume already exists

@@ -153,6 +153,10 @@ func TestCopiesAndTheirNamespace(t *testing.T) {
 	from, copies = CopiesOf(download(), toTarget(), settings)
 	require.Equal(t, download().Source.Target.Namespace, from)
 	require.Equal(t, Copies{ConfigMapNames: []string{"restore"}}, copies)
+	scratch := download()
+	scratch.Source.Target = &TargetSource{Namespace: scratch.Namespace, Claim: "scratch", Scratch: true, SourceNamespace: "shop"}
+	from, _ = CopiesOf(scratch, toTarget(), settings)
+	require.Equal(t, "shop", from, "Velero's namespace has no originals")
 	_, copies = CopiesOf(podVolumeBackup(), onHost(), settings)
 	require.Empty(t, copies, "the volume of a pod is there already")
 }

@@ -66,6 +66,7 @@ type TargetSource struct {
 	Volume           string // the existing PersistentVolume that is restored in place; empty for a new one
 	MoverNode        string // the node to which the mover's volume is attached; empty before the mover starts
 	Scratch          bool   // for `lateen verify`: the claim has no consumer, and a volume that was provisioned for it is deleted with it
+	SourceNamespace  string // that was backed up
 }
 
 // Settings are the configuration of movers and their volumes.

@@ -65,7 +65,7 @@ func specOfDataDownload(dd *velerov2alpha1.DataDownload, resourceTimeout time.Du
 	spec.Restores, spec.SnapshotSize, spec.BlockMover = true, dd.Spec.SnapshotSize, dd.Spec.DataMover == blockMover
 	spec.Source.Target = &objects.TargetSource{
 		Namespace: dd.Spec.TargetVolume.Namespace, Claim: dd.Spec.TargetVolume.PVC, Volume: dd.Spec.TargetVolume.PV,
-		MoverNode: dd.Status.Node, Scratch: isScratch(dd),
+		MoverNode: dd.Status.Node, Scratch: isScratch(dd), SourceNamespace: dd.Spec.SourceNamespace,
 	}
 	return spec
 }

@@ -73,10 +73,12 @@ func TestAScratchClaimIsNamedAfterItsDownload(t *testing.T) {
 		"of another name":   {"nightly", target("velero", "data", ""), false},
 		"in place":          {"nightly", target("velero", "dd-scratch", "existing"), false},
 	} {
-		dd := &velerov2alpha1.DataDownload{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "dd"}, Spec: velerov2alpha1.DataDownloadSpec{TargetVolume: test.target}}
+		dd := &velerov2alpha1.DataDownload{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "dd"}, Spec: velerov2alpha1.DataDownloadSpec{TargetVolume: test.target, SourceNamespace: "shop"}}
 		if test.label != "" {
 			dd.Labels = map[string]string{"lateen.dev/verify": test.label}
 		}
-		require.Equal(t, test.want, DataDownload().MoverSpec(dd, time.Minute).Source.Target.Scratch, name)
+		is := DataDownload().MoverSpec(dd, time.Minute).Source.Target
+		require.Equal(t, test.want, is.Scratch, name)
+		require.Equal(t, "shop", is.SourceNamespace)
 	}
 }

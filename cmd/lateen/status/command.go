@@ -89,6 +89,9 @@ func NewCommand(userAgent string) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := snapshot.Installed(); err != nil {
+				return err
+			}
 			report := snapshot.Report()
 			return at.Print(command.OutOrStdout(), report, report.Write)
 		},

@@ -17,6 +17,7 @@ import (
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
 	"github.com/lateen-project/lateen/cmd/lateen/status/view"
@@ -59,6 +60,12 @@ func serverConfigured() *fixture {
 	}}}})
 	s.repository("app-default-kopia", 42*time.Minute)
 	return s
+}
+
+func TestANamespaceWithoutVeleroIsAnError(t *testing.T) {
+	require.ErrorContains(t, diagnose.Gather("velro", time.Time{}, nil, nil).Installed(), "no Velero in namespace velro")
+	require.NoError(t, diagnose.Gather("velro", time.Time{}, nil, []view.Unreadable{{Resource: view.ResourceDaemonSets}}).Installed())
+	require.NoError(t, diagnose.Gather("velero", time.Time{}, []runtime.Object{&appsv1.Deployment{}}, nil).Installed(), "a server without agents")
 }
 
 func TestReportsMatchTheGoldenFiles(t *testing.T) {

@@ -129,6 +129,14 @@ func (s *Snapshot) sees(resource, namespace string) bool {
 	})
 }
 
+// Installed returns an error if the namespace was read and has no Velero: lists in a namespace that does not exist succeed.
+func (s *Snapshot) Installed() error {
+	if s.daemonSet != nil || len(s.deployments) > 0 || len(s.transfers) > 0 || len(s.unreadable) > 0 {
+		return nil
+	}
+	return fmt.Errorf("there is no Velero in namespace %s: name its namespace with -n", s.namespace)
+}
+
 // mover returns the mover pod that belongs to this resource by UID; nil if there is none.
 func (s *Snapshot) mover(of *subject) *corev1.Pod {
 	if pod := s.pods[of.key()]; pod != nil && objects.OwnedBy(pod, of.meta.GetUID()) {

@@ -158,7 +158,13 @@ func (b *bundle) command(ctx context.Context, args ...string) error {
 	if problems := args[0] == "check" && cli.ExitCode(err) == 1; err != nil && !problems { // Problems are in the output
 		b.missing("lateen "+strings.Join(args, " "), err)
 	}
-	return b.add(name+extension, printed.Bytes())
+	text := redactText(printed.String(), true)
+	if extension == ".json" && text != printed.String() {
+		if redacted, err := yaml.YAMLToJSON([]byte(text)); err == nil {
+			text = string(redacted)
+		}
+	}
+	return b.add(name+extension, []byte(text))
 }
 
 // objects adds the newest objects of a resource, and returns them.

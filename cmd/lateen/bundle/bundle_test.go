@@ -83,6 +83,11 @@ metadata:
   annotations: {kubectl.kubernetes.io/last-applied-configuration: '{"spec":{"hooks":{"resources":[{"pre":[{"exec":{"command":["mysqldump","-phunter2"]}}]}]}}}'}
 spec: {hooks: {resources: [{pre: [{exec: {container: db, command: [mysqldump, -phunter2]}}]}]}}
 ---
+apiVersion: velero.io/v1
+kind: Restore
+metadata: {name: hooked, namespace: velero}
+spec: {hooks: {resources: [{postHooks: [{init: {initContainers: [{name: db, image: mysql, command: [mysql, -phunter2], args: [hunter2]}]}}]}]}}
+---
 apiVersion: velero.io/v2alpha1
 kind: DataUpload
 metadata: {name: running, namespace: velero}
@@ -146,8 +151,13 @@ func unpacked(t *testing.T) (files map[string]string, printed string) {
 	generic.PrependReactor("list", "events", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("forbidden") })
 	generic.PrependReactor("*", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) { panic("a Secret is read") })
 	run := func(_ context.Context, out, _ io.Writer, args ...string) error {
+		if slices.Contains(args, "-o=json") {
+			fmt.Fprintln(out, `{"podAnnotations": {"example.com/api-token": "hunter2"}}`)
+			return nil
+		}
 		fmt.Fprintf(out, "output of %s", strings.Join(args, " "))
 		if args[0] == "check" {
+			fmt.Fprintln(out, "\n  podAnnotations:\n    example.com/api-token: hunter2")
 			return errors.New("1 problem")
 		}
 		return nil
@@ -159,8 +169,8 @@ func unpacked(t *testing.T) (files map[string]string, printed string) {
 
 func TestABundleHasWhatAReportNeeds(t *testing.T) {
 	files, printed := unpacked(t)
-	require.Equal(t, "output of status -o=json", files["status.json"])
-	require.Equal(t, "output of check", files["check.txt"])
+	require.JSONEq(t, `{"podAnnotations": {"example.com/api-token": "REDACTED"}}`, files["check.json"])
+	require.Equal(t, "output of check\n  podAnnotations:\nREDACTED\n", files["check.txt"])
 	require.Equal(t, "output of explain du/running", files["explain/du-running.txt"])
 	require.Contains(t, files, "explain/du-failed.txt")
 	require.NotContains(t, files, "explain/du-completed.txt")

@@ -52,6 +52,9 @@ func redactMap(in map[string]any, texts bool) {
 		}
 		switch value := value.(type) {
 		case map[string]any:
+			if key == "init" { // of a restore
+				redactCommands(value)
+			}
 			redactMap(value, texts || key == "annotations")
 		case []any:
 			if key == "command" && in["image"] == nil { // of a hook or probe, not of a container
@@ -61,6 +64,19 @@ func redactMap(in map[string]any, texts bool) {
 			redactList(value, texts)
 		case string:
 			in[key] = redactText(value, texts)
+		}
+	}
+}
+
+// redactCommands redacts the commands of a hook's init containers.
+func redactCommands(hook map[string]any) {
+	containers, _ := hook["initContainers"].([]any)
+	for _, one := range containers {
+		container, _ := one.(map[string]any)
+		for _, key := range []string{"command", "args"} {
+			if container[key] != nil {
+				container[key] = redacted
+			}
 		}
 	}
 }

@@ -226,6 +226,7 @@ func TestUndoWaitsUntilRestoredVolumesAreBound(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, <-done)
 		require.NotEqual(t, "example.test/lateen:v1", i.agents().Image)
+		require.Contains(t, i.warnings.String(), "Warning: 1 datadownloads InProgress: if its mover ends while the agent of its node is replaced")
 	})
 }
 

@@ -236,12 +236,13 @@ func (a *adoption) warnOfRestic(ctx context.Context) {
 	}
 }
 
-// Effects of the exchange of agents on transfers without a mover. Velero's agents ignore movers that started to run
+// Effects of the exchange of agents on transfers. Velero's agents ignore movers that started to run
 // before them (velero-protocol 1.6).
 const (
 	newMeans            = "a New transfer may be accepted by an agent of Velero or of Lateen while both run"
 	acceptedAtAdoption  = "an Accepted transfer belongs to Velero's agent until that agent stops, then Lateen continues it"
 	acceptedAtUndo      = "an Accepted transfer whose mover runs when Velero's agents are ready is marked as Prepared, any other one fails after their prepare timeout"
+	inProgressAtUndo    = "if its mover ends while the agent of its node is replaced, Velero's agent may cancel it, and the restored volume has no claim"
 	transfersMayBeAwait = "lateen status shows whether there are any left"
 )
 
@@ -260,6 +261,9 @@ func (a *adoption) warnOfTransfers(ctx context.Context) {
 		phases := map[string]int{}
 		for _, transfer := range list.Items {
 			phases[cli.PhaseOf(&transfer)]++
+		}
+		if count := phases["InProgress"]; a.undo && kind.Name == api.DataDownload().Name && count > 0 {
+			fmt.Fprintf(a.warnings, "Warning: %d %s InProgress: %s (%s)\n", count, resource.Resource, inProgressAtUndo, transfersMayBeAwait)
 		}
 		if count := phases[""] + phases["New"]; count > 0 {
 			counts = append(counts, fmt.Sprintf("%d %s New", count, resource.Resource))

@@ -16,7 +16,7 @@ import (
 const (
 	remedyRoom = "Free resources on the nodes, reduce podResources or change loadAffinity in the node-agent ConfigMap, " +
 		"or set priorityClassName there, so that movers can preempt other pods."
-	remedyImage  = "Check that nodes can pull the image of movers: that of Deployment velero, or --mover-image of the agents. Movers use the pull secrets of DaemonSet node-agent."
+	remedyImage  = "Check that nodes can pull the image of movers: that of Deployment velero, or --mover-image of the agents. Movers use the pull secrets of the Deployment that --mover-template of the agents names; without it, those of DaemonSet node-agent."
 	remedyMemory = "Raise memoryLimit in podResources of the node-agent ConfigMap."
 	remedyRetry  = "Finished transfers are not retried. Run the backup or restore again."
 )
@@ -135,7 +135,7 @@ func (e *evaluator) remedyOfReason(of *subject) string {
 		lost = "priorityClassName in the node-agent ConfigMap protects movers from preemption, podResources from eviction; a higher --mover-retries allows more restarts, but none if the node of a pod volume is lost."
 	}
 	return map[transfer.Reason]string{
-		transfer.ReasonUnsupported:    "Velero's agents support it: restore them with lateen adopt --undo for this transfer.",
+		transfer.ReasonUnsupported:    "Velero's agents support it: restore them for this transfer, with lateen adopt --undo if they were adopted.",
 		transfer.ReasonMoverLost:      lost,
 		transfer.ReasonMoverStalled:   "The bucket or the volume may not respond: see the log of the next mover while it runs. If movers may be silent for longer than --stall-timeout, raise it.",
 		transfer.ReasonUnconfirmed:    "Check the data of the named volume: if it is complete, nothing is left to do; if not, delete the pod first.",

@@ -273,7 +273,8 @@ func (t *TransferReconciler[T]) decided(s *request[T]) bool {
 	asked := s.state.Cancel || s.state.Deleting
 	switch s.state.Phase {
 	case transfer.New:
-		return asked || s.state.UnsupportedReason != ""
+		needsNode := s.spec.Source.PodVolume != nil && s.spec.Restores && s.observed.Home == ""
+		return asked || s.state.UnsupportedReason != "" && !needsNode
 	case transfer.Accepted, transfer.Prepared:
 		return asked
 	case transfer.InProgress, transfer.Canceling, transfer.Completed, transfer.Failed, transfer.Canceled:

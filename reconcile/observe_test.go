@@ -280,6 +280,18 @@ func TestTheCoordinatorAcceptsARestoreForTheAgentOfItsPodsNode(t *testing.T) {
 	require.Equal(t, []string{"n2"}, asked, "how many movers it may run")
 }
 
+func TestARestoreThatOnlyVeleroSupportsIsLeftToItsAgent(t *testing.T) {
+	for fleet, want := range map[transfer.Fleet]transfer.Phase{coordinatorFleet{veleros: "n2"}: transfer.New, coordinatorFleet{}: transfer.Failed} {
+		s := newRestore()
+		s.object.Spec.UploaderType, s.Agent.Fleet = "restic", fleet
+		s.step(t)
+		require.Equal(t, transfer.New, s.state().Phase, "its pod has no node")
+		s.pods["app/db"] = initializing()
+		s.step(t)
+		require.Equal(t, want, s.state().Phase)
+	}
+}
+
 func TestARestoreFailsWhenItsPodWasRecreated(t *testing.T) {
 	s := newRestore()
 	s.pods["app/db"] = targetOn("n2")

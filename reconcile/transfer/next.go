@@ -47,7 +47,7 @@ func reconcileNew(s State, observed Observed, lim Limits) Step {
 	switch {
 	case s.Cancel || s.Deleting:
 		return canceled(s, observed)
-	case s.UnsupportedReason != "":
+	case s.UnsupportedReason != "" && (observed.Home != "" || observed.WaitingFor == ""): // else its node may be one of Velero's agents
 		return failed(s, observed, ReasonUnsupported, s.UnsupportedReason)
 	case !observed.Eligible && observed.SourceGone:
 		return failed(s, observed, ReasonSourceGone, sourceGone)

@@ -257,9 +257,9 @@ func beginningRules() []rule {
 			return implies(queues && !lacks, m.waits(0)) && implies(lacks, m.changes(func(s *State) { s.Finalizer = true })) && implies(m.isNew() && m.writes(New), lacks)
 		},
 	}, {
-		"an unsupported transfer fails at once, with the reason",
+		"an unsupported transfer fails once its node is known, with the reason",
 		func(m *situation) bool {
-			refused := m.isNew() && m.acts() && !m.stopRequested() && m.State.UnsupportedReason != ""
+			refused := m.isNew() && m.acts() && !m.stopRequested() && m.State.UnsupportedReason != "" && m.Observed.Home != ""
 			return implies(refused, m.fails(ReasonUnsupported, m.State.UnsupportedReason))
 		},
 	}, {

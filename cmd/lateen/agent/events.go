@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -141,19 +142,19 @@ func (a *assembly) self() *corev1.ObjectReference {
 	}
 }
 
-// onceReasons returns the reasons of the Events that an object gets once, from any agent. Without that, each
+// onceReasons returns the reasons of the Events that an object gets once with the same text, from any agent. Without that, each
 // coordinator repeats them in its term, and each agent after a restart.
 func onceReasons() []string { return []string{reconcile.EventForeign, reconcile.EventCleanUpWaits} }
 
-// onceSink derives the name of an Event with one of these reasons from its object. The API server then rejects a
-// second one.
+// onceSink derives the name of an Event with one of these reasons from its object and text. The API server then rejects a second
+// one.
 type onceSink struct{ record.EventSink }
 
 // Create implements record.EventSink.
 func (o onceSink) Create(event *corev1.Event) (*corev1.Event, error) {
 	if slices.Contains(onceReasons(), event.Reason) {
 		event = event.DeepCopy()
-		event.Name = strings.ToLower(event.Reason) + "." + string(event.InvolvedObject.UID)
+		event.Name = fmt.Sprintf("%s.%s.%x", strings.ToLower(event.Reason), event.InvolvedObject.UID, sha256.Sum224([]byte(event.Message)))
 	}
 	return o.EventSink.Create(event)
 }

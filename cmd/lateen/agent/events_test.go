@@ -86,9 +86,10 @@ func TestReportOnceEventsAreKeptOncePerTransfer(t *testing.T) {
 			about := &corev1.ObjectReference{Kind: "DataDownload", Namespace: "velero", Name: "d-" + string(uid), UID: uid}
 			events.Event(about, corev1.EventTypeNormal, reconcile.EventForeign, "for another one")
 			events.Event(about, corev1.EventTypeWarning, reconcile.EventCleanUpWaits, "for the kubelet")
+			events.Event(about, corev1.EventTypeWarning, reconcile.EventCleanUpWaits, "for the driver")
 			events.Event(about, corev1.EventTypeNormal, reconcile.EventCompleted, "on "+node)
 		}
-		for range 6 {
+		for range 8 {
 			<-requests
 		}
 		flush()
@@ -99,7 +100,7 @@ func TestReportOnceEventsAreKeptOncePerTransfer(t *testing.T) {
 	for _, event := range kept.Items {
 		reasons[event.Reason]++
 	}
-	require.Equal(t, map[string]int{reconcile.EventForeign: 2, reconcile.EventCleanUpWaits: 2, reconcile.EventCompleted: 4}, reasons)
+	require.Equal(t, map[string]int{reconcile.EventForeign: 2, reconcile.EventCleanUpWaits: 4, reconcile.EventCompleted: 4}, reasons)
 }
 
 func TestEveryKindHasAQueue(t *testing.T) {

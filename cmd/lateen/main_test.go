@@ -163,7 +163,6 @@ func TestErrorsOfTheCommandLine(t *testing.T) {
 		"two intervals of maintenance":     {install("--repo-maintenance-frequency=2h", "--default-repo-maintain-frequency=1h"), "remove one"},
 		"a cancel of nothing":              {[]string{"cancel"}, "select transfers with one of --backup, --restore, or names such as pvb/nightly-x7k2p"},
 		"a cancel of two things":           {[]string{"cancel", "--backup=a", "--restore=b"}, "select transfers with one of"},
-		"a cancel of a backup and a name":  {[]string{"cancel", "--backup=a", "du/x"}, "select transfers with one of"},
 		"a cancel of a repository":         {[]string{"cancel", "br/x"}, "br/x is not a transfer: only pvb, pvr, du and dd can be canceled"},
 		"a cancel without a kind":          {[]string{"cancel", "x"}, `"x" is not KIND/NAME`},
 		"a verification of nothing":        {[]string{"verify"}, "name a Backup with --backup"},

@@ -65,9 +65,7 @@ func TestStepsOfAHandOver(t *testing.T) {
 			},
 			want: snapshotConflict,
 		},
-		"a content of another resource": {
-			change: func(h *State) { h.Backup.Content.Labels = objects.OwnerLabels("another", "n1") }, want: contentConflict,
-		},
+		"a content of another resource": {change: func(h *State) { h.Backup.Content.Labels = objects.OwnerLabels("another", "n1") }, want: contentConflict},
 		"a content that was created by hand": {
 			change: func(h *State) { h.Backup.Content.Labels, h.Backup.Content.Spec.Source.SnapshotHandle = nil, nil }, want: contentConflict,
 		},
@@ -95,17 +93,11 @@ func TestStepsOfAHandOver(t *testing.T) {
 		"a content that is being deleted": {
 			pairs: func(p *simulatedPairs) { p.backupContent.deleting = true }, want: "Fail: VolumeSnapshotContent du is being deleted",
 		},
-		"a VolumeSnapshot of Velero's agent": {pairs: func(p *simulatedPairs) { p.backup.creator = velero }, want: "AdoptSnapshot"},
-		"a content of Velero's agent":        {pairs: func(p *simulatedPairs) { p.backupContent.creator = velero }, want: "AdoptContent"},
-		"an original content without a VolumeSnapshot": {
-			pairs: func(p *simulatedPairs) { p.original.exists = false }, want: "DeleteOriginalContent",
-		},
-		"an original content that is being deleted": {
-			pairs: func(p *simulatedPairs) { p.original.exists, p.content.deleting = false, true }, want: "Finished",
-		},
-		"no original": {
-			pairs: func(p *simulatedPairs) { *p = simulatedPairs{} }, cached: "Reobserve", want: "Fail: VolumeSnapshot apps/snap does not exist",
-		},
+		"a VolumeSnapshot of Velero's agent":           {pairs: func(p *simulatedPairs) { p.backup.creator = velero }, want: "AdoptSnapshot"},
+		"a content of Velero's agent":                  {pairs: func(p *simulatedPairs) { p.backupContent.creator = velero }, want: "AdoptContent"},
+		"an original content without a VolumeSnapshot": {pairs: func(p *simulatedPairs) { p.original.exists = false }, want: "DeleteOriginalContent"},
+		"an original content that is being deleted":    {pairs: func(p *simulatedPairs) { p.original.exists, p.content.deleting = false, true }, want: "Finished"},
+		"no original": {pairs: func(p *simulatedPairs) { *p = simulatedPairs{} }, cached: "Reobserve", want: "Fail: VolumeSnapshot apps/snap does not exist"},
 		"an original that is being deleted": {
 			pairs: alone(func(p *simulatedPairs) { p.original.deleting = true }), cached: "Reobserve", want: "Fail: VolumeSnapshot apps/snap is being deleted",
 		},
@@ -119,9 +111,7 @@ func TestStepsOfAHandOver(t *testing.T) {
 		"an original with an error without a message": {
 			pairs: unready, change: func(h *State) { h.Original.Snapshot.Status.Error = &snapshotv1.VolumeSnapshotError{} }, want: notReady,
 		},
-		"an original without a status": {
-			pairs: alone(unchanged), change: func(h *State) { h.Original.Snapshot.Status = nil }, want: notReady,
-		},
+		"an original without a status": {pairs: alone(unchanged), change: func(h *State) { h.Original.Snapshot.Status = nil }, want: notReady},
 		"an original without a content": {
 			pairs:  alone(func(p *simulatedPairs) { p.content.exists = false }),
 			cached: "Reobserve", want: "Fail: VolumeSnapshotContent content of VolumeSnapshot apps/snap does not exist",
@@ -148,9 +138,7 @@ func TestStepsOfAHandOver(t *testing.T) {
 			pairs: func(p *simulatedPairs) { p.content.handle, p.backupContent.exists = false, false },
 			want:  "AwaitSnapshot: VolumeSnapshotContent content has no snapshot handle yet",
 		},
-		"a half of Velero's agent": {
-			pairs: func(p *simulatedPairs) { p.backup.creator, p.backupContent.exists = velero, false }, want: "AdoptSnapshot",
-		},
+		"a half of Velero's agent":              {pairs: func(p *simulatedPairs) { p.backup.creator, p.backupContent.exists = velero, false }, want: "AdoptSnapshot"},
 		"an original whose content was deleted": {pairs: func(p *simulatedPairs) { p.content.exists = false }, cached: "Reobserve", want: "DeleteOriginal"},
 		"an original that is not bound": {
 			pairs: alone(unchanged), change: func(h *State) { h.Original.Snapshot.Status.BoundVolumeSnapshotContentName = nil }, want: "AwaitSnapshot: VolumeSnapshot apps/snap is not ready",
@@ -252,9 +240,7 @@ func TestStepsOfACleanUp(t *testing.T) {
 			pairs:  func(p *simulatedPairs) { *p = simulatedPairs{backup: simulatedObject{exists: true}} },
 			cached: "Reobserve", want: "DeleteBackup",
 		},
-		"the original pair alone": {
-			pairs: alone(func(p *simulatedPairs) { p.content.retained = false }), cached: "Reobserve", want: "DeleteOriginal",
-		},
+		"the original pair alone": {pairs: alone(func(p *simulatedPairs) { p.content.retained = false }), cached: "Reobserve", want: "DeleteOriginal"},
 		"the original pair is being deleted": {
 			pairs: alone(func(p *simulatedPairs) {
 				p.content.retained, p.original.deleting, p.content.deleting = false, true, true
@@ -268,9 +254,7 @@ func TestStepsOfACleanUp(t *testing.T) {
 		"the original pair alone, which its controller protects": {
 			pairs: alone(func(p *simulatedPairs) { p.content.retained, p.content.protected = false, true }), cached: "Reobserve", want: "DeleteOriginalContent",
 		},
-		"the original is being deleted before its content": {
-			pairs: func(p *simulatedPairs) { p.original.deleting = true }, want: "DeleteOriginalContent",
-		},
+		"the original is being deleted before its content": {pairs: func(p *simulatedPairs) { p.original.deleting = true }, want: "DeleteOriginalContent"},
 		"the original pair is being deleted, its content not yet": {
 			pairs:  alone(func(p *simulatedPairs) { p.content.retained, p.original.deleting = false, true }),
 			cached: "Reobserve", want: "AwaitSnapshot: VolumeSnapshot apps/snap is being deleted",

@@ -113,9 +113,7 @@ func TestMemoryOfJobs(t *testing.T) {
 }
 
 func TestACacheIsMountedIntoAPodWithoutASecurityContext(t *testing.T) {
-	template := jobTemplate()
-	template.PodSecurity = nil
-	require.Equal(t, new(int64(65532)), Job(maintenance(), template, jobSettings()).Spec.Template.Spec.SecurityContext.FSGroup)
+	require.Equal(t, new(int64(65532)), Job(maintenance(), JobTemplate{Template: full()}, jobSettings()).Spec.Template.Spec.SecurityContext.FSGroup)
 }
 
 func TestReadJob(t *testing.T) {

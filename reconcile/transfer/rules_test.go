@@ -14,11 +14,6 @@ type rule struct {
 	holds func(*situation) bool
 }
 
-func rules() []rule {
-	return slices.Concat(ownershipRules(), beginningRules(), cleaningRules(), cancelRules(),
-		moverRules(), restartRules(), endRules(), outcomeRules(), deliveryRules(), stepRules())
-}
-
 func implies(a, b bool) bool { return !a || b }
 
 func (s *situation) in(phases ...Phase) bool { return slices.Contains(phases, s.State.Phase) }

@@ -110,40 +110,6 @@ func TestEveryLossReasonIsListedAndSetAndInTheRunbook(t *testing.T) {
 	}
 }
 
-// cited returns what a text cites of docs/velero-protocol.md: numbers of sections after its name, the W-numbers of weaknesses, and
-// the sections that a conformance case shows. A sentence may continue in the next line of a comment.
-func cited(text string) []string {
-	text = regexp.MustCompile(`\n[ \t]*(//|#)[ \t]*`).ReplaceAllString(text, " ")
-	lists := append(first(`velero-protocol(?:\.md)?[ ,]*((?:W?[0-9]+(?:\.[0-9]+)*(?:, | and )?)*)`, text), first(`(?m)^shows: \[(.*)\]`, text)...)
-	return append(first(`\b(W[0-9]+)\b`, text), first(`(W?[0-9]+(?:\.[0-9]+)?)`, strings.Join(lists, " "))...)
-}
-
-// Every reference to Velero's protocol leads to a section or a weakness of its page.
-func TestReferencesToTheProtocolResolve(t *testing.T) {
-	text, count := page(t, "velero-protocol").text, 0
-	known := append(first(`(?m)^#+ ([0-9]+(?:\.[0-9]+)?)\.? `, text), first(`<a id="w[0-9]+"></a>(W[0-9]+) `, text)...)
-	require.NoError(t, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if name, _ := filepath.Rel(root, path); entry.IsDir() && slices.Contains([]string{"bin", ".git", "test/docs"}, name) {
-			return filepath.SkipDir
-		}
-		switch filepath.Ext(path) {
-		case ".go", ".yaml", ".md":
-		default:
-			return nil
-		}
-		text, err := os.ReadFile(path)
-		for _, each := range cited(string(text)) {
-			require.Contains(t, known, each, "%s cites what docs/velero-protocol.md does not have", path)
-			count++
-		}
-		return err
-	}))
-	require.Greater(t, count, 40)
-}
-
 // outputs are values of the outputs that have a JSON schema, by the name of the command.
 func outputs() map[string]any {
 	return map[string]any{"status": view.Report{}, "explain": view.Timeline{}, "check": check.Output{}, "cancel": cancel.Output{}, "verify": verify.Output{}}

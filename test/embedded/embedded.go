@@ -313,7 +313,7 @@ func (c *Cluster) handle(request apiserver.Request, record cluster.Record) apise
 	before := c.cluster.API.Revision()
 	reply := c.cluster.API.Handle(request)
 	if writes := []string{"create", "update", "patch"}; slices.Contains(writes, record.Verb) && reply.Code == http.StatusNotFound && !c.cluster.API.Serves(record.Resource) {
-		reply = apiserver.Failure(missing(record.Resource))
+		reply = apiserver.Failure(fmt.Errorf("the embedded cluster has no %s: what needs them runs on the real control plane (test/cluster)", record.Resource))
 	}
 	if created := (metav1.PartialObjectMetadata{}); record.Verb == "create" && json.Unmarshal(reply.Body, &created) == nil && created.GenerateName == "" {
 		record.Name = created.Name
@@ -322,11 +322,6 @@ func (c *Cluster) handle(request apiserver.Request, record cluster.Record) apise
 	c.records = append(c.records, record)
 	c.notify(before)
 	return reply
-}
-
-// missing is the answer to a write of an object that this cluster does not have.
-func missing(resource string) error {
-	return fmt.Errorf("the embedded cluster has no %s: what needs them runs on the real control plane (test/cluster)", resource)
 }
 
 // stream sends the events of a watch until the client goes, or the watch ends.

@@ -332,35 +332,6 @@ func TestAnAdoptionRestrictsMoversUntilTheUndo(t *testing.T) {
 	s.requireGone(wanted...)
 }
 
-func TestAdoptionsWarnOfTransfersWithoutAMoverAndOfRestic(t *testing.T) {
-	s := newEnv(t)
-	s.installVelero("--use-node-agent")
-	phase := func(resource, phase string) {
-		_, err := s.dynamic.Resource(velero18(resource)).Namespace(s.namespace).Patch(fixture.Soon(t), "held", types.MergePatchType, []byte(`{"status":{"phase":"`+phase+`"}}`), metav1.PatchOptions{})
-		require.NoError(t, err)
-	}
-	warned := func(args ...string) string {
-		_, reported := s.succeeds("", append([]string{"adopt", "--dry-run"}, args...)...)
-		return reported
-	}
-	defer s.holds("podvolumebackups", "PodVolumeBackup", api.FinalizerPodVolume)()
-	defer s.holds("datauploads", "DataUpload", api.FinalizerData)()
-	phase("datauploads", "Accepted")
-	s.repository("app-default-restic", "restic")
-	reported := warned("--lateen-image=example.test/lateen:v1")
-	require.Contains(t, reported, "Warning: transfers without a mover: 1 podvolumebackups New, 1 datauploads Accepted: ")
-	require.Contains(t, reported, "an Accepted transfer belongs to Velero's agent until that agent stops")
-	require.Contains(t, reported, "Warning: BackupRepository app-default-restic has type restic")
-
-	phase("datauploads", "InProgress")
-	phase("podvolumebackups", "Accepted")
-	s.succeeds("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
-	require.Contains(t, warned("--undo"), "1 podvolumebackups Accepted: a New transfer may be accepted by an agent of Velero or of Lateen while both run; "+
-		"an Accepted transfer whose mover runs when Velero's agents are ready is marked as Prepared")
-	phase("podvolumebackups", "Completed")
-	require.Empty(t, warned("--undo"))
-}
-
 func TestUninstallingIsRefusedWhileAgentsAreAdopted(t *testing.T) {
 	s := newEnv(t)
 	s.install("--use-node-agent=false")

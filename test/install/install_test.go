@@ -223,15 +223,10 @@ func TestAgentsMaintainWhileTheServerWaitsForAYear(t *testing.T) {
 
 func TestVersionsAndNamesComeFromTheCluster(t *testing.T) {
 	s := newEnv(t)
-	out, _ := s.succeeds("", "version")
-	require.Regexp(t, `^Client: \S+\nAgents: none\nVelero: none\n$`, out)
 	s.installVelero("--use-node-agent")
-	out, _ = s.succeeds("", "version")
+	out, _ := s.succeeds("", "version")
 	require.Regexp(t, `\nAgents: velero/velero:v1\.18\.3, DaemonSet node-agent: \d+ of \d+ ready, \d+ updated\nVelero: velero/velero:v1\.18\.3\n$`, out)
-	out, reported := s.fails("", "check")
-	require.Contains(t, out, "× server: Deployment velero has no available pod\n")
-	require.Contains(t, out, "velero: velero/velero:v1.18.3 (Lateen is tested with Velero 1.17, 1.18)\n")
-	require.Regexp(t, `kubernetes: v1\.\d+\.\d+ \(Lateen is tested with Kubernetes [0-9., ]+\)\n`, out)
+	_, reported := s.fails("", "check")
 	require.Equal(t, "lateen: 1 problem\n", reported) // no node runs the server, and both versions were tested
 
 	w, err := testenv.Open(fixture.Soon(t), plane.Admin(), s.namespace)

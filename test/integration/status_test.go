@@ -176,20 +176,6 @@ func unlisted(resource string) transport.WrapperFunc {
 	}
 }
 
-// A coordinator that cannot list what it needs gives its Lease up and says what it cannot list. Transfers continue with the next
-// coordinator.
-func TestACoordinatorThatCannotListGivesItsLeaseUpAndSaysWhy(t *testing.T) {
-	s := newEnv(t, 50*time.Millisecond)
-	blind := s.start(fixture.Through(unlisted("storageclasses")), func(options *agent.Options) { options.SyncTimeout = time.Second })
-	s.says("CachesNotSynced", "no way to list storageclasses")
-	require.Zero(t, blind.metric("lateen_coordinator"), "an alert says so")
-	s.leaseIsFree()
-	blind.stop()
-	seeing := s.start()
-	s.ends(s.transfer(), testenv.Completed)
-	require.Eventually(t, func() bool { return seeing.metric("lateen_coordinator") == 1 }, testenv.Patience, 10*time.Millisecond)
-}
-
 // One object that Velero's types cannot hold keeps its whole kind from being listed.
 func TestACoordinatorThatCanNoLongerListGivesItsLeaseUpAndSaysWhy(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)

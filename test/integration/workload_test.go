@@ -2,7 +2,6 @@ package integration
 
 import (
 	"slices"
-	"testing"
 	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -10,11 +9,8 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/exposer/api"
-	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -163,35 +159,4 @@ func (e *env) settles(kind testenv.Kind, name string, phase testenv.Phase) (ende
 	require.NoError(e, e.WaitPodGone(e.soon(), e.Namespace, name))
 	require.NoError(e, e.WaitClaimGone(e.soon(), e.Namespace, name))
 	return ended
-}
-
-// An agent loses its rights, its Lease and its Events with its namespace. It does not retry in a hot loop then, and stops on request. A
-// transfer may keep its finalizer, since nobody may write any more: without that the namespace goes, and all else with it.
-func TestAnAgentWhoseNamespaceIsDeletedIdlesOnKubernetes(t *testing.T) {
-	const (
-		observed = 5 * time.Second
-		most     = 60 // requests in that time, the Lease aside
-	)
-	s := newEnv(t, time.Hour)
-	s.refusal = true
-	around := s.workload(testenv.DataUpload)
-	r := s.start()
-	created := around.create()
-	s.says("Data-Path-Started", created)
-	before := len(s.requests(cluster.Query{}))
-	require.NoError(t, s.Kube.CoreV1().Namespaces().Delete(s.soon(), s.Namespace, metav1.DeleteOptions{}))
-	timer := time.NewTimer(observed) // what it asks for in this time is measured
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-r.Ended():
-	}
-	r.stop()
-	records := s.requests(cluster.Query{})[before:].Where(func(r cluster.Record) bool { return r.Resource != "leases" })
-	require.Less(t, len(records), most, "%v", records)
-	if err := s.Transfers(testenv.DataUpload).Patch(s.soon(), created, `{"metadata":{"finalizers":null}}`); !apierrors.IsNotFound(err) {
-		require.NoError(t, err)
-	}
-	require.NoError(t, testenv.WaitGone(s.soon(), s.Kube.CoreV1().Namespaces(), testenv.Named(s.Namespace)))
-	s.nothingLeft()
 }

@@ -250,12 +250,10 @@ func (e *Env) appPod(ctx context.Context, name, node string, volumes []corev1.Vo
 			return nil, err
 		}
 		if claim != nil && ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock {
-			container.VolumeDevices = append(container.VolumeDevices,
-				corev1.VolumeDevice{Name: volume.Name, DevicePath: "/dev/" + volume.Name})
+			container.VolumeDevices = append(container.VolumeDevices, corev1.VolumeDevice{Name: volume.Name, DevicePath: "/dev/" + volume.Name})
 			continue
 		}
-		container.VolumeMounts = append(container.VolumeMounts,
-			corev1.VolumeMount{Name: volume.Name, MountPath: "/" + volume.Name})
+		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: volume.Name, MountPath: "/" + volume.Name})
 	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}},

@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -228,6 +230,29 @@ func TestUndoWaitsUntilRestoredVolumesAreBound(t *testing.T) {
 		require.NotEqual(t, "example.test/lateen:v1", i.agents().Image)
 		require.Contains(t, i.warnings.String(), "Warning: 1 datadownloads InProgress: if its mover ends while the agent of its node is replaced")
 	})
+}
+
+func TestAdoptionsWarnOfTransfersWithoutAMoverAndOfRestic(t *testing.T) {
+	i := newInstallation(t)
+	create := func(kind schema.GroupVersionKind, fields map[string]any) {
+		object := &unstructured.Unstructured{Object: fields}
+		object.SetGroupVersionKind(kind)
+		object.SetName("held")
+		resource, _ := meta.UnsafeGuessKindToResource(kind)
+		_, err := i.dynamic.Resource(resource).Namespace("velero").Create(t.Context(), object, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	create(api.PodVolumeBackup().GVK, map[string]any{})
+	create(api.DataUpload().GVK, map[string]any{"status": map[string]any{"phase": "Accepted"}})
+	create(velerov1.SchemeGroupVersion.WithKind("BackupRepository"), map[string]any{"spec": map[string]any{"repositoryType": "restic"}})
+	a := adoption{Client: &cli.Client{Dynamic: i.dynamic, Namespace: "velero"}, warnings: &i.warnings}
+	for undo, means := range map[bool]string{false: acceptedAtAdoption, true: acceptedAtUndo} {
+		a.undo = undo
+		a.warnOfTransfers(t.Context())
+		require.Contains(t, i.warnings.String(), "Warning: transfers without a mover: 1 podvolumebackups New, 1 datauploads Accepted: "+newMeans+"; "+means)
+	}
+	a.warnOfRestic(t.Context())
+	require.Contains(t, i.warnings.String(), "Warning: BackupRepository held has type restic")
 }
 
 func TestTheAgentsFollowAnUpgradeOfVelerosServer(t *testing.T) {

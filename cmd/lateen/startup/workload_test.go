@@ -27,22 +27,16 @@ func TestLoadOfTheMoversIdentity(t *testing.T) {
 		hostPods       string
 		problem, fails string
 	}{
-		"that of the server": {image: "velero:server", account: "velero-server"},
-		"that of the flags": {
-			arguments: []string{"--mover-image=mine:1", "--mover-service-account=mine"}, missing: "velero", image: "mine:1", account: "mine",
-		},
-		"the image of the flag alone": {
-			arguments: []string{"--mover-image=mine:1"}, image: "mine:1", account: "velero-server",
-		},
+		"that of the server":          {image: "velero:server", account: "velero-server"},
+		"that of the flags":           {arguments: []string{"--mover-image=mine:1", "--mover-service-account=mine"}, missing: "velero", image: "mine:1", account: "mine"},
+		"the image of the flag alone": {arguments: []string{"--mover-image=mine:1"}, image: "mine:1", account: "velero-server"},
 		"that of the server as template, with the directory of the DaemonSet": {
 			arguments: []string{"--mover-template=deployment/velero"}, image: "velero:server", account: "velero-server",
 		},
 		"the server is the template and missing": {
 			arguments: []string{"--mover-template=deployment/velero"}, missing: "velero", fails: "deployments velero/velero: it does not exist",
 		},
-		"without server it is not the agent's own": {
-			missing: "velero", fails: "--mover-service-account",
-		},
+		"without server it is not the agent's own": {missing: "velero", fails: "--mover-service-account"},
 		"without server the image is the template's": {
 			arguments: []string{"--mover-service-account=mine"}, missing: "velero", image: "lateen:agent", account: "mine", problem: "--mover-image",
 		},

@@ -114,8 +114,7 @@ func TestMaintenanceOutlivesTheRebootOfItsNode(t *testing.T) {
 	due("1s")
 	t.Cleanup(func() { due("1h") })
 	jobs := "velero.io/repo-name=" + repository
-	until(t, "{.status.phase} {.spec.nodeName}", func(line string) bool { return line == "Running worker" },
-		"pods", "--selector="+jobs)
+	until(t, "{.status.phase} {.spec.nodeName}", func(line string) bool { return line == "Running worker" }, "pods", "--selector="+jobs)
 	service(t, "kill", "worker")
 	service(t, "revive", "worker")
 	service(t, "thaw", "versitygw")

@@ -320,7 +320,7 @@ func TestARepositoryIsDueUntilItsJobIsCreated(t *testing.T) {
 	for _, denied = range []bool{true, false} {
 		_, err := f.Reconcile(t.Context(), key)
 		require.Equal(t, denied, apierrors.IsBadRequest(err))
-		require.Equal(t, map[bool]float64{true: 1}[denied], f.values("lateen_maintenance_due")["lateen_maintenance_due"])
+		require.Equal(t, map[string]float64{"lateen_maintenance_due": map[bool]float64{true: 1}[denied]}, f.values("lateen_maintenance_due"))
 	}
 }
 

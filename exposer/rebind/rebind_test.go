@@ -143,6 +143,7 @@ func TestAVolumeReplacesADevice(t *testing.T) {
 	d := retained()
 	device(&d)
 	d.Volume.Annotations[objects.AnnotationBoundByController] = "yes"
+	d.Volume.Labels["wanted"] = "y"
 	d.Target.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"wanted": "x"}}
 	was := d.Volume.DeepCopy()
 	volume := d.Replacement("xfs")

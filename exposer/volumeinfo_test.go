@@ -147,7 +147,7 @@ func TestACachedStorageClassIsNotFetched(t *testing.T) {
 
 func TestVolumeInfoOfATarget(t *testing.T) {
 	free := sourceClaim(func(c *corev1.PersistentVolumeClaim) {
-		c.Spec.VolumeName, c.Spec.StorageClassName = "", new("fast")
+		c.Spec.VolumeName, c.Spec.StorageClassName, c.Spec.VolumeMode = "", new("fast"), new(corev1.PersistentVolumeBlock)
 		c.Annotations = map[string]string{objects.AnnotationSelectedNode: "n3"}
 	})
 	node := func(ready corev1.ConditionStatus) *corev1.Node {
@@ -170,7 +170,7 @@ func TestVolumeInfoOfATarget(t *testing.T) {
 			}
 			info, err := exposed(client, test.settings).volumeInfo(t.Context(), download())
 			require.NoError(t, err)
-			require.Equal(t, objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", SelectedNode: test.want, Target: free}, info)
+			require.Equal(t, objects.VolumeInfo{OS: corev1.Linux, Block: true, StorageClass: "fast", SelectedNode: test.want, Target: free}, info)
 		})
 	}
 }

@@ -92,6 +92,8 @@ func TestStepsOfARebind(t *testing.T) {
 		"its target is gone":                      {is: replaced, change: func(d *State) { d.Target = nil }, want: "DeleteVolume"},
 		"the device would take its storage along": {is: replaced, change: func(d *State) { d.Replaced.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete }, want: twoVolumes},
 		"another volume has the label":            {is: replaced, change: func(d *State) { d.Replaced.Spec.CSI.VolumeHandle = "other" }, want: twoVolumes},
+		"the device is not of a CSI driver":       {is: replaced, change: func(d *State) { d.Replaced.Spec.CSI = nil }, want: twoVolumes},
+		"its volume is not of a CSI driver":       {is: replaced, change: func(d *State) { d.Volume.Spec.CSI = nil }, want: twoVolumes},
 		"another driver has that handle":          {is: replaced, change: func(d *State) { d.Replaced.Spec.CSI.Driver = "other" }, want: twoVolumes},
 		"another mover restored a device":         {is: device, change: func(d *State) { d.Spec.BlockMover = false }, want: "Fail: PersistentVolume pv has another volume mode than target claim app/data"},
 		"the device is restored in place":         {is: device, change: func(d *State) { d.Spec.Source.Target.Volume = "pv" }, want: "Fail: PersistentVolume pv has another volume mode than target claim app/data"},
@@ -166,8 +168,6 @@ func TestAVolumeReplacesADevice(t *testing.T) {
 		d.Choose(labelled)
 		require.Equal(t, []string{"pvc-dd-uid", "pv"}, []string{d.Volume.Name, d.Replaced.Name})
 	}
-	d.Replaced.Spec.CSI = nil
-	require.False(t, d.hasTakenOver())
 }
 
 func TestPatchesOfARebind(t *testing.T) {

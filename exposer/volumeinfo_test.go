@@ -173,6 +173,10 @@ func TestVolumeInfoOfATarget(t *testing.T) {
 			require.Equal(t, objects.VolumeInfo{OS: corev1.Linux, Block: true, StorageClass: "fast", SelectedNode: test.want, Target: free}, info)
 		})
 	}
+	client := fake.NewClientset(free)
+	client.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, forbidden("by policy") })
+	_, err := exposed(client, objects.Settings{}).volumeInfo(t.Context(), download())
+	require.ErrorContains(t, err, "get node n3: ")
 }
 
 func TestASourceWithoutItsVolume(t *testing.T) {

@@ -149,11 +149,8 @@ func TestErrorsOfTheCommandLine(t *testing.T) {
 		"a context that does not exist":    {[]string{"status", "--context", "elsewhere"}, `context "elsewhere" does not exist`},
 		"a context as Velero names it":     {[]string{"status", "--kubecontext", "elsewhere"}, `context "elsewhere" does not exist`},
 		"an agent's argument":              {[]string{"node-agent", "serve"}, `invalid argument "serve"`},
-		"two arguments of an agent":        {[]string{"node-agent", "server", "server"}, "accepts at most 1 arg(s), received 2"},
 		"Velero's arguments of an agent":   {[]string{"node-agent", "server", "--node-agent-configmap=a", "--metrics-address=x"}, "NODE_NAME is not set"},
-		"a status of something":            {[]string{"status", "pvb/nightly"}, "unknown command"},
 		"an explanation without a cluster": {[]string{"explain", "pvb/nightly"}, "find the cluster"},
-		"an explanation of nothing":        {[]string{"explain"}, "accepts 1 arg(s), received 0"},
 		"Secrets for unrestricted movers":  {adopt("--mover-secrets=bucket"), "add --restrict-movers"},
 		"an unknown policy":                {adopt("--pod-policy=all"), "use restricted or privileged"},
 		"copies from nowhere":              {adopt("--copy-secrets=key"), "--copy-from is missing"},
@@ -167,7 +164,6 @@ func TestErrorsOfTheCommandLine(t *testing.T) {
 		"a cancel without a kind":          {[]string{"cancel", "x"}, `"x" is not KIND/NAME`},
 		"a verification of nothing":        {[]string{"verify"}, "name a Backup with --backup"},
 		"a verification of none at once":   {[]string{"verify", "--backup=x", "--parallel=0"}, "--parallel=0: use 1 or more"},
-		"a verification of a name":         {[]string{"verify", "--backup=x", "y"}, `unknown command "y" for`},
 		"maintenance without agents":       {install("--repo-maintenance-frequency=2h", "--use-node-agent=false"), "remove --use-node-agent=false"},
 	} {
 		_, err := run(t, "", test.arguments...)

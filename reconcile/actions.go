@@ -44,7 +44,7 @@ func (t *TransferReconciler[T]) write(ctx context.Context, s *request[T], step t
 			return nil // the end of the other restore enqueues this one
 		}
 	}
-	if starts && !t.NodeSlots.TryAcquire(s.state.Node, uid, s.state.CreatedAt, func() { t.Enqueue(s.key) }) {
+	if starts && !t.NodeSlots.TryAcquire(s.state.Node, capacity.Transfer{UID: uid, Created: s.state.CreatedAt}, func() { t.Enqueue(s.key) }) {
 		return nil // another worker took the slot; the queue enqueues this one
 	}
 	changed := t.Kind.Copy(s.object)

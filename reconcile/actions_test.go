@@ -142,7 +142,7 @@ func TestObservingReservesNothing(t *testing.T) {
 		s := newWorking()
 		s.object.Status.Phase = "Prepared"
 		request := s.observed(t)
-		require.True(t, s.NodeSlots.TryAcquire(testNode, "another", s.clock.Now(), func() {}), "nothing is queued before it")
+		require.True(t, s.NodeSlots.TryAcquire(testNode, capacity.Transfer{UID: "another", Created: s.clock.Now()}, func() {}), "nothing is queued before it")
 		s.reserve(request)
 		require.False(t, request.observed.HasSlot)
 	})

@@ -40,7 +40,7 @@ func (l limited) tryAcquire(t Transfer, enqueue func()) bool {
 		return false
 	}
 	alike := Transfer{UID: t.UID, Created: t.Created, Restore: t.Restore}
-	if t.StorageClass != "" && !l.classes.tryAcquire(t.StorageClass, alike, enqueue) {
+	if t.StorageClass != "" && !l.classes.TryAcquire(t.StorageClass, alike, enqueue) {
 		l.cluster.Release(t.UID)
 		return false
 	}

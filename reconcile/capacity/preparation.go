@@ -221,7 +221,7 @@ func (p *Preparation) takePlace(t Transfer, enqueue func()) bool {
 	case p.queue != nil:
 		return p.queue.TryAcquire(t, enqueue)
 	case t.Home != "":
-		return p.homes.tryAcquire(t.Home, t, enqueue)
+		return p.homes.TryAcquire(t.Home, t, enqueue)
 	}
 	return p.fleet.TryAcquire(t, enqueue)
 }
@@ -254,7 +254,7 @@ func (p *Preparation) Track(t Transfer, stage Stage, node string, enqueue func()
 		p.share.Release(t.UID)
 	case stage == Working:
 		p.share.ForceAcquire(node, t.UID)
-	case !p.share.TryAcquire(node, t.UID, t.Created, enqueue):
+	case !p.share.TryAcquire(node, Transfer{UID: t.UID, Created: t.Created}, enqueue):
 		p.fleet.Release(t.UID)
 		return
 	}

@@ -207,11 +207,7 @@ func (n *NodeSlots) Queue(node string, uid types.UID, created time.Time, enqueue
 }
 
 // TryAcquire does what Queue does, and takes a free slot.
-func (n *NodeSlots) TryAcquire(node string, uid types.UID, created time.Time, enqueue func()) bool {
-	return n.tryAcquire(node, Transfer{UID: uid, Created: created}, enqueue)
-}
-
-func (n *NodeSlots) tryAcquire(node string, t Transfer, enqueue func()) bool {
+func (n *NodeSlots) TryAcquire(node string, t Transfer, enqueue func()) bool {
 	n.lock.Lock()
 	defer n.lock.Unlock()
 	return n.at(node, t.UID).TryAcquire(t, enqueue)

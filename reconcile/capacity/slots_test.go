@@ -189,7 +189,7 @@ func TestAResourceThatChangesItsNodeReleasesItsSlot(t *testing.T) {
 	require.False(t, nodeSlots.Queue("n2", "b", created(2), func() { enqueued++ }))
 	nodeSlots.ForceAcquire("n3", "a")
 	require.Equal(t, 1, enqueued)
-	require.True(t, nodeSlots.TryAcquire("n2", "b", created(2), func() {}))
+	require.True(t, nodeSlots.TryAcquire("n2", Transfer{UID: "b", Created: created(2)}, func() {}))
 	require.Equal(t, 1, nodeSlots.On("n3").InUse())
 	nodeSlots.Release("a")
 	nodeSlots.Release("a")
@@ -201,7 +201,7 @@ func TestChangedLimitsDisturbNoHolderAndEnqueueWhatMayStart(t *testing.T) {
 	nodeSlots := NewNodeSlots(Same(1))
 	recorded := &recorder{}
 	queue := func(node string, uid types.UID, age int) bool {
-		return nodeSlots.TryAcquire(node, uid, created(age), recorded.enqueue(uid))
+		return nodeSlots.TryAcquire(node, Transfer{UID: uid, Created: created(age)}, recorded.enqueue(uid))
 	}
 	require.True(t, queue("n1", "a", 1))
 	require.True(t, queue("n2", "b", 1))
@@ -228,7 +228,7 @@ func TestANodeThatLeavesTheClusterKeepsOnlyWhatIsHeldThere(t *testing.T) {
 	slots.Forget("busy")
 	slots.Forget("idle")
 	require.Len(t, slots.nodes, 1)
-	require.False(t, slots.TryAcquire("busy", "c", time.Time{}, func() {}))
+	require.False(t, slots.TryAcquire("busy", Transfer{UID: "c"}, func() {}))
 }
 
 // A worker with an old version must not take a slot after an event of the end of the resource has released it.

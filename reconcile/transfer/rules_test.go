@@ -254,7 +254,7 @@ func beginningRules() []rule {
 	}, {
 		"an unsupported transfer fails once its node is known, with the reason",
 		func(m *situation) bool {
-			refused := m.isNew() && m.acts() && !m.stopRequested() && m.State.UnsupportedReason != "" && m.Observed.Home != ""
+			refused := m.isNew() && m.acts() && !m.stopRequested() && m.State.UnsupportedReason != "" && (m.Observed.Home != "" || m.Observed.WaitingFor == "")
 			return implies(refused, m.fails(ReasonUnsupported, m.State.UnsupportedReason))
 		},
 	}, {

@@ -139,7 +139,8 @@ type cancellation struct {
 	*cli.Client
 	selection
 
-	mutex sync.Mutex // of Out, to which several watches print
+	progress *cli.Progress
+	mutex    sync.Mutex // of the transfers, which several watches change
 }
 
 // run returns the transfers as they are at its end, also with an error; nil if they could not be read.
@@ -179,6 +180,7 @@ func (c *cancellation) cancelAll(ctx context.Context, how options, phase string)
 	}
 	ctx, stop := context.WithTimeout(ctx, how.timeout)
 	defer stop()
+	c.progress = cli.NewProgress(c.Out)
 	var failed []error
 	for _, each := range c.targets {
 		for _, name := range slices.Sorted(maps.Keys(each.transfers)) {
@@ -308,8 +310,8 @@ func (c *cancellation) cancel(ctx context.Context, kind api.Kind, t *Transfer) e
 		return fmt.Errorf("cancel %s: %w", t, err)
 	}
 	t.Cancel = true
-	_, err = fmt.Fprintf(c.Out, "%s: cancel requested\n", t)
-	return err
+	c.progress.Printf("%s: cancel requested", t)
+	return nil
 }
 
 // backoff retries for 12 seconds: an API server restarts.
@@ -395,7 +397,8 @@ func (c *cancellation) follow(ctx context.Context, of *target, toEnd bool) error
 		case !known.ended():
 			now.Cancel = now.Cancel || known.Cancel // a watch may begin with older states
 			if *known = *now; now.ended() {
-				fmt.Fprintf(c.Out, "%s: %s\n", now, now.Phase)
+				total := len(c.all())
+				c.progress.Printf("%s: %s (%d of %d ended)", now, now.Phase, total-len(c.unfinished()), total)
 			}
 		}
 		// A request that ends with the first watch is repeated in the second.

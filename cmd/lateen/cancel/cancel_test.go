@@ -102,8 +102,7 @@ Cancel them? [y/N]
 PodVolumeBackup files: cancel requested
 DataUpload upload: cancel requested
 `, printed[:strings.LastIndex(printed, "requested\n")+len("requested\n")])
-	require.Contains(t, printed, "PodVolumeBackup files: Canceled\n")
-	require.Contains(t, printed, "DataUpload upload: Canceled\n")
+	require.Contains(t, printed, "Canceled (2 of 2 ended)\n")
 	require.True(t, strings.HasSuffix(printed, "All transfers have ended: 2 Canceled\n"), printed)
 	require.Equal(t, []Transfer{
 		{Kind: "PodVolumeBackup", Name: "files", Volume: "app/db-0/data", Node: "node-1", Phase: "Canceled", Cancel: true},

@@ -4,13 +4,15 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 
 	"golang.org/x/term"
 )
 
 // Progress prints what work that takes long has come to: on a terminal one line that changes, elsewhere a line for each change.
-// Nothing else may print between these lines.
+// Nothing else may print between these lines. It is safe for concurrent use.
 type Progress struct {
+	mutex           sync.Mutex
 	out             io.Writer
 	terminal, shown bool
 }
@@ -20,24 +22,31 @@ func NewProgress(out io.Writer) *Progress {
 	return &Progress{out: out, terminal: TerminalOf(out) != nil}
 }
 
-// Printf prints a line. On a terminal, it replaces the line before, and is cut at the width (ECMA-48: CUU, EL; DEC: DECAWM).
+// Printf prints a line. On a terminal, the next line replaces it, and it is cut at the width (DEC: DECAWM).
 func (p *Progress) Printf(format string, args ...any) {
-	const replaceLine, wrapOff, wrapOn = "\x1b[A\x1b[2K", "\x1b[?7l", "\x1b[?7h"
+	const wrapOff, wrapOn = "\x1b[?7l", "\x1b[?7h"
 	line := fmt.Sprintf(format, args...)
 	if p.terminal {
 		line = wrapOff + line + wrapOn
 	}
-	if p.terminal && p.shown {
-		line = replaceLine + line
-	}
-	p.shown = true
-	fmt.Fprintln(p.out, line)
+	p.print(line, p.terminal)
 }
 
 // Keepf prints a line that stays, in full.
 func (p *Progress) Keepf(format string, args ...any) {
-	p.shown = false
-	fmt.Fprintf(p.out, format+"\n", args...)
+	p.print(fmt.Sprintf(format, args...), false)
+}
+
+// print prints a line in place of the one before, if that was shown for a time (ECMA-48: CUU, EL).
+func (p *Progress) print(line string, shown bool) {
+	const replaceLine = "\x1b[A\x1b[2K"
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	if p.shown {
+		line = replaceLine + line
+	}
+	p.shown = shown
+	fmt.Fprintln(p.out, line)
 }
 
 // TerminalOf returns the terminal that an output is; nil if it is none.

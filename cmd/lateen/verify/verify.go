@@ -75,8 +75,9 @@ type verification struct {
 	*cli.Client
 	backup string
 
-	mutex sync.Mutex // of Out, to which several restores print, and of left
-	left  error      // what could not be deleted
+	progress *cli.Progress
+	mutex    sync.Mutex // of left
+	left     error      // what could not be deleted
 }
 
 func (v *verification) String() string { return "Backup " + v.backup }
@@ -148,6 +149,7 @@ func (v *verification) verifyAll(ctx context.Context, how options, backup *veler
 	}
 	ctx, stop := context.WithTimeout(ctx, how.timeout)
 	defer stop()
+	v.progress = cli.NewProgress(v.Out)
 	workqueue.ParallelizeUntil(ctx, how.parallel, len(pending), func(index int) { v.verify(ctx, backup, pending[index]) })
 	return v.summarize(ctx, sources, missing, int(backup.Status.Errors))
 }
@@ -201,10 +203,10 @@ func (v *verification) verify(ctx context.Context, backup *velerov1.Backup, s *s
 		v.failed(fmt.Errorf("delete DataDownload %s: %w", name, err))
 	}
 	if s.Result == Failed {
-		v.printf("%s %s: %s: %s\n", s.Kind, s.Name, s.Result, s.Message)
+		v.progress.Keepf("%s %s: %s: %s", s.Kind, s.Name, s.Result, s.Message)
 		return
 	}
-	v.printf("%s %s: %s, %s restored\n", s.Kind, s.Name, s.Result, view.FormatBytes(s.Restored))
+	v.progress.Keepf("%s %s: %s, %s restored", s.Kind, s.Name, s.Result, view.FormatBytes(s.Restored))
 }
 
 // restore creates a DataDownload and its scratch claim, and returns the DataDownload when it has ended. Kubernetes deletes the claim
@@ -249,7 +251,7 @@ func (v *verification) untilEnded(ctx context.Context, download *unstructured.Un
 	last := download
 	err := v.follow(ctx, download.GetName(), func(now *unstructured.Unstructured) {
 		if phase := cli.PhaseOf(now); phase != cli.PhaseOf(last) && !transfer.Phase(phase).Terminal() {
-			v.printf("DataDownload %s: %s\n", now.GetName(), phase)
+			v.progress.Printf("DataDownload %s: %s", now.GetName(), phase)
 		}
 		last = now
 	}, func() bool { return transfer.Phase(cli.PhaseOf(last)).Terminal() })
@@ -291,12 +293,6 @@ func (v *verification) failed(err error) {
 	v.mutex.Lock()
 	defer v.mutex.Unlock()
 	v.left = errors.Join(v.left, err)
-}
-
-func (v *verification) printf(format string, args ...any) {
-	v.mutex.Lock()
-	defer v.mutex.Unlock()
-	fmt.Fprintf(v.Out, format, args...)
 }
 
 // summarize prints how many volumes are verified. It returns an error if not all of them are, if the backup has errors, or if something

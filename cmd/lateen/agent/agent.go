@@ -93,8 +93,9 @@ func (a *assembly) run(ctx context.Context) error {
 	}
 	a.caches.Watch(a.watchdog(func(failing string) { a.reportLacking(ctx, "this agent", failing) }))
 	started.Go(func() { a.caches.Run(ctx) })
+	var own *corev1.Pod
 	if synced(ctx, "caches", handled...) {
-		err = a.labelOwnPod(ctx, ownPods(a.caches.LocalPods.List(), a.Flags))
+		own, err = a.labelOwnPod(ctx)
 	}
 	if ctx.Err() != nil {
 		err = nil // stopped before the start was complete
@@ -108,7 +109,7 @@ func (a *assembly) run(ctx context.Context) error {
 	}
 	a.reportConfig(ctx)
 	a.observe(a.nodeSlots.On(a.Flags.NodeName), kinds.all)
-	started.Go(func() { a.own.run(ctx, a.ownPod()) })
+	started.Go(func() { a.own.run(ctx, own) })
 	started.Go(func() { a.follower().run(ctx) })
 	started.Go(func() { a.class.run(ctx) })
 	return a.runAll(ctx, candidate, kinds.all)

@@ -330,8 +330,8 @@ func TestAnAgentLabelsOnlyItsOwnPod(t *testing.T) {
 	}
 	old, own := pod("velero", "old", api.RoleNodeAgent), pod("velero", "own", api.RoleNodeAgent)
 	elsewhere, other := pod("shop", "agent", api.RoleNodeAgent), pod("velero", "other", "")
-	deleting, evicted, labelled := old.DeepCopy(), old.DeepCopy(), old.DeepCopy()
-	deleting.DeletionTimestamp, evicted.Status.Phase, labelled.Labels[api.LabelAgent] = new(metav1.Now()), corev1.PodFailed, "true"
+	deleting, evicted, labelled, too := old.DeepCopy(), old.DeepCopy(), old.DeepCopy(), own.DeepCopy()
+	deleting.DeletionTimestamp, evicted.Status.Phase, labelled.Labels[api.LabelAgent], too.Labels[api.LabelAgent] = new(metav1.Now()), corev1.PodFailed, "true", "true"
 	for name, test := range map[string]struct {
 		flags    startup.Options
 		local    []*corev1.Pod
@@ -343,24 +343,27 @@ func TestAnAgentLabelsOnlyItsOwnPod(t *testing.T) {
 		"by neither, the only agent of the node": {startup.Options{PodName: "worker-1"}, []*corev1.Pod{elsewhere, evicted, own, other}, "own", ""},
 		"by neither, beside another agent":       {startup.Options{PodName: "worker-1"}, []*corev1.Pod{old, own}, "", "set env POD_UID"},
 		"by neither, beside one that terminates": {startup.Options{PodName: "worker-1"}, []*corev1.Pod{deleting, own}, "", "set env POD_UID"},
-		"by neither, if each has the label":      {startup.Options{PodName: "worker-1"}, []*corev1.Pod{labelled, labelled}, "", ""},
+		"by neither, if each has the label":      {startup.Options{PodName: "worker-1"}, []*corev1.Pod{labelled, too}, "", ""},
 		"not with arguments of its own":          {startup.Options{PodName: "own"}, []*corev1.Pod{own}, "", ""},
 		"none outside of a cluster":              {startup.Options{PodName: "laptop"}, []*corev1.Pod{other}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.flags.Namespace, test.flags.NodeName, test.flags.AsVelero, test.flags.StartupTimeout = "velero", "worker-1", !strings.HasPrefix(name, "not"), time.Minute
-			kube := fake.NewClientset(old.DeepCopy(), own.DeepCopy())
+			kube := fake.NewClientset()
+			for _, pod := range test.local {
+				require.NoError(t, kube.Tracker().Add(pod.DeepCopy()))
+			}
 			a := &assembly{Options: Options{Flags: test.flags, Clock: clock.RealClock{}}, clients: &clients{kube: kube}}
-			err := a.labelOwnPod(t.Context(), ownPods(test.local, test.flags))
+			_, err := a.labelOwnPod(t.Context())
 			if test.err != "" {
 				require.ErrorContains(t, err, test.err)
 			} else {
 				require.NoError(t, err)
 			}
-			for _, name := range []string{"old", "own"} {
-				found, err := kube.CoreV1().Pods("velero").Get(t.Context(), name, metav1.GetOptions{})
+			for _, pod := range test.local {
+				found, err := kube.CoreV1().Pods(pod.Namespace).Get(t.Context(), pod.Name, metav1.GetOptions{})
 				require.NoError(t, err)
-				require.Equal(t, name == test.own, found.Labels[api.LabelAgent] == "true", name)
+				require.Equal(t, pod == labelled || pod == too || pod.Name == test.own, found.Labels[api.LabelAgent] == "true", pod.Name)
 			}
 		})
 	}

@@ -47,23 +47,45 @@ func ownPods(local []*corev1.Pod, flags startup.Options) []*corev1.Pod {
 	return agents
 }
 
-// labelOwnPod labels the agent's pod if it was started with the arguments of Velero's agent. Without the label, the
-// coordinator would take it for Velero's, and leave the transfers to it that Velero's agent of its node had accepted.
-// Velero's agent must not get the label. So if several pods may be its own, the agent does not start.
-func (a *assembly) labelOwnPod(ctx context.Context, pods []*corev1.Pod) error {
-	labelled := !slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return pod.Labels[api.LabelAgent] != "true" })
-	if !a.Flags.AsVelero || labelled {
+// listOwnPods reads the pods that may be the agent's own from the API server: a cache may be older than they are.
+func (a *assembly) listOwnPods(ctx context.Context) (own []*corev1.Pod, err error) {
+	options := metav1.ListOptions{LabelSelector: api.LabelRole + "=" + api.RoleNodeAgent, FieldSelector: "spec.nodeName=" + a.Flags.NodeName}
+	err = startup.Retry(ctx, a.Flags, a.Clock, func(ctx context.Context) error {
+		list, err := a.clients.kube.CoreV1().Pods(a.Flags.Namespace).List(ctx, options)
+		if err != nil {
+			return err
+		}
+		var local []*corev1.Pod
+		for index := range list.Items {
+			local = append(local, &list.Items[index])
+		}
+		own = ownPods(local, a.Flags)
 		return nil
+	})
+	return own, err
+}
+
+// labelOwnPod returns the agent's own pod; nil if it does not run in one, or cannot tell which one. It labels the pod if the agent
+// was started with the arguments of Velero's agent. Without the label, the coordinator would take it for Velero's, and leave the
+// transfers of its node to it. Velero's agent must not get the label. So if several pods may be its own, the agent does not start.
+func (a *assembly) labelOwnPod(ctx context.Context) (*corev1.Pod, error) {
+	pods, err := a.listOwnPods(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list the agent's own pod: %w", err)
 	}
-	if len(pods) > 1 {
-		return fmt.Errorf("label the agent's own pod: node %s has %d pods of agents, and none has the name in HOSTNAME; "+
+	unlabelled := a.Flags.AsVelero && slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return pod.Labels[api.LabelAgent] != "true" })
+	switch {
+	case unlabelled && len(pods) > 1:
+		return nil, fmt.Errorf("label the agent's own pod: node %s has %d pods of agents, and none has the name in HOSTNAME; "+
 			"in the DaemonSet, set env POD_UID to valueFrom.fieldRef.fieldPath metadata.uid", a.Flags.NodeName, len(pods))
+	case len(pods) != 1:
+		return nil, nil //nolint:nilnil // see above
+	case unlabelled:
+		if err := a.patchOwn(ctx, pods[0], map[string]any{"labels": map[string]string{api.LabelAgent: "true"}}); err != nil {
+			return nil, fmt.Errorf("label pod %s as an agent of Lateen: %w; or set label %s=true in the pod template of the DaemonSet", pods[0].Name, err, api.LabelAgent)
+		}
 	}
-	pod := pods[0]
-	if err := a.patchOwn(ctx, pod, map[string]any{"labels": map[string]string{api.LabelAgent: "true"}}); err != nil {
-		return fmt.Errorf("label pod %s as an agent of Lateen: %w; or set label %s=true in the pod template of the DaemonSet", pod.Name, err, api.LabelAgent)
-	}
-	return nil
+	return pods[0], nil
 }
 
 // annotateInterval is the time between two attempts to annotate the agent's own pod.

@@ -266,20 +266,20 @@ func (t *TransferReconciler[T]) TrackCapacity(object T) {
 // place returns what matters of a transfer for its place.
 func (t *TransferReconciler[T]) place(object T, state transfer.State, home string) capacity.Transfer {
 	return capacity.Transfer{
-		UID: object.GetUID(), Created: state.CreatedAt, Restore: t.Kind.Restores, Veleros: state.Exposer == "", Home: home, StorageClass: t.storageClass(object),
+		UID: object.GetUID(), Created: state.CreatedAt, Restore: t.Kind.Restores, Veleros: state.Exposer == "", Home: home,
+		StorageClass: cmp.Or(state.StorageClass, t.storageClass(object)),
 	}
 }
 
-// storageClass returns the storage class of the volume that a data mover reads or restores; empty if it is not known. The
-// mover's claim of a restore has that of the target claim.
+// storageClass returns the storage class of the volume that a data mover reads, or of a claim that is observed before its restore
+// is accepted; empty if it is not known.
 func (t *TransferReconciler[T]) storageClass(object T) string {
 	source := t.Kind.MoverSpec(object, t.ResourceTimeout).Source
 	switch {
 	case source.Snapshot != nil:
 		return source.Snapshot.StorageClass
 	case source.Target != nil:
-		claim, _ := t.Targets.Claim(object.GetUID())
-		if claim = cmp.Or(claim, t.Claims.Claim(cache.MetaObjectToName(object).String())); claim != nil {
+		if claim, _ := t.Targets.Claim(object.GetUID()); claim != nil {
 			return ptr.Deref(claim.Spec.StorageClassName, "")
 		}
 	}
@@ -371,7 +371,11 @@ func (t *TransferReconciler[T]) reserve(s *request[T]) {
 			s.requeueWithin = left
 		}
 	case s.observed.Eligible && s.observed.Exposes:
-		s.observed.Admitted = t.Preparing.TryAcquire(t.place(s.object, s.state, s.observed.Home), enqueue)
+		place := t.place(s.object, s.state, s.observed.Home)
+		s.observed.Admitted = t.Preparing.TryAcquire(place, enqueue)
+		if s.spec.Source.Target != nil {
+			s.observed.StorageClass = place.StorageClass
+		}
 	case s.reservations.undecided: // a restore that is next in the queue, whose watch was closed there, keeps its turn
 	default:
 		t.Preparing.Release(uid)

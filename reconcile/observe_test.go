@@ -169,8 +169,8 @@ func TestADownloadCountsForTheStorageClassOfItsTarget(t *testing.T) {
 	s.step(t)
 	require.Equal(t, transfer.Accepted, s.state().Phase)
 	require.False(t, s.Preparing.TryAcquire(another, func() {}))
-	s.claims, s.target.claim = map[string]*corev1.PersistentVolumeClaim{testKey: s.target.claim}, nil
-	require.Equal(t, "slow", s.storageClass(s.object), "a coordinator that did not accept it has the claim of its mover")
+	s.target.claim = nil
+	require.Equal(t, "slow", s.place(s.object, s.state(), "").StorageClass, "a coordinator that did not accept it does not watch the claim")
 }
 
 func TestAnUploadCountsForTheStorageClassOfItsSource(t *testing.T) {

@@ -137,6 +137,10 @@ const (
 	AnnotationMoved    = "lateen.dev/moved"   // time at which the mover of a restore succeeded (RFC 3339)
 	AnnotationExposer  = "lateen.dev/exposer" // node of the Lateen agent that first took part; removed after cleanup
 	AnnotationFailure  = "lateen.dev/failure" // why it is Failed: a transfer.Reason
+
+	// AnnotationStorageClass is that of the claim that a DataDownload restores, from its acceptance to its cleanup: a later coordinator
+	// does not watch the claim, and counts the transfers of each storage class.
+	AnnotationStorageClass = "lateen.dev/storage-class"
 )
 
 // AnnotationAttempt is the number of restarts before this mover was created. It distinguishes a mover that was

@@ -47,7 +47,7 @@ func (l limited) tryAcquire(t Transfer, enqueue func()) bool {
 	return true
 }
 
-// track counts a transfer that has been accepted. It keeps the storage class that was known of it last.
+// track counts a transfer that has been accepted.
 func (l limited) track(t Transfer, stage Stage) {
 	if stage == Ended {
 		l.release(t.UID)

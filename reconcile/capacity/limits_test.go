@@ -75,15 +75,6 @@ func TestAStorageClassEnqueuesNoMoreThanItHasRoomFor(t *testing.T) {
 	require.True(t, p.tryOf("slow", "second", 2))
 }
 
-func TestATransferIsCountedWithTheClassThatWasKnownLast(t *testing.T) {
-	p := limitedTo(Limits{StorageClasses: map[string]int{"slow": 1}}, FixedPreparation(9))
-	p.Track(Transfer{UID: "restore", StorageClass: "slow"}, Starting, "", nil)
-	p.Track(Transfer{UID: "restore"}, Working, "", nil)
-	require.False(t, p.tryOf("slow", "second", 2))
-	p.Track(Transfer{UID: "restore"}, Ended, "", nil)
-	require.True(t, p.tryOf("slow", "second", 2))
-}
-
 func TestTransfersOfVelerosAgentsCount(t *testing.T) {
 	p := limitedTo(Limits{Cluster: 1}, FixedPreparation(9))
 	p.Track(Transfer{UID: "accepted-by-velero", Veleros: true}, Working, "", nil)

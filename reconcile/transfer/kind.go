@@ -139,6 +139,7 @@ func commonState(object metav1.Object, finalizer string) State {
 		Finalizer:        slices.Contains(object.GetFinalizers(), finalizer),
 		CreatedAt:        object.GetCreationTimestamp().Time,
 		Restarts:         restarts,
+		StorageClass:     object.GetAnnotations()[api.AnnotationStorageClass],
 	}
 }
 
@@ -164,6 +165,11 @@ func setCommon(object metav1.Object, state State, finalizer string) {
 	}
 	if !state.MoverSucceededAt.IsZero() {
 		object.SetAnnotations(setKey(object.GetAnnotations(), api.AnnotationMoved, state.MoverSucceededAt.UTC().Format(time.RFC3339)))
+	}
+	if state.StorageClass != "" {
+		object.SetAnnotations(setKey(object.GetAnnotations(), api.AnnotationStorageClass, state.StorageClass))
+	} else {
+		delete(object.GetAnnotations(), api.AnnotationStorageClass)
 	}
 	labels := object.GetLabels()
 	if state.Phase.IsPreparing() {

@@ -76,7 +76,7 @@ func (s sample[T]) filled(phase Phase) T {
 	}
 	object.SetLabels(labels)
 	object.SetAnnotations(map[string]string{
-		"example.com/claim": "claim", api.AnnotationRestarts: "2", api.AnnotationMoved: now().UTC().Format(time.RFC3339), api.AnnotationExposer: "n7",
+		"example.com/claim": "claim", api.AnnotationRestarts: "2", api.AnnotationMoved: now().UTC().Format(time.RFC3339), api.AnnotationExposer: "n7", api.AnnotationStorageClass: "fast",
 	})
 	object.SetFinalizers([]string{"example.com/other", s.kind.Finalizer})
 	return object

@@ -67,6 +67,7 @@ func reconcileNew(s State, observed Observed, lim Limits) Step {
 		return wait(WaitAdmission, 0)
 	}
 	s.Phase, s.AcceptedAt, s.Acceptor, s.Exposer, s.Finalizer = Accepted, observed.Now, observed.ThisNode, observed.ThisNode, true
+	s.StorageClass = observed.StorageClass
 	if s.NodeBound {
 		s.Node, s.Exposer = observed.Home, observed.Home
 	}
@@ -296,6 +297,6 @@ func terminal(s State, observed Observed, lim Limits) Step {
 	if !s.HasLeftovers() {
 		return wait(WaitNothing, 0)
 	}
-	s.Finalizer, s.Exposer = false, ""
+	s.Finalizer, s.Exposer, s.StorageClass = false, "", ""
 	return write(s, ReasonCleaned)
 }

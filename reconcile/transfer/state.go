@@ -107,7 +107,8 @@ type State struct {
 	MoverSucceededAt  time.Time     // when the mover succeeded, so that only the rebind is left; zero before
 	RebindTimeout     time.Duration // of the rebind; zero means Limits.RebindTimeout
 	CompletedAt       time.Time
-	Restarts          int // lost movers that were replaced
+	Restarts          int    // lost movers that were replaced
+	StorageClass      string // of the claim that an accepted DataDownload restores; empty if it is not known
 	Progress          Progress
 	Outcome           Outcome
 }
@@ -158,6 +159,7 @@ type Observed struct {
 	Unbounded    bool          // the wait has no deadline: its pod exists and has not started yet
 	WaitsSince   time.Time     // since when this agent has observed that wait
 	Admitted     bool          // the cluster-wide limit allows one more preparation
+	StorageClass string        // of the claim that an admitted DataDownload restores
 	HasSlot      bool          // the node has a free slot and this transfer is next
 	SlotIn       time.Duration // delay until the next request for a slot; 0 for none
 	SourceGone   bool          // the pod of the volume does not exist any more

@@ -33,7 +33,7 @@ func (e *Exposer) runHandover(spec objects.MoverSpec) *handoverRun {
 	source := spec.Source.Snapshot
 	c := &handoverRun{client: e.Snapshots.Client(), deleted: e.Snapshots.Deleted, State: handover.State{
 		Namespace: spec.Namespace, Name: spec.Name, UID: spec.UID, ExposingNode: spec.ExposingNode,
-		Source: types.NamespacedName{Namespace: source.Namespace, Name: source.Snapshot},
+		Source: types.NamespacedName{Namespace: source.Namespace, Name: source.Snapshot}, KeepsRetained: spec.BlockMover,
 	}}
 	c.Backup.Snapshot = e.Snapshots.Snapshot(c.Namespace, c.Name)
 	c.Backup.Content = e.Snapshots.Content(c.Name)
@@ -69,8 +69,8 @@ func (h *handoverRun) step(ctx context.Context, step handover.Step) (err error) 
 		original.Content, err = patch(ctx, h.contents(), original.Content, change{Policy: snapshotv1.VolumeSnapshotContentDelete})
 	case handover.SetHandleOfBackup:
 		backup.Content, err = withHandle(ctx, h.contents(), backup.Content)
-	case handover.SetDeletePolicyOfBackup:
-		backup.Content, err = patch(ctx, h.contents(), backup.Content, change{Policy: snapshotv1.VolumeSnapshotContentDelete})
+	case handover.ReleaseBackupContent:
+		backup.Content, err = patch(ctx, h.contents(), backup.Content, change{Labels: h.NoOwnerLabels()})
 	case handover.MarkOriginalContentBeingDeleted:
 		original.Content, err = patch(ctx, h.contents(), original.Content, change{Annotations: handover.MarkedBeingDeleted()})
 	case handover.MarkBackupContentBeingDeleted:
@@ -135,8 +135,9 @@ func (h *handoverRun) contents() client[*snapshotv1.VolumeSnapshotContent] {
 
 // change is the content of a merge patch.
 type change struct {
-	Labels, Annotations map[string]string
-	Policy              snapshotv1.DeletionPolicy
+	Labels      any // a map; nil is a label to remove
+	Annotations map[string]string
+	Policy      snapshotv1.DeletionPolicy
 }
 
 // patch returns the merge patch for the object with that UID. A recreated object of the same name is not changed,
@@ -144,7 +145,7 @@ type change struct {
 func (c change) patch(uid types.UID) ([]byte, error) {
 	type metadata struct {
 		UID         types.UID         `json:"uid"`
-		Labels      map[string]string `json:"labels,omitempty"`
+		Labels      any               `json:"labels,omitempty"`
 		Annotations map[string]string `json:"annotations,omitempty"`
 	}
 	type spec struct {

@@ -133,7 +133,7 @@ func TestAHandOverContinuesThatOfVelerosAgent(t *testing.T) {
 		"delete volumesnapshots snap", "delete volumesnapshotcontents snapcontent-snap-uid",
 	}, s.requests())
 	theirs.Labels = objects.OwnerLabels("du-1-uid", "n1")
-	theirs.Spec.DeletionPolicy, theirs.Finalizers = "Retain", []string{"snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"}
+	theirs.Spec.DeletionPolicy, theirs.Finalizers = "Delete", []string{"snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"}
 	theirs.Status = nil
 	s = newStorage(theirs)
 	s.refresh(t)
@@ -142,9 +142,16 @@ func TestAHandOverContinuesThatOfVelerosAgent(t *testing.T) {
 	require.Equal(t, "VolumeSnapshotContent du-1 is being deleted by CSI driver csi.example.com; see kubectl describe volumesnapshotcontent du-1", waits)
 	require.Equal(t, []string{
 		"patch volumesnapshotcontents du-1", "get volumesnapshots du-1", "get volumesnapshots snap", "patch volumesnapshotcontents du-1",
-		"patch volumesnapshotcontents du-1", "delete volumesnapshotcontents du-1",
-	}, s.requests(), "handle, policy and mark")
+		"delete volumesnapshotcontents du-1",
+	}, s.requests(), "handle and mark")
 	require.Equal(t, map[string]string{"du-1": "theirs-uid"}, deletedUIDs(t, s.client.Actions()))
+	theirs.Spec.DeletionPolicy = "Retain"
+	s = newStorage(theirs)
+	s.refresh(t)
+	require.NoError(t, (&Exposer{Snapshots: s}).RemoveOrphan(t.Context(), "velero", theirs))
+	kept, err := s.client.SnapshotV1().VolumeSnapshotContents().Get(t.Context(), "du-1", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Empty(t, kept.Labels, "no later sweep finds it")
 }
 
 func TestAHandOverThatCannotSucceedIsATerminalError(t *testing.T) {

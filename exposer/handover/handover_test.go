@@ -224,18 +224,6 @@ func TestStepsOfACleanUp(t *testing.T) {
 			},
 			cached: "Reobserve", want: "SetDeletePolicyOfOriginal",
 		},
-		"a half is being deleted, and the original content is left to its driver": {
-			pairs: func(p *simulatedPairs) {
-				p.original.exists, p.backup.deleting, p.backupContent.exists, p.content.retained = false, true, false, false
-			},
-			cached: "Reobserve", want: "MarkOriginalContentBeingDeleted",
-		},
-		"a half is being deleted, and the original is left": {
-			pairs: func(p *simulatedPairs) {
-				p.content.exists, p.backup.deleting, p.backupContent.exists = false, true, false
-			},
-			cached: "Reobserve", want: "DeleteOriginal",
-		},
 		"a half alone": {
 			pairs:  func(p *simulatedPairs) { *p = simulatedPairs{backup: simulatedObject{exists: true}} },
 			cached: "Reobserve", want: "DeleteBackup",
@@ -317,6 +305,8 @@ func TestTheBackupPairHasWhatItsOriginalHas(t *testing.T) {
 			DeletionPolicy: "Delete", Driver: "driver", VolumeSnapshotClassName: class,
 		},
 	}, h.BackupContent())
+	h.KeepsRetained = true
+	require.Equal(t, snapshotv1.VolumeSnapshotContentRetain, h.BackupContent().Spec.DeletionPolicy)
 }
 
 func TestChangedBlocks(t *testing.T) {
@@ -352,9 +342,4 @@ func TestTheContentOfASource(t *testing.T) {
 	h.Original.Snapshot, h.Backup.Snapshot = nil, nil
 	require.Empty(t, h.SourceContent())
 	require.NotContains(t, h.Annotations(), api.AnnotationSourceContent)
-}
-
-func TestASnapshotThatIsNotReadyNeedNotHaveAnError(t *testing.T) {
-	snapshot := &snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "snap"}, Status: &snapshotv1.VolumeSnapshotStatus{}}
-	require.Equal(t, "VolumeSnapshot apps/snap is not ready", notReady(snapshot))
 }

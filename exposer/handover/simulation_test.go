@@ -19,6 +19,7 @@ type simulatedRun struct {
 	view       simulatedPairs
 	verified   bool
 	cleaningUp bool
+	keeps      bool // the snapshot of a class with policy Retain
 }
 
 func (s simulatedRun) step() (Step, string) {
@@ -50,7 +51,7 @@ func (s *simulatedPairs) of(step Step) *simulatedObject {
 		return &s.content
 	case CreateSnapshot, AdoptSnapshot, DeleteBackup:
 		return &s.backup
-	case CreateContent, AdoptContent, DeleteBackupContent, SetHandleOfBackup, SetDeletePolicyOfBackup, MarkBackupContentBeingDeleted:
+	case CreateContent, AdoptContent, DeleteBackupContent, SetHandleOfBackup, ReleaseBackupContent, MarkBackupContentBeingDeleted:
 		return &s.backupContent
 	}
 	return nil
@@ -64,7 +65,7 @@ func (s simulatedRun) execute(step Step) simulatedRun {
 		s.reobserve()
 	case CreateSnapshot, CreateContent:
 		if !there.exists {
-			*there = simulatedObject{exists: true}
+			*there = simulatedObject{exists: true, retained: step == CreateContent && s.keeps && s.view.content.retained}
 		}
 		*view = *there
 	case DeleteOriginal, DeleteBackup, DeleteOriginalContent, DeleteBackupContent:
@@ -82,7 +83,9 @@ func (s simulatedRun) execute(step Step) simulatedRun {
 		update(there, view, func(o *simulatedObject) { o.creator = lateen })
 	case RetainOriginal:
 		update(there, view, func(o *simulatedObject) { o.retained = true })
-	case SetDeletePolicyOfOriginal, SetDeletePolicyOfBackup:
+	case ReleaseBackupContent:
+		update(there, view, func(o *simulatedObject) { o.creator = velero })
+	case SetDeletePolicyOfOriginal:
 		update(there, view, func(o *simulatedObject) { o.retained = false })
 	case MarkOriginalContentBeingDeleted, MarkBackupContentBeingDeleted:
 		update(there, view, func(o *simulatedObject) { o.markedBeingDeleted = true })
@@ -289,9 +292,9 @@ const simulatedSteps, simulatedCalls = 16, 8
 
 // walkStorages calls visit with each reachable step for a ready snapshot. Agents crash after any step. The transfer ends at any time.
 // The caches lag without a bound, but all by the same time. The controllers act in any order. It stops when visit returns false.
-func walkStorages(visit func(before, after simulatedRun, step Step) bool) {
-	start := simulatedRun{storage: simulatedStorage{simulatedPairs: simulatedPairs{
-		original: simulatedObject{exists: true, protected: true, ready: true}, content: simulatedObject{exists: true, protected: true, handle: true},
+func walkStorages(keeps bool, visit func(before, after simulatedRun, step Step) bool) {
+	start := simulatedRun{keeps: keeps, storage: simulatedStorage{simulatedPairs: simulatedPairs{
+		original: simulatedObject{exists: true, protected: true, ready: true}, content: simulatedObject{exists: true, protected: true, handle: true, retained: keeps},
 	}}}.resync()
 	visited := map[simulatedRun]bool{start: true}
 	for queue := []simulatedRun{start}; len(queue) > 0; queue = queue[1:] {
@@ -372,7 +375,11 @@ func storageRules() map[string]func(before, after simulatedRun, step Step) bool 
 			}
 			alone := simulatedStorage{simulatedPairs: simulatedPairs{backupContent: after.storage.backupContent}, deleted: after.storage.deleted}
 			swept, _ := after.runToEnd()
-			return after.storage == alone && swept.storage == simulatedStorage{deleted: 1}
+			kept := alone.backupContent.retained && alone.backupContent.creator == velero && swept.storage == alone.settled()
+			return after.storage == alone && (kept || swept.storage == simulatedStorage{deleted: 1})
+		},
+		"a snapshot that is kept is not deleted after its hand-over": func(before, after simulatedRun, _ Step) bool {
+			return !before.keeps || !before.storage.backupContent.exists || before.storage.deleted == 1 || after.storage.settled().deleted == 0
 		},
 		"every run that continues finishes": func(_, after simulatedRun, _ Step) bool {
 			_, step := after.runToEnd()
@@ -382,13 +389,15 @@ func storageRules() map[string]func(before, after simulatedRun, step Step) bool 
 }
 
 func TestNoInterleavingLosesASnapshot(t *testing.T) {
-	walkStorages(func(before, after simulatedRun, step Step) bool {
-		for name, holds := range storageRules() {
-			if !holds(before, after, step) {
-				t.Errorf("violated: %s\nstep   %s\nbefore %+v\nafter  %+v", name, step, before, after)
-				return false
+	for _, keeps := range []bool{false, true} {
+		walkStorages(keeps, func(before, after simulatedRun, step Step) bool {
+			for name, holds := range storageRules() {
+				if !holds(before, after, step) {
+					t.Errorf("violated: %s\nstep   %s\nbefore %+v\nafter  %+v", name, step, before, after)
+					return false
+				}
 			}
-		}
-		return true
-	})
+			return true
+		})
+	}
 }

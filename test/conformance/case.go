@@ -106,7 +106,8 @@ type Volume struct {
 	// Late is a claim that is bound only once it has a consumer (WaitForFirstConsumer).
 	Late bool `json:"late"`
 	// Unready is a snapshot that is never ready.
-	Unready bool `json:"unready"`
+	Unready  bool `json:"unready"`
+	Retained bool `json:"retained"` // the class of the snapshot has deletionPolicy Retain
 	// Existing is a volume that the target of a DataDownload has had. Velero's server has retained it and deleted its claim, and
 	// the transfer of the case names it as $VOLUME.
 	Existing bool `json:"existing"`

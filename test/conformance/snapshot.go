@@ -33,13 +33,14 @@ func (c *caseRun) classes(ctx context.Context) error {
 	if c.testCase.Volume.Late {
 		mode = "WaitForFirstConsumer"
 	}
+	policy := map[bool]string{false: "Delete", true: "Retain"}[c.testCase.Volume.Retained]
 	named := map[string]any{"name": c.placeholders.of("CLASS")}
 	return errors.Join(
 		apply(ctx, c.plane.Client, Object{
 			"kind": "StorageClass", "metadata": named, "provisioner": c.testCase.driver(), "volumeBindingMode": mode, "reclaimPolicy": "Delete",
 		}),
 		apply(ctx, c.plane.Client, Object{
-			"kind": "VolumeSnapshotClass", "metadata": named, "driver": c.testCase.driver(), "deletionPolicy": "Delete",
+			"kind": "VolumeSnapshotClass", "metadata": named, "driver": c.testCase.driver(), "deletionPolicy": policy,
 		}))
 }
 
@@ -162,12 +163,12 @@ func (c *caseRun) handles() (all []string) {
 // snapshotsLeft names a snapshot that the driver still has, or was asked to delete more than once.
 func (c *caseRun) snapshotsLeft() error {
 	for _, driver := range c.plane.Drivers {
-		kept := slices.ContainsFunc(c.testCase.Left, func(want Object) bool { return want["kind"] == "VolumeSnapshot" })
+		kept := slices.ContainsFunc(c.testCase.Left, func(want Object) bool { return want["kind"] == "VolumeSnapshot" || c.testCase.Volume.Retained })
 		for _, handle := range c.handles() {
 			if slices.Contains(driver.Handles(), handle) && !kept {
 				return errors.New("the driver still has the snapshot")
 			}
-			if times := driver.Deletions(handle); times > 1 {
+			if times := driver.Deletions(handle); times > 1 || kept && times > 0 {
 				return fmt.Errorf("the driver deleted the snapshot %d times", times)
 			}
 		}

@@ -343,6 +343,7 @@ func TestGaugesFollowTheCaches(t *testing.T) {
 		lateen_transfer_oldest_age_seconds{kind="podvolumebackup",phase="New"} 12.5
 		lateen_transfer_oldest_age_seconds{kind="datadownload",phase="New"} 0
 		lateen_transfer_max_phase_age_seconds{kind="podvolumebackup",phase="New"} 3
+		lateen_transfer_max_phase_age_seconds{kind="podvolumebackup",phase="Completed"} 0
 		lateen_transfer_max_phase_age_seconds{kind="datadownload",phase="New"} 0
 	`, names...)
 	inUse, waiting = 0, 7

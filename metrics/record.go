@@ -226,7 +226,7 @@ type Count struct {
 	Kind, Phase string
 	Transfers   int
 	OldestAge   float64        // seconds since the oldest was created; not exported for terminal phases
-	MaxPhaseAge float64        // longest time in this phase, in seconds; not exported for terminal phases
+	MaxPhaseAge float64        // longest time in this phase, in seconds; of a terminal one, until its clean-up is complete
 	Silence     float64        // longest time for which a running mover reported nothing new, in seconds
 	Foreign     int            // transfers for another data mover, not counted in Transfers
 	ForeignAge  float64        // seconds since the oldest of those was created
@@ -286,9 +286,9 @@ func (t *transfers) Collect(out chan<- prometheus.Metric) {
 	foreign, untaken, silence := map[string]int{}, map[string]float64{}, map[string]float64{}
 	for _, count := range t.observe() {
 		send(t.count, float64(count.Transfers), count.Kind, count.Phase)
+		send(t.maxPhaseAge, count.MaxPhaseAge, count.Kind, count.Phase)
 		if !count.Terminal {
 			send(t.oldestAge, count.OldestAge, count.Kind, count.Phase)
-			send(t.maxPhaseAge, count.MaxPhaseAge, count.Kind, count.Phase)
 			foreign[count.Kind] += count.Foreign
 			silence[count.Kind] = max(silence[count.Kind], count.Silence)
 		}

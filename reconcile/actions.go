@@ -462,6 +462,9 @@ func (t *TransferReconciler[T]) Count(objects []T) []metrics.Count {
 		}
 		count.Transfers++
 		count.OldestAge = max(count.OldestAge, now.Sub(state.CreatedAt).Seconds())
+		if state.Settled() {
+			continue
+		}
 		since := phaseSince(state)
 		if since.IsZero() {
 			since = state.CreatedAt // another client wrote the phase without its time

@@ -33,6 +33,7 @@ func TestTransfersAreCountedByPhaseAndAge(t *testing.T) {
 		created := s.object.DeepCopy()
 		created.Spec.Node, created.Status.Phase = node, phase
 		if accepted > 0 {
+			created.Finalizers, created.Status.CompletionTimestamp = []string{s.Kind.Finalizer}, new(metav1.NewTime(s.clock.Now().Add(-time.Minute)))
 			created.Status.AcceptedTimestamp = new(metav1.NewTime(s.object.CreationTimestamp.Add(accepted)))
 			created.Status.StartTimestamp = new(metav1.NewTime(s.object.CreationTimestamp.Add(accepted + time.Minute)))
 		}
@@ -61,10 +62,11 @@ func TestTransfersAreCountedByPhaseAndAge(t *testing.T) {
 		Kind: "podvolumebackup", Phase: "Prepared", Transfers: 2, OldestAge: 3600, MaxPhaseAge: 2400, Unattended: map[string]int{"n2": 1},
 	}, found["Prepared"])
 	require.Equal(t, metrics.Count{
-		Kind: "podvolumebackup", Phase: "Completed", Terminal: true, Transfers: 1, OldestAge: 3600, MaxPhaseAge: 3600, Unattended: map[string]int{},
+		Kind: "podvolumebackup", Phase: "Completed", Terminal: true, Transfers: 1, OldestAge: 3600, MaxPhaseAge: 60, Unattended: map[string]int{},
 	}, found["Completed"], "a terminal transfer needs no agent")
 	require.Equal(t, 1, found["Failed"].Transfers, "the coordinator counts what has no node")
 	require.InDelta(t, 1800, found["InProgress"].MaxPhaseAge, 0)
+	require.Zero(t, found["Failed"].MaxPhaseAge, "its clean-up is complete")
 	require.Zero(t, found["Canceling"].Transfers)
 	s.Agent.Fleet = followerFleet{}
 	require.Zero(t, s.Count([]*velerov1.PodVolumeBackup{backup("", "", 0)})[0].Transfers, "the coordinator counts it")

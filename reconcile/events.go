@@ -198,7 +198,9 @@ func phaseSince(before transfer.State) time.Time {
 		return before.AcceptedAt
 	case transfer.InProgress, transfer.Canceling:
 		return before.StartedAt
-	case transfer.New, transfer.Completed, transfer.Failed, transfer.Canceled:
+	case transfer.Completed, transfer.Failed, transfer.Canceled:
+		return before.CompletedAt
+	case transfer.New:
 	}
 	return before.CreatedAt
 }

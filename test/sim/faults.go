@@ -110,6 +110,7 @@ type faults struct {
 	since       time.Time      // of the last fault
 	refused     refusal        // by the policy in force
 	ever        string         // the node that is silent for ever
+	uncounted   bool           // a policy has refused to record that jobs are counted, so each coordinator counts them
 }
 
 // strike applies the faults that are due. One without a victim waits for it, until every transfer has ended.

@@ -275,6 +275,7 @@ func (s *Simulation) refuse(pick int) bool {
 		lasts += beyond * time.Minute
 	}
 	s.faults.refused = refusal{all[pick%len(all)], time.Now().Add(lasts)}
+	s.faults.uncounted = s.faults.refused.Resource == "jobs/status"
 	if s.plan.Adopted { // an agent that cannot label its pod ends, and would be restarted until then
 		s.faults.lasts = s.faults.refused.ends
 	}

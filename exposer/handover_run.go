@@ -62,7 +62,11 @@ func (h *handoverRun) step(ctx context.Context, step handover.Step) (err error) 
 	case handover.AdoptSnapshot:
 		backup.Snapshot, err = patch(ctx, h.snapshots(h.Namespace), backup.Snapshot, change{Labels: h.OwnerLabels(), Annotations: h.Annotations()})
 	case handover.AdoptContent:
-		backup.Content, err = patch(ctx, h.contents(), backup.Content, change{Labels: h.OwnerLabels()})
+		to := change{Labels: h.OwnerLabels()}
+		if !h.KeepsRetained { // Velero's next version copies the policy of the class for each data mover
+			to.Policy = snapshotv1.VolumeSnapshotContentDelete
+		}
+		backup.Content, err = patch(ctx, h.contents(), backup.Content, to)
 	case handover.RetainOriginal:
 		original.Content, err = patch(ctx, h.contents(), original.Content, change{Policy: snapshotv1.VolumeSnapshotContentRetain})
 	case handover.SetDeletePolicyOfOriginal:

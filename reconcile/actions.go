@@ -271,15 +271,16 @@ func (t *TransferReconciler[T]) place(object T, state transfer.State, home strin
 	}
 }
 
-// storageClass returns the storage class of the volume that a data mover reads, or of a claim that is observed before its restore
-// is accepted; empty if it is not known.
+// storageClass returns the storage class of the volume that a data mover reads, or of the claim of a restore; empty if it is not known.
+// A restore that was accepted without AnnotationStorageClass, as by an agent of Velero, has that of its mover's claim.
 func (t *TransferReconciler[T]) storageClass(object T) string {
 	source := t.Kind.MoverSpec(object, t.ResourceTimeout).Source
 	switch {
 	case source.Snapshot != nil:
 		return source.Snapshot.StorageClass
 	case source.Target != nil:
-		if claim, _ := t.Targets.Claim(object.GetUID()); claim != nil {
+		claim, _ := t.Targets.Claim(object.GetUID())
+		if claim = cmp.Or(claim, t.Claims.Claim(cache.MetaObjectToName(object).String())); claim != nil {
 			return ptr.Deref(claim.Spec.StorageClassName, "")
 		}
 	}

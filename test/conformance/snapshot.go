@@ -33,14 +33,13 @@ func (c *caseRun) classes(ctx context.Context) error {
 	if c.testCase.Volume.Late {
 		mode = "WaitForFirstConsumer"
 	}
-	policy := map[bool]string{false: "Delete", true: "Retain"}[c.testCase.Volume.Retained]
 	named := map[string]any{"name": c.placeholders.of("CLASS")}
 	return errors.Join(
 		apply(ctx, c.plane.Client, Object{
 			"kind": "StorageClass", "metadata": named, "provisioner": c.testCase.driver(), "volumeBindingMode": mode, "reclaimPolicy": "Delete",
 		}),
 		apply(ctx, c.plane.Client, Object{
-			"kind": "VolumeSnapshotClass", "metadata": named, "driver": c.testCase.driver(), "deletionPolicy": policy,
+			"kind": "VolumeSnapshotClass", "metadata": named, "driver": c.testCase.driver(), "deletionPolicy": map[bool]string{false: "Delete", true: "Retain"}[c.testCase.Volume.Retained],
 		}))
 }
 

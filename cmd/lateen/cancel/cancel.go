@@ -397,8 +397,11 @@ func (c *cancellation) follow(ctx context.Context, of *target, toEnd bool) error
 		case !known.ended():
 			now.Cancel = now.Cancel || known.Cancel // a watch may begin with older states
 			if *known = *now; now.ended() {
-				total := len(c.all())
-				c.progress.Printf("%s: %s (%d of %d ended)", now, now.Phase, total-len(c.unfinished()), total)
+				total, show := len(c.all()), c.progress.Printf
+				if now.Phase != string(transfer.Canceled) {
+					show = c.progress.Keepf
+				}
+				show("%s: %s (%d of %d ended)", now, now.Phase, total-len(c.unfinished()), total)
 			}
 		}
 		// A request that ends with the first watch is repeated in the second.
@@ -410,6 +413,8 @@ func (c *cancellation) follow(ctx context.Context, of *target, toEnd bool) error
 		return failure
 	}
 	if err == nil {
+		c.mutex.Lock()
+		defer c.mutex.Unlock()
 		for _, one := range of.transfers {
 			if !one.ended() { // between two watches
 				one.Phase = deleted

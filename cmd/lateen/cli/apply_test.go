@@ -205,7 +205,7 @@ func TestWaitingForAgentsIsOnlyForThoseOfReadyNodes(t *testing.T) {
 func TestProgressIsOneLineThatChangesOnATerminal(t *testing.T) {
 	for terminal, want := range map[bool]string{
 		false: "1 of 2\n2 of 2\nwhy\n2 of 2\n",
-		true:  "\x1b[?7l1 of 2\x1b[?7h\n\x1b[A\x1b[2K\x1b[?7l2 of 2\x1b[?7h\n\x1b[A\x1b[2Kwhy\n\x1b[?7l2 of 2\x1b[?7h\n",
+		true:  "\x1b[?7l1 of 2\x1b[?7h\n\r\x1b[A\x1b[2K\x1b[?7l2 of 2\x1b[?7h\n\r\x1b[A\x1b[2Kwhy\n\x1b[?7l2 of 2\x1b[?7h\n",
 	} {
 		var out bytes.Buffer
 		p := &Progress{out: &out, terminal: terminal}

@@ -39,7 +39,7 @@ func (p *Progress) Keepf(format string, args ...any) {
 
 // print prints a line in place of the one before, if that was shown for a time (ECMA-48: CUU, EL).
 func (p *Progress) print(line string, shown bool) {
-	const replaceLine = "\x1b[A\x1b[2K"
+	const replaceLine = "\r\x1b[A\x1b[2K"
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	if p.shown {

@@ -91,13 +91,6 @@ func TestLateenComesFirstAndAdoptsWhatTheServerHasBegun(t *testing.T) {
 	jobs.until(t, func(job *batchv1.Job) bool { return maintains(job, other) }) // the agent is at work, and leaves the first one alone
 	s.jobs.open()
 	s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return has(r, second) })
-	s.looked(t, "third")
-	s.overdue(t, s.repository)
-	third := jobs.until(t, func(job *batchv1.Job) bool {
-		return maintains(job, s.repository) && job.Name != first.Name && job.Name != second.Name
-	})
-	require.True(t, ofLateen(third))
-	s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return has(r, third) })
 }
 
 // TestAJobThatCannotHaveAPodDoesNotBlockTheServer is W39: the server waits for it, and would do so for ever if it were just deleted.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -89,9 +90,14 @@ func (g *gate) waiting() []*parked {
 	return all
 }
 
+var transferPatch = regexp.MustCompile("^PATCH .*/(podvolume|dataup|datadown)[a-z]+/")
+
 // release lets a request go.
 func (g *gate) release(p *parked, end outcome) {
 	g.remove(p)
+	if transferPatch.MatchString(p.name) && (end.err != nil || end.response.StatusCode >= 500) {
+		p.from.lost++
+	}
 	p.let <- end
 }
 

@@ -286,8 +286,8 @@ func (g *generator) visit(node ast.Node) bool {
 	switch node := node.(type) {
 	case *ast.BasicLit:
 		switch {
-		case node.Value == "0": // 1 is a nanosecond where it is a duration, and changes nothing
-			g.add(node, node, "(-1)")
+		case node.Value == "0": // a second where it is a duration: a nanosecond more or less changes nothing
+			g.add(node, node, "(1 << 30)")
 		case node.Kind == token.INT || node.Kind == token.FLOAT:
 			g.add(node, node, "(2*"+node.Value+" + 1)")
 		}

@@ -210,6 +210,7 @@ func (s *Simulation) returning(node string) (all []choice) {
 	object := s.API.Get("nodes", "", node)
 	switch {
 	case node == s.faults.ever:
+	case object == nil && s.API.Find(types.UID(s.last(node).pod)) != nil: // a kubelet would run its agent again
 	case object == nil:
 		return []choice{{"node " + node + " joins again", seldom / 2, func() {
 			s.createNode(node)

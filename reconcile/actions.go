@@ -127,7 +127,7 @@ func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T]) error
 	t.local.setBlocker(s.key, rebound.Waits, err)
 	switch {
 	case err != nil:
-		return err
+		return t.extendRebind(s, err)
 	case rebound.Done:
 		t.local.update(s.key, func(kept *entry) { kept.rebound = true })
 		t.Enqueue(s.key)
@@ -141,6 +141,14 @@ func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T]) error
 	t.local.markRebind(s.key, found, rebound.Reserved)
 	klog.FromContext(ctx).V(2).Info("Rebind is waiting", "waitsFor", rebound.Waits)
 	return nil
+}
+
+// extendRebind begins the grace anew if a request had no answer: an agent that was cut off has had no time to rebind.
+func (t *TransferReconciler[T]) extendRebind(s *request[T], err error) error {
+	if answer := apierrors.APIStatus(nil); !errors.As(err, &answer) {
+		t.local.update(s.key, func(kept *entry) { kept.rebindAt = time.Time{} })
+	}
+	return err
 }
 
 // deleting reports whether a deleting mover pod is all that is left of the restore.
@@ -159,7 +167,7 @@ func (t *TransferReconciler[T]) binds(s *request[T]) bool {
 func (t *TransferReconciler[T]) abandonRebind(ctx context.Context, s *request[T], why string) error {
 	bound, message, err := t.Exposer.AbandonRebind(ctx, s.spec, t.found(s))
 	if err != nil {
-		return err
+		return t.extendRebind(s, err)
 	}
 	if bound {
 		return t.write(ctx, s, transfer.CompleteRebind(s.state, s.observed, message))

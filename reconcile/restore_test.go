@@ -237,8 +237,9 @@ func TestARebindThatTheAPIServerRefusesFailsAtItsDeadline(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			target := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "restored", UID: "target-uid"}}
 			s := newLateDelivery(t, target, volume.DeepCopy(), claim.DeepCopy())
+			answered := false
 			s.kube.PrependReactor("patch", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
-				return true, nil, test.answer
+				return !answered, nil, test.answer
 			})
 			_, err := s.Reconcile(t.Context(), testKey)
 			require.ErrorContains(t, err, "rebind velero/b1: ")
@@ -246,6 +247,10 @@ func TestARebindThatTheAPIServerRefusesFailsAtItsDeadline(t *testing.T) {
 			_, err = s.Reconcile(t.Context(), testKey)
 			require.Equal(t, test.phase == "Failed", err == nil)
 			require.Equal(t, test.phase, s.object.Status.Phase)
+			if answered = name == "not answered"; answered {
+				s.step(t)
+				require.Equal(t, test.phase, s.object.Status.Phase, "an agent that was cut off has had no time")
+			}
 			if test.phase == "Failed" {
 				require.Contains(t, s.object.Status.Message, "restored volume was not rebound in time; ")
 				require.Contains(t, s.object.Status.Message, "restored PersistentVolume pv cannot be kept, and is deleted with its claim unless its reclaim policy is Retain: ")

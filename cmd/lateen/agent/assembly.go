@@ -197,7 +197,7 @@ func (k *kindController[T]) enqueue(key string) { k.controller.Enqueue(key) }
 // track counts what all resources hold.
 func (k *kindController[T]) track() {
 	for _, object := range k.unsettled() {
-		k.transfers.TrackCapacity(object)
+		k.transfers.CountCapacity(informers.Key(object), object.GetUID())
 	}
 }
 

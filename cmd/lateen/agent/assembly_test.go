@@ -135,6 +135,14 @@ func (s stored[T]) Get(key string) (T, bool) {
 	return found, exists
 }
 
+// listed has a list that is older.
+type listed[T transfer.Object] struct {
+	stored[T]
+	all []T
+}
+
+func (l listed[T]) List() []T { return slices.Clone(l.all) }
+
 func (s stored[T]) List() []T { return slices.Collect(maps.Values(s.objects)) }
 
 func (s stored[T]) ByIndex(index, word string) []T {
@@ -174,7 +182,7 @@ func queueOf[T transfer.Object](t *testing.T, kind transfer.Kind[T]) (l *kindCon
 	t.Helper()
 	all, taken = newStored[T](), &steps{}
 	l = &kindController[T]{
-		transfers:  &reconcile.TransferReconciler[T]{Kind: kind},
+		transfers:  &reconcile.TransferReconciler[T]{Kind: kind, Cached: all.Get},
 		controller: reconcile.NewController(reconcile.Options{Name: kind.Name, Workers: 1, Clock: clock.RealClock{}}, taken.reconcile),
 		resources:  all,
 	}
@@ -253,7 +261,9 @@ func TestAfterATermTheResourcesOfOtherNodesAreForgotten(t *testing.T) {
 		elsewhere := restoreTo("", "elsewhere", "n2", velerov1.PodVolumeRestorePhaseInProgress)
 		all.add(elsewhere, restoreTo("", "works", "n1", velerov1.PodVolumeRestorePhaseInProgress),
 			restoreTo("", "settled", "n1", velerov1.PodVolumeRestorePhaseFailed))
+		l.resources = listed[*velerov1.PodVolumeRestore]{all, append(all.List(), restoreTo("", "removed-meanwhile", "n2", velerov1.PodVolumeRestorePhaseInProgress))}
 		l.track()
+		l.resources = all
 		require.Empty(t, taken.taken())
 		elsewhere.CreationTimestamp = metav1.Unix(1, 0)
 		l.beginTerm()

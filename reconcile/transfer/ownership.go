@@ -48,6 +48,15 @@ type Fleet interface {
 //
 // Home is the node of the transfer, as far as this agent knows; mover is the node of its mover. Both may be empty.
 func (a Agent) OwnershipOf(s State, home, mover string) Ownership {
+	for {
+		coordinates, role := a.IsCoordinator(), a.ownershipOf(s, home, mover)
+		if a.IsCoordinator() == coordinates { // else some answers of the Fleet are from before the change, and some from after it
+			return role
+		}
+	}
+}
+
+func (a Agent) ownershipOf(s State, home, mover string) Ownership {
 	role := Ownership{MayMarkPrepared: s.Phase.NeedsMover() && a.marksPrepared(s, mover)}
 	switch {
 	case s.CoordinatorAccepts():

@@ -31,6 +31,19 @@ func (n nodes) Lost(node string) bool {
 	return strings.HasPrefix(node, "lost")
 }
 
+// resigning is the Fleet of a coordinator that steps down between two answers.
+type resigning struct{ nodes }
+
+func (r *resigning) RunsVelero(string) bool {
+	r.leads = false
+	return false
+}
+
+func TestACoordinatorThatStepsDownTakesNothingOver(t *testing.T) {
+	fleet := &resigning{nodes{leads: true}}
+	require.Zero(t, Agent{Node: "n0", Fleet: fleet}.OwnershipOf(State{Phase: Accepted, Acceptor: "velero"}, "", ""))
+}
+
 func TestOwnership(t *testing.T) {
 	type view struct {
 		state State

@@ -200,7 +200,7 @@ func (s *Simulation) checkLeft(transfer *apiserver.Object) {
 	const old = 2 * time.Minute
 	for _, plural := range []string{"pods", "persistentvolumeclaims"} {
 		for _, object := range s.API.List(plural) {
-			if object.GetLabels()[api.LabelMover] == string(transfer.GetUID()) && object.GetDeletionTimestamp() == nil &&
+			if object.GetLabels()[api.LabelOwnerUID] == string(transfer.GetUID()) && object.GetDeletionTimestamp() == nil &&
 				s.API.Now().Sub(object.GetCreationTimestamp().Time) > old {
 				s.promises.fail("%s %s is left when %s loses its finalizer", plural, object.Key(), transfer.Key())
 			}

@@ -192,7 +192,7 @@ func (s *Simulation) apply(fault Fault) bool {
 // transfer takes to be prepared.
 func (f *faults) last(fault Fault) {
 	longest := 7 // minutes
-	if fault.What == silenceNode || fault.What == deleteOfNode || fault.What == deleteClass || fault.What == killAgents {
+	if fault.What == silenceNode || fault.What == deleteOfNode || fault.What == deleteClass || fault.What == killAgents || fault.What == cutAgent {
 		longest = 25
 	}
 	until := time.Now().Add(time.Duration(fault.Pick%longest) * time.Minute)

@@ -22,6 +22,11 @@ func (s *Simulation) healing() (all []choice) {
 	for _, node := range s.nodes {
 		if p := s.last(node); !p.alive() && !p.stopping && !s.faults.silent[node] && s.isReady(p) {
 			all = append(all, choice{node + ": reports the end of " + p.name, often, func() { s.setAgent(p, corev1.ConditionFalse) }})
+		} else if unready := p.server.Unreachable(); p.alive() && !s.faults.silent[node] && p.unready != unready {
+			all = append(all, choice{node + ": probes " + p.name, often, func() {
+				p.unready = unready
+				s.setAgent(p, map[bool]corev1.ConditionStatus{true: corev1.ConditionFalse, false: corev1.ConditionTrue}[unready])
+			}})
 		}
 	}
 	if time.Now().Before(s.faults.lasts) {
@@ -178,11 +183,10 @@ func (s *Simulation) checkLost() error {
 }
 
 // checkCanceled checks that no canceled transfer stays as it is before its mover starts, whatever is missing, if nothing
-// else went wrong for long and all agents can act: a node whose agent is cut off is Ready, and nobody takes its place.
+// else went wrong for long: the coordinator acts for an agent that is cut off.
 func (s *Simulation) checkCanceled() error {
 	const long = 10 * time.Minute
-	cut := slices.ContainsFunc(s.processes, func(p *process) bool { return p.cut })
-	if time.Since(s.faults.since) < long || !s.calm() || cut || s.faults.refused.stopsTransfers() {
+	if time.Since(s.faults.since) < long || !s.calm() || s.faults.refused.stopsTransfers() {
 		return nil
 	}
 	for _, transfer := range s.transfers() {

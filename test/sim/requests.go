@@ -100,6 +100,7 @@ type process struct {
 	dead     atomic.Bool // it was killed: nothing of it gets through
 	cut      bool        // it does not reach the API server
 	lost     int         // its writes to transfers that got no answer
+	unready  bool        // its probe fails
 	leaving  bool        // another agent of its node has replaced it
 	stopping bool        // it got SIGTERM; another pod replaces its pod once it has ended
 	resigned bool        // it released the Lease after that
@@ -107,6 +108,7 @@ type process struct {
 	ended    chan struct{}
 	err      error // readable once ended is closed
 	registry *prometheus.Registry
+	server   *agent.Server
 
 	lock   sync.Mutex
 	queues map[string]*queue // by the name of the controller
@@ -117,7 +119,7 @@ type process struct {
 func (s *Simulation) start(node, pod string) *process {
 	s.started++
 	s.faults.since = time.Now() // it has to learn what happened before
-	p := &process{name: fmt.Sprintf("%s#%d", node, s.started), node: node, pod: pod, gate: s.gate, ended: make(chan struct{}), registry: prometheus.NewRegistry(), queues: map[string]*queue{}, began: map[string]int{}}
+	p := &process{name: fmt.Sprintf("%s#%d", node, s.started), node: node, pod: pod, gate: s.gate, ended: make(chan struct{}), registry: prometheus.NewRegistry(), server: &agent.Server{}, queues: map[string]*queue{}, began: map[string]int{}}
 	options := agent.Options{
 		Flags: startup.Options{
 			Namespace: veleroNamespace, NodeName: node, PodUID: pod, NodeAgentConfigMap: configMapName, MoverTemplate: "daemonset",
@@ -126,7 +128,7 @@ func (s *Simulation) start(node, pod string) *process {
 		},
 		Rest:    &rest.Config{Host: "http://simulation", Transport: p},
 		Metrics: metrics.New(p.registry, "simulation", node), Limits: transfer.DefaultLimits(), Clock: s.clock(node), Log: io.Discard,
-		Server: &agent.Server{}, Process: fmt.Sprint(s.started), Queue: p.queue, Prepared: s.plan.prepared(),
+		Server: p.server, Process: fmt.Sprint(s.started), Queue: p.queue, Prepared: s.plan.prepared(),
 	}
 	options.Limits.StallTimeout = 10 * time.Minute // a schedule is shorter than the default
 	var ctx context.Context

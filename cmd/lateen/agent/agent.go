@@ -315,6 +315,9 @@ func newClients(options Options) (*clients, error) {
 	base := rest.CopyConfig(options.Rest)
 	base.QPS, base.Burst = options.Flags.KubeAPIQPS, options.Flags.KubeAPIBurst
 	base.Wrap(func(next http.RoundTripper) http.RoundTripper { return options.Metrics.Transport(next, options.Clock) })
+	base.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return &connection{options.Server, next, options.Clock}
+	})
 	velero, err := informers.NewClientset(base)
 	if err != nil {
 		return nil, err

@@ -1,16 +1,19 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/deploy"
 )
@@ -21,7 +24,15 @@ type Server struct {
 	http     *http.Server
 
 	ready atomic.Bool // every transfer was reconciled once
+
+	lock        sync.Mutex
+	since       time.Time // of the first request without an answer since the last answer
+	unreachable bool
 }
+
+// unreachableAfter is how long requests get no answer before the agent is not ready. The coordinator then acts for it, as for an
+// agent that does not run.
+const unreachableAfter = time.Minute
 
 // readHeaderTimeout bounds how long a slow client can hold a connection.
 const readHeaderTimeout = 5 * time.Second
@@ -75,11 +86,52 @@ func (s *Server) Close() error { return s.http.Close() }
 func healthz(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok") }
 
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
-	if !s.ready.Load() {
+	switch {
+	case !s.ready.Load():
 		answer(w, http.StatusServiceUnavailable, "caches are not synced, or not every transfer was reconciled once")
-		return
+	case s.Unreachable():
+		answer(w, http.StatusServiceUnavailable, "the API server does not answer")
+	default:
+		answer(w, http.StatusOK, "ok")
 	}
-	answer(w, http.StatusOK, "ok")
+}
+
+// Unreachable reports whether the API server has not answered for a minute or longer.
+func (s *Server) Unreachable() bool {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	return s.unreachable
+}
+
+// observe records whether a request was answered. One request without an answer proves nothing.
+func (s *Server) observe(answered bool, now time.Time) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	switch {
+	case answered:
+		s.since, s.unreachable = time.Time{}, false
+	case s.since.IsZero():
+		s.since = now
+	default:
+		s.unreachable = now.Sub(s.since) >= unreachableAfter
+	}
+}
+
+// connection is a RoundTripper that lets a Server observe whether requests are answered.
+type connection struct {
+	*Server
+
+	next  http.RoundTripper
+	clock clock.PassiveClock
+}
+
+// RoundTrip implements http.RoundTripper. A request that its caller cancels is not observed.
+func (c *connection) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := c.next.RoundTrip(request)
+	if err == nil || !errors.Is(request.Context().Err(), context.Canceled) {
+		c.observe(err == nil, c.clock.Now())
+	}
+	return response, err
 }
 
 func answer(w http.ResponseWriter, code int, text string) {

@@ -1,12 +1,15 @@
 package agent
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/deploy"
 )
@@ -74,4 +77,36 @@ func TestOneAddressServesMetricsHealthAndProfilesOnRequest(t *testing.T) {
 func TestAnAddressInUseIsNamedInTheError(t *testing.T) {
 	_, err := Listen(serve(t, false).Address(), prometheus.NewRegistry(), false)
 	require.ErrorContains(t, err, "--metrics-address 127.0.0.1:")
+}
+
+// answered is a RoundTripper without an answer if it has an error.
+type answered struct{ error }
+
+func (a answered) RoundTrip(*http.Request) (*http.Response, error) { return nil, a.error }
+
+func TestAnAgentIsNotReadyWhileTheAPIServerDoesNotAnswer(t *testing.T) {
+	server, clk := serve(t, false), clocktesting.NewFakePassiveClock(time.Now())
+	server.ready.Store(true)
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, step := range []struct {
+		passes  time.Duration
+		context context.Context
+		err     error
+		ready   int
+	}{
+		{0, t.Context(), io.EOF, http.StatusOK},
+		{unreachableAfter, canceled, io.EOF, http.StatusOK}, // by its caller
+		{0, t.Context(), nil, http.StatusOK},
+		{0, t.Context(), io.EOF, http.StatusOK},
+		{unreachableAfter - 1, t.Context(), io.EOF, http.StatusOK},
+		{1, t.Context(), io.EOF, http.StatusServiceUnavailable},
+		{0, t.Context(), nil, http.StatusOK},
+	} {
+		clk.SetTime(clk.Now().Add(step.passes))
+		_, err := (&connection{server, answered{step.err}, clk}).RoundTrip((&http.Request{}).WithContext(step.context)) //nolint:bodyclose // none
+		require.Equal(t, step.err, err)
+		code, text := fetch(t, server, "/readyz")
+		require.Equal(t, step.ready, code, "%+v: %s", step, text)
+	}
 }

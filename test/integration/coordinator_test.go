@@ -131,7 +131,9 @@ func operation(op, path string, value any) map[string]any {
 // A mover does its work whatever a webhook changes. That it has lost its class is reported.
 func TestAMoverThatTheClusterChangesDoesItsWorkOnKubernetes(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
-	s.configure(`{"priorityClassName":"` + s.class() + `"}`)
+	class := "class-" + s.Namespace
+	require.NoError(t, s.PriorityClass(s.soon(), class, 10))
+	s.configure(`{"priorityClassName":"` + class + `"}`)
 	around := s.workload(testenv.DataUpload)
 	s.webhook(patches(
 		operation("add", "/spec/containers/0", corev1.Container{Name: "proxy", Image: "proxy"}), // it never ends
@@ -141,17 +143,11 @@ func TestAMoverThatTheClusterChangesDoesItsWorkOnKubernetes(t *testing.T) {
 	)).mutates("", "pods")
 	r := s.start()
 	created := around.create()
-	s.moverIs(created, func(pod *corev1.Pod) bool {
+	_, err := s.WaitPod(s.soon(), s.Namespace, created, func(pod *corev1.Pod) bool {
 		return len(pod.Spec.Containers) == 2 && pod.Labels["team"] == "storage" && pod.Spec.PriorityClassName == ""
 	})
+	require.NoError(t, err)
 	require.Empty(t, around.ends(created, testenv.Completed).Annotations[api.AnnotationRestarts])
 	s.says("PriorityClassNotInForce", "(rejected)")
 	require.Equal(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover"))
-}
-
-// class makes a PriorityClass of this environment alone, and returns its name.
-func (e *env) class() string {
-	name := "class-" + e.Namespace
-	require.NoError(e, e.PriorityClass(e.soon(), name, 10))
-	return name
 }

@@ -65,7 +65,11 @@ func newEnv(t *testing.T, takes time.Duration, changes ...func(*node.Options)) *
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		require.Empty(t, s.requests(cluster.Query{}).Where(cluster.Record.Forbidden), "RBAC has denied it")
+		soon, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), testenv.Patience)
+		defer cancel()
+		sent, err := plane.Audit(soon, cluster.Query{User: s.User()})
+		require.NoError(t, err)
+		require.Empty(t, sent.Where(cluster.Record.Forbidden), "RBAC has denied it")
 	})
 	s.node = s.Nodes[0]
 	s.source, err = s.Source(ctx, "app-on-"+s.node.Name(), s.node)
@@ -118,13 +122,6 @@ func (e *env) ends(name string, phase testenv.Phase) *testenv.Transfer {
 	return backup
 }
 
-// moverIs waits for the mover pod of a PodVolumeBackup.
-func (e *env) moverIs(name string, is func(*corev1.Pod) bool) *corev1.Pod {
-	pod, err := e.WaitPod(e.soon(), e.Namespace, name, is)
-	require.NoError(e, err)
-	return pod
-}
-
 // says waits for a Kubernetes Event with that reason whose message contains the words.
 func (e *env) says(reason, description string) *corev1.Event {
 	event, err := e.WaitEvent(e.soon(), func(event *corev1.Event) bool {
@@ -132,16 +129,6 @@ func (e *env) says(reason, description string) *corev1.Event {
 	})
 	require.NoError(e, err, "no Event %s with %q", reason, description)
 	return event
-}
-
-// requests are those of its agents so far.
-func (e *env) requests(query cluster.Query) cluster.Records {
-	query.User = e.User()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.Context()), testenv.Patience) // also asked when the test is over
-	defer cancel()
-	records, err := e.Plane.Audit(ctx, query)
-	require.NoError(e, err)
-	return records
 }
 
 // moversMade is how many mover pods agents have created for a transfer.

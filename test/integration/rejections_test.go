@@ -193,11 +193,6 @@ func (e *env) webhook(review func() *admissionv1.AdmissionResponse) *webhook {
 	return w
 }
 
-// within selects the environment's namespace. Others share the control plane.
-func (e *env) within() *metav1.LabelSelector {
-	return &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: e.Namespace}}
-}
-
 // answers changes what it does.
 func (w *webhook) answers(review func() *admissionv1.AdmissionResponse) {
 	w.review.Store(&review)
@@ -235,7 +230,8 @@ func (w *webhook) mutates(group, resource string) {
 	_, err := configurations.Create(w.soon(), &admissionregistrationv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace},
 		Webhooks: []admissionregistrationv1.MutatingWebhook{{
-			Name: "injector.example.com", ObjectSelector: w.ours(), NamespaceSelector: w.within(),
+			Name: "injector.example.com", ObjectSelector: w.ours(), // others share the control plane
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: w.Namespace}},
 			ClientConfig: admissionregistrationv1.WebhookClientConfig{
 				URL: &w.server.URL, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.server.Certificate().Raw}),
 			},

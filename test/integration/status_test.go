@@ -187,15 +187,11 @@ func TestACoordinatorThatCanNoLongerListGivesItsLeaseUpAndSaysWhy(t *testing.T) 
 	}`)).Do(s.soon())
 	require.NoError(t, bad.Error())
 	s.says("CachesNotSynced", `datauploads: failed to list *v2alpha1.DataUpload: time: unknown unit "d" in duration "365d"`)
-	s.leaseIsFree()
-	require.NoError(t, s.VeleroAlpha.Delete().Namespace(s.Namespace).Resource("datauploads").Name("bad").Do(s.soon()).Error())
-	s.ends(s.transfer(), testenv.Completed)
-}
-
-func (e *env) leaseIsFree() {
-	waitFor(e, e.Kube.CoordinationV1().Leases(e.Namespace), testenv.Named(deploy.CoordinatorLease), func(lease *coordinationv1.Lease) bool {
+	waitFor(s, s.Kube.CoordinationV1().Leases(s.Namespace), testenv.Named(deploy.CoordinatorLease), func(lease *coordinationv1.Lease) bool {
 		return ptr.Deref(lease.Spec.HolderIdentity, "") == ""
 	})
+	require.NoError(t, s.VeleroAlpha.Delete().Namespace(s.Namespace).Resource("datauploads").Name("bad").Do(s.soon()).Error())
+	s.ends(s.transfer(), testenv.Completed)
 }
 
 // Maintenance begins again when its caches can be updated again.

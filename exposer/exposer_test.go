@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -427,4 +428,41 @@ func TestOnlyTheLastLinesOfALogAreFetched(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, strings.Repeat("late\n", 9)+"last", string(text))
 	require.Equal(t, url.Values{"container": {"b1-uid"}, "tailLines": {"10"}}, *requests)
+}
+
+func TestAMoverNeverHasAVolumeThatExistedBeforeItsClaim(t *testing.T) {
+	claimed := metav1.Now()
+	for name, test := range map[string]struct {
+		volume, inPlace string
+		older, chosen   bool
+		fails           bool
+	}{
+		"named after its claim": {volume: "pvc-claim-uid", older: true, chosen: true},
+		"created for its claim": {volume: "pv1"},
+		"chosen when created":   {volume: "pv1", chosen: true},
+		"reserved before":       {volume: "pv1", older: true},
+		"restored in place":     {volume: "pv1", inPlace: "pv1", older: true, chosen: true},
+		"available before":      {volume: "pv1", older: true, chosen: true, fails: true},
+	} {
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "claim-uid", CreationTimestamp: claimed}}
+		claim.Spec.VolumeName = test.volume
+		volume := csiVolume(corev1.PersistentVolumeFilesystem)
+		volume.Name, volume.CreationTimestamp, volume.Spec.ClaimRef = test.volume, claimed, &corev1.ObjectReference{UID: "claim-uid"}
+		volume.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+		if test.older {
+			volume.CreationTimestamp = metav1.NewTime(claimed.Add(-time.Second))
+		}
+		if test.chosen {
+			volume.Annotations = map[string]string{objects.AnnotationBoundByController: "yes"}
+		}
+		client, found := fake.NewClientset(claim, volume), Existing{Claims: []*corev1.PersistentVolumeClaim{claim}}
+		spec := download()
+		spec.Name, spec.Source.Target.Volume = "b1", test.inPlace
+		err := exposed(client, objects.Settings{}).ConfirmVolume(t.Context(), spec, found)
+		terminal := (*TerminalError)(nil)
+		require.Equal(t, test.fails, errors.As(err, &terminal), "%s: %v", name, err)
+		require.NoError(t, exposed(client, objects.Settings{}).Delete(t.Context(), found))
+		policy := map[bool]string{true: "Retain", false: "Delete"}[test.older && test.chosen]
+		require.Equal(t, []string{"volume " + test.volume + " " + policy}, left(t, client), name)
+	}
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -216,12 +218,37 @@ func (e *Exposer) releaseVolume(ctx context.Context, claim *corev1.PersistentVol
 	if err := e.keepCopies(ctx, claim, volume); err != nil {
 		return err
 	}
-	if !objects.Disposable(volume, claim) {
+	policy := "Delete"
+	switch {
+	case objects.Existed(volume, claim) && volume.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete:
+		policy = "Retain" // it would be deleted with the claim
+	case !objects.Disposable(volume, claim):
 		return nil
 	}
-	patch := []byte(`{"metadata":{"resourceVersion":"` + volume.ResourceVersion + `"},"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
+	patch := []byte(`{"metadata":{"resourceVersion":"` + volume.ResourceVersion + `"},"spec":{"persistentVolumeReclaimPolicy":"` + policy + `"}}`)
 	if _, err := volumes.Patch(ctx, volume.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("patch reclaim policy of volume %s: %w", volume.Name, err)
+	}
+	return nil
+}
+
+// ConfirmVolume checks that the volume of the mover's claim was provisioned for it. Most provisioners name volumes after the UID of
+// their claim. A TerminalError names a volume that existed before, which the mover must neither read nor write.
+func (e *Exposer) ConfirmVolume(ctx context.Context, spec objects.MoverSpec, found Existing) error {
+	index := slices.IndexFunc(found.Claims, func(claim *corev1.PersistentVolumeClaim) bool { return claim.Name == spec.Name })
+	if index < 0 || spec.Source.Target != nil && spec.Source.Target.Volume != "" {
+		return nil
+	}
+	claim := found.Claims[index]
+	if claim.Spec.VolumeName == "" || strings.HasSuffix(claim.Spec.VolumeName, string(claim.UID)) {
+		return nil
+	}
+	volume, err := get(ctx, e.Client.CoreV1().PersistentVolumes(), claim.Spec.VolumeName)
+	if err != nil {
+		return fmt.Errorf("get volume %s: %w", claim.Spec.VolumeName, err)
+	}
+	if volume != nil && objects.Existed(volume, claim) {
+		return &TerminalError{fmt.Errorf("claim %s was bound to PersistentVolume %s, which existed before and was available to any claim of its class; reserve that volume with spec.claimRef, or delete it", spec.Name, volume.Name)}
 	}
 	return nil
 }

@@ -154,7 +154,13 @@ func readOnly(claim *corev1.PersistentVolumeClaim) bool {
 func Disposable(volume *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
 	return volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete &&
 		claim.Annotations[AnnotationBoundByController] != "" &&
-		volume.Annotations[AnnotationProvisionedBy] != "" && volume.Labels[api.LabelKept] == "" && IsOf(volume, claim)
+		volume.Annotations[AnnotationProvisionedBy] != "" && volume.Labels[api.LabelKept] == "" && IsOf(volume, claim) && !Existed(volume, claim)
+}
+
+// Existed reports whether Kubernetes has bound a claim to a volume that existed before. Whatever data source the claim has, it takes
+// an available volume of the class, if there is one (kubernetes #101878), and annotates it.
+func Existed(volume *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
+	return volume.Annotations[AnnotationBoundByController] != "" && volume.CreationTimestamp.Before(&claim.CreationTimestamp)
 }
 
 // IsOf reports whether the claimRef of a volume, which may be nil, names this claim and no other of its name.

@@ -79,7 +79,7 @@ func TestMoversAreEvictedFromFailedNodesDespiteInheritedTolerations(t *testing.T
 }
 
 func TestAVolumeIsDeletedOnlyIfItBelongsToTheClaim(t *testing.T) {
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: "c1", Annotations: map[string]string{AnnotationBoundByController: "yes"}}}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: "c1", CreationTimestamp: metav1.Unix(1, 0), Annotations: map[string]string{AnnotationBoundByController: "yes"}}}
 	for name, test := range map[string]struct {
 		policy corev1.PersistentVolumeReclaimPolicy
 		owner  *corev1.ObjectReference
@@ -93,6 +93,10 @@ func TestAVolumeIsDeletedOnlyIfItBelongsToTheClaim(t *testing.T) {
 		"kept after a bad rebind": {
 			policy: corev1.PersistentVolumeReclaimRetain, owner: &corev1.ObjectReference{UID: "c1"},
 			change: func(volume *corev1.PersistentVolume) { volume.Labels = map[string]string{api.LabelKept: "x"} },
+		},
+		"available before": {
+			policy: corev1.PersistentVolumeReclaimRetain, owner: &corev1.ObjectReference{UID: "c1"},
+			change: func(volume *corev1.PersistentVolume) { volume.Annotations[AnnotationBoundByController] = "yes" },
 		},
 		"created by an administrator": {
 			policy: corev1.PersistentVolumeReclaimRetain, owner: &corev1.ObjectReference{UID: "c1"},

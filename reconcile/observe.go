@@ -379,9 +379,10 @@ func (t *TransferReconciler[T]) liveSource(ctx context.Context, s *request[T]) e
 	return err
 }
 
-// sourceIs records the pod whose volume is moved; nil if it does not exist.
+// sourceIs records the pod whose volume is moved; nil if it does not exist. The kubelet empties and unmounts the volumes of a pod that
+// has ended: nothing is left to back up.
 func (r *request[T]) sourceIs(pod *corev1.Pod) {
-	r.observed.SourceGone = pod == nil
+	r.observed.SourceGone = pod == nil || !r.spec.Restores && transfer.PodEnded(pod)
 	if r.spec.Restores {
 		r.observed.PodResumed = transfer.PodResumed(pod, r.spec.Source.PodVolume.Volume)
 	}

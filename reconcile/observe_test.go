@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
@@ -130,6 +131,30 @@ func TestABackupOfAPodThatCannotExistFails(t *testing.T) {
 		require.Contains(t, s.state().Message, "does not exist")
 		require.Equal(t, transfer.ReasonSourceGone, transfer.FailureOf(s.object))
 	}
+}
+
+func TestABackupOfAPodThatHasEndedFails(t *testing.T) {
+	s := newBackup()
+	s.pods["app/db"] = sourcePod()
+	s.step(t)
+	s.pods["app/db"].Status.Phase = corev1.PodSucceeded
+	s.step(t)
+	require.Equal(t, transfer.ReasonSourceGone, transfer.FailureOf(s.object))
+}
+
+func TestATransferWhoseClaimHasAnExistingVolumeFails(t *testing.T) {
+	s := newDownload("")
+	s.object.Status.Phase, s.object.Status.AcceptedTimestamp = velerov2alpha1.DataDownloadPhaseAccepted, &metav1.Time{Time: s.clock.Now()}
+	s.object.Annotations, s.object.Finalizers = map[string]string{api.AnnotationExposer: testNode}, []string{api.FinalizerData}
+	s.Agent.Fleet = coordinatorFleet{}
+	s.pods[testKey], s.claims = moverPod(), map[string]*corev1.PersistentVolumeClaim{testKey: {ObjectMeta: moverPod().ObjectMeta}}
+	s.claims[testKey].Spec.VolumeName, s.claims[testKey].CreationTimestamp = "pv1", metav1.Unix(2, 0)
+	require.NoError(t, s.kube.Tracker().Add(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{
+		Name: "pv1", CreationTimestamp: metav1.Unix(1, 0), Annotations: map[string]string{objects.AnnotationBoundByController: "yes"},
+	}}))
+	s.step(t)
+	require.Equal(t, velerov2alpha1.DataDownloadPhaseFailed, s.object.Status.Phase)
+	require.Contains(t, s.object.Status.Message, "claim b1 was bound to PersistentVolume pv1, which existed before")
 }
 
 func TestARestoreToAPodThatCannotExistFails(t *testing.T) {

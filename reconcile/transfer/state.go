@@ -162,7 +162,7 @@ type Observed struct {
 	StorageClass string        // of the claim that an admitted DataDownload restores
 	HasSlot      bool          // the node has a free slot and this transfer is next
 	SlotIn       time.Duration // delay until the next request for a slot; 0 for none
-	SourceGone   bool          // the pod of the volume does not exist any more
+	SourceGone   bool          // the pod of the volume does not exist any more, or has ended and is backed up
 	PodResumed   string        // why no mover may write to the pod's volume any more; empty if one may
 	Exposure     objects.Exposure
 	Loss         Loss      // why the mover of this attempt was lost, if this agent deleted it or knows that it existed

@@ -10,7 +10,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-const sourceGone = "the pod whose volume is to be moved does not exist any more"
+const sourceGone = "the pod whose volume is to be moved has ended, or does not exist any more"
 
 // takeOver records this agent as the exposer of a transfer whose acceptor, an agent of Velero, is unavailable. The
 // transfer stays Lateen's if that agent returns, because that agent would not continue it (velero-protocol 1.6).

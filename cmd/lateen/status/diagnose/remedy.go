@@ -140,7 +140,7 @@ func (e *evaluator) remedyOfReason(of *subject) string {
 		transfer.ReasonMoverStalled:   "The bucket or the volume may not respond: see the log of the next mover while it runs. If movers may be silent for longer than --stall-timeout, raise it.",
 		transfer.ReasonUnconfirmed:    "Check the data of the named volume: if it is complete, nothing is left to do; if not, delete the pod first.",
 		transfer.ReasonRebindFailed:   "The restored data is kept: bind the named PersistentVolume to a claim of its volume mode, or delete it.",
-		transfer.ReasonSourceGone:     "The pod was deleted before or during the transfer, so its volume cannot be accessed any more.",
+		transfer.ReasonSourceGone:     "The pod ended or was deleted before or during the transfer, so its volume cannot be accessed any more.",
 		transfer.ReasonNotEligible:    e.remedyOfIneligible(of),
 		transfer.ReasonPrepareTimeout: e.remedyOfMover(of),
 		transfer.ReasonCannotRun:      e.remedyOfMover(of),

@@ -88,6 +88,11 @@ kind: Restore
 metadata: {name: hooked, namespace: velero}
 spec: {hooks: {resources: [{postHooks: [{init: {initContainers: [{name: db, image: mysql, command: [mysql, -phunter2], args: [hunter2]}]}}]}]}}
 ---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: smb}
+spec: {mountOptions: [vers=3.0, password=hunter2]}
+---
 apiVersion: velero.io/v2alpha1
 kind: DataUpload
 metadata: {name: running, namespace: velero}

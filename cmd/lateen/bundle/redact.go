@@ -61,7 +61,7 @@ func redactMap(in map[string]any, texts bool) {
 				in[key] = redacted
 				continue
 			}
-			redactList(value, texts)
+			redactList(value, texts || key == "mountOptions") // such as those of SMB
 		case string:
 			in[key] = redactText(value, texts)
 		}

@@ -257,12 +257,12 @@ func TestAdoptedAgentsGetTheConfigurationOfTheServer(t *testing.T) {
 	require.NoError(t, deployments.Delete(fixture.Soon(t), server.Name, metav1.DeleteOptions{}))
 	_, reported := s.fails("", "adopt", "--force", "--lateen-image=example.test/lateen:v1", "--pod-policy=restricted")
 	require.Contains(t, reported, "find Velero's server for --pod-policy")
-	server.ObjectMeta = metav1.ObjectMeta{Name: "backups-velero"}
+	server.ObjectMeta, server.Spec.Template.Spec.ServiceAccountName = metav1.ObjectMeta{Name: "backups-velero"}, "servers"
 	_, err = deployments.Create(fixture.Soon(t), server, metav1.CreateOptions{})
 	require.NoError(t, err)
 	s.adopt("--lateen-image=example.test/lateen:v1")
 	require.Equal(t, []string{
-		"node-agent", "--features=", "--host-path=/host_pods", "--mover-image=velero/velero:v1.18.3", "--mover-service-account=velero", "--repo-maintenance-job-configmap=jobs",
+		"node-agent", "--features=", "--host-path=/host_pods", "--mover-image=velero/velero:v1.18.3", "--mover-service-account=servers", "--repo-maintenance-job-configmap=jobs",
 	}, s.agents().Spec.Template.Spec.Containers[0].Args)
 }
 

@@ -339,7 +339,7 @@ func (a *adoption) write(ctx context.Context, agents *unstructured.Unstructured)
 }
 
 // serverArgs returns the arguments that replace Velero's Deployment if it does not have the usual name. They set the
-// image and ServiceAccount of movers, as in Velero's agents, and the ConfigMap of maintenance jobs. With --restrict-movers,
+// image and ServiceAccount of movers, as in Velero's server, else its agents, and the ConfigMap of maintenance jobs. With --restrict-movers,
 // they always set the ServiceAccount.
 func (a *adoption) serverArgs(velero corev1.PodTemplateSpec) []string {
 	maintenance, by := startup.MaintenanceConfigMap("", a.server)
@@ -353,13 +353,13 @@ func (a *adoption) serverArgs(velero corev1.PodTemplateSpec) []string {
 	if a.server != nil && a.server.Name == api.VeleroDeployment || len(velero.Spec.Containers) == 0 {
 		return args
 	}
-	image := velero.Spec.Containers[0].Image
-	if a.server != nil {
-		image = startup.ServerImage(a.server.Spec.Template.Spec)
+	image, account := velero.Spec.Containers[0].Image, velero.Spec.ServiceAccountName
+	if a.server != nil { // the pod policy admits its ServiceAccount
+		image, account = startup.ServerImage(a.server.Spec.Template.Spec), a.server.Spec.Template.Spec.ServiceAccountName
 	}
 	args = append(args, "--mover-image="+image)
 	if !a.movers.Account {
-		args = append(args, deploy.MoverAccountFlag+"="+velero.Spec.ServiceAccountName)
+		args = append(args, deploy.MoverAccountFlag+"="+cmp.Or(account, "default"))
 	}
 	if maintenance != "" {
 		args = append(args, "--repo-maintenance-job-configmap="+maintenance)

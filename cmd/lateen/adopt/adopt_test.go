@@ -343,6 +343,10 @@ func TestAgentsThatCannotBeAdoptedAreLeftAsTheyAre(t *testing.T) {
 			change: func(pod *corev1.PodSpec) { pod.Containers[0].Args = append(pod.Containers[0].Args, "--no-such-flag=1") },
 			says:   "unknown flag: --no-such-flag",
 		},
+		"an argument with which no agent starts": {
+			change: func(pod *corev1.PodSpec) { pod.Containers[0].Args = append(pod.Containers[0].Args, "--workers=0") },
+			says:   "--workers is 0: use 1 or more",
+		},
 		"another program": {
 			change: func(pod *corev1.PodSpec) { pod.Containers[0].Args = []string{"server"} },
 			says:   "does not run velero node-agent server",

@@ -213,6 +213,9 @@ func parseArgs(args []string) (options startup.Options, err error) {
 	if err := flags.Parse(args); err != nil {
 		return options, fmt.Errorf("parse its arguments: %w; remove the argument first, lateen node-agent --help lists all arguments", err)
 	}
+	if err := options.Complete(func(string) string { return "any" }); err != nil {
+		return options, fmt.Errorf("check its arguments: %w; correct the argument first, no agent starts with it", err)
+	}
 	return options, nil
 }
 

@@ -98,6 +98,8 @@ func TestInstallingAgainChangesNothing(t *testing.T) {
 	out = install("--apply", "--image=velero/velero:v1.18.2")
 	require.Contains(t, out, "Deployment velero changed\n")
 	require.Equal(t, len(objects)-1, strings.Count(out, " unchanged\n"), out)
+	_, reported := s.fails("", append([]string{"install", "--apply", "--no-secret"}, usual(t)[:4]...)...)
+	require.Contains(t, reported, "--no-secret would take Secret cloud-credentials from Velero's server")
 }
 
 // versions are those of objects, by kind and name.

@@ -82,10 +82,31 @@ func (o *options) target(ctx context.Context, out, warnings io.Writer) (*cli.Cli
 		return nil, err
 	}
 	client.Apply = o.apply
+	if err := o.keepCredentials(ctx, client); err != nil {
+		return nil, err
+	}
 	if err := o.keepFrequency(ctx, client); err != nil {
 		return nil, err
 	}
 	return client, o.inheritMore(ctx, client)
+}
+
+// keepCredentials refuses to take the Secret of an earlier installation from the server: nothing would report it.
+func (o *options) keepCredentials(ctx context.Context, client *cli.Client) error {
+	const name = "cloud-credentials"
+	if !o.apply || !o.noSecret || o.crdsOnly {
+		return nil
+	}
+	server, err := startup.ReadServer(ctx, client.Kube, client.Namespace, "")
+	if server == nil || err != nil {
+		return err
+	}
+	for _, volume := range server.Spec.Template.Spec.Volumes {
+		if volume.Secret != nil && volume.Secret.SecretName == name {
+			return fmt.Errorf("--no-secret would take Secret %s from Velero's server and its movers: use --secret-file, with a file that has its key \"cloud\"; or remove volume %s from Deployment %s first", name, volume.Name, server.Name)
+		}
+	}
+	return nil
 }
 
 // inheritMore has the pod policy allow what the Deployment of Velero's server has beyond this installation: an apply keeps it.

@@ -40,8 +40,7 @@ func (r *resigning) RunsVelero(string) bool {
 }
 
 func TestACoordinatorThatStepsDownTakesNothingOver(t *testing.T) {
-	fleet := &resigning{nodes{leads: true}}
-	require.Zero(t, Agent{Node: "n0", Fleet: fleet}.OwnershipOf(State{Phase: Accepted, Acceptor: "velero"}, "", ""))
+	require.Zero(t, Agent{Node: "n0", Fleet: &resigning{nodes{leads: true}}}.OwnershipOf(State{Phase: Accepted, Acceptor: "velero"}, "", ""))
 }
 
 func TestOwnership(t *testing.T) {

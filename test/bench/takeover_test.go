@@ -116,24 +116,11 @@ func BenchmarkRollOut(b *testing.B) {
 		for _, name := range all {
 			made, err := f.MoversMade(ctx, name)
 			require.NoError(b, err)
-			require.Equal(b, 1, made, "%s: %s", name, f.said(ctx, name))
+			require.Equal(b, 1, made, name)
 		}
 	}
 	b.ReportMetric(rollOut.Seconds()/float64(b.N), "s-roll-out")
 	b.ReportMetric(end.Seconds()/float64(b.N), "s-to-end")
-}
-
-// said returns what Events say about an object.
-func (f *fleet) said(ctx context.Context, name string) (all []string) {
-	about := metav1.ListOptions{FieldSelector: "involvedObject.name=" + name}
-	events, err := f.Kube.CoreV1().Events(f.Namespace).List(ctx, about)
-	if err != nil {
-		return []string{err.Error()}
-	}
-	for _, event := range events.Items {
-		all = append(all, event.Source.Host+" "+event.Reason+": "+event.Message)
-	}
-	return all
 }
 
 // member is an agent of a fleet that may be killed.

@@ -17,7 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
@@ -94,13 +93,6 @@ func (e *env) configure(json string) {
 	require.NoError(e, e.Configure(e.soon(), json))
 }
 
-// waitFor returns the first selected object that done accepts.
-func waitFor[T runtime.Object](s *env, client testenv.Watcher, options metav1.ListOptions, done func(T) bool) T {
-	found, err := testenv.Wait(s.soon(), client, options, done)
-	require.NoError(s, err)
-	return found
-}
-
 // transfer creates a PodVolumeBackup of the source pod's volume.
 func (e *env) transfer(change ...func(*velerov1.PodVolumeBackup)) string {
 	created, err := e.PodVolumeBackup(e.soon(), e.backup, e.source, "data", change...)
@@ -115,9 +107,9 @@ func (e *env) reaches(kind testenv.Kind, name string, phase testenv.Phase) *test
 	return seen
 }
 
-// ends is settles for a PodVolumeBackup.
-func (e *env) ends(name string, phase testenv.Phase) *testenv.Transfer {
-	backup := e.settles(testenv.PodVolumeBackup, name, phase)
+// completes waits until a PodVolumeBackup is Completed, and checks its labels.
+func (e *env) completes(name string) *testenv.Transfer {
+	backup := e.settles(testenv.PodVolumeBackup, name, testenv.Completed)
 	require.Equal(e, string(e.backup.UID), backup.Labels[velerov1.BackupUIDLabel], "labels of Velero's server are lost")
 	return backup
 }
@@ -179,27 +171,12 @@ func (e *env) start(changes ...func(*agent.Options)) *agentRun {
 	return &agentRun{a, e}
 }
 
-// stop ends the agent as SIGTERM does.
-func (a *agentRun) stop() { require.NoError(a.env, a.Stop()) }
-
 // metric is the sum of all series with these labels, given as name, value, and so on.
 func (a *agentRun) metric(name string, labels ...string) int {
 	a.env.Helper()
 	sum, err := a.Metric(name, labels...)
 	require.NoError(a.env, err)
 	return sum
-}
-
-// countsEnd waits until the agent has counted one transfer that ended like this, and no more: it counts a transfer after
-// it has written the phase.
-func (a *agentRun) countsEnd(labels ...string) {
-	const name = "lateen_transfers_finished_total"
-	a.env.Helper()
-	require.Eventually(a.env, func() bool {
-		sum, err := a.Metric(name, labels...)
-		return err == nil && sum > 0
-	}, testenv.Patience, 10*time.Millisecond, "%s %v", name, labels)
-	require.Equal(a.env, 1, a.metric(name, labels...))
 }
 
 func quantity(text string) resource.Quantity { return resource.MustParse(text) }

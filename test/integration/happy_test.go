@@ -41,7 +41,7 @@ func TestFinishedTransfersAreDeletedWithTheirOwnersEnd(t *testing.T) {
 	v.start(func(options *agent.Options) {
 		options.Flags.FinishedTTL, options.OrphanSweep = time.Second, 200*time.Millisecond
 	})
-	podVolume := v.ends(v.transfer(), testenv.Completed).Name
+	podVolume := v.completes(v.transfer()).Name
 	upload, _ := v.uploads("data")
 	v.settles(testenv.DataUpload, upload, testenv.Completed)
 	download := v.download(v.target())

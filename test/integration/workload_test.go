@@ -37,9 +37,6 @@ func (e *env) workload(kind testenv.Kind) *workload {
 		source := e.volumes(csi.Options{}).claim("data")
 		snapshot, _ := e.snapshot(source)
 		around.create = func() string { return e.upload(source, snapshot.Name) }
-	case testenv.DataDownload:
-		target := e.volumes(csi.Options{}).target()
-		around.create = func() string { return e.download(target) }
 	default:
 		require.Fail(e, "no such scene", kind)
 	}

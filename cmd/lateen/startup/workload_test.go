@@ -30,9 +30,6 @@ func TestLoadOfTheMoversIdentity(t *testing.T) {
 		"that of the server":          {image: "velero:server", account: "velero-server"},
 		"that of the flags":           {arguments: []string{"--mover-image=mine:1", "--mover-service-account=mine"}, missing: "velero", image: "mine:1", account: "mine"},
 		"the image of the flag alone": {arguments: []string{"--mover-image=mine:1"}, image: "mine:1", account: "velero-server"},
-		"that of the server as template, with the directory of the DaemonSet": {
-			arguments: []string{"--mover-template=deployment/velero"}, image: "velero:server", account: "velero-server",
-		},
 		"the server is the template and missing": {
 			arguments: []string{"--mover-template=deployment/velero"}, missing: "velero", fails: "deployments velero/velero: it does not exist",
 		},

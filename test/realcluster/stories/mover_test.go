@@ -83,21 +83,6 @@ func wrong(t *testing.T, faults string) {
 	set(faults)
 }
 
-// A driver that attaches no volume for a while holds an upload up. Its mover's pod waits, and starts when the volume is there:
-// nothing fails, and nothing is tried twice.
-func TestAnUploadWaitsForADriverThatFails(t *testing.T) {
-	a := newUploadApp(t, "unattached")
-	a.backup("unattached-first", "--snapshot-move-data")
-	wrong(t, `{"ControllerPublishVolume":{"error":"the node has no free slot"}}`)
-	velero(t, "backup", "create", "unattached", "--include-namespaces=unattached", "--snapshot-move-data")
-	upload := first(t, "datauploads", "velero.io/backup-name=unattached")
-	until(t, "{.involvedObject.name} {.message}", func(line string) bool {
-		return strings.HasPrefix(line, upload+" ") && strings.Contains(line, "no free slot")
-	}, "events")
-	wrong(t, "{}")
-	held{app: a, backup: "unattached", kind: "datauploads"}.ends(t)
-}
-
 // A volume that one node alone reaches is moved on that node, there and back, although another node is free.
 func TestAVolumeThatOneNodeReachesIsMovedThere(t *testing.T) {
 	worker(t)

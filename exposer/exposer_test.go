@@ -458,9 +458,9 @@ func TestAMoverNeverHasAVolumeThatExistedBeforeItsClaim(t *testing.T) {
 		client, found := fake.NewClientset(claim, volume), Existing{Claims: []*corev1.PersistentVolumeClaim{claim}}
 		spec := download()
 		spec.Name, spec.Source.Target.Volume = "b1", test.inPlace
-		err := exposed(client, objects.Settings{}).ConfirmVolume(t.Context(), spec, found)
+		confirmed, err := exposed(client, objects.Settings{}).ConfirmVolume(t.Context(), spec, found)
 		terminal := (*TerminalError)(nil)
-		require.Equal(t, test.fails, errors.As(err, &terminal), "%s: %v", name, err)
+		require.Equal(t, []bool{!test.fails, test.fails}, []bool{confirmed, errors.As(err, &terminal)}, "%s: %v", name, err)
 		require.NoError(t, exposed(client, objects.Settings{}).Delete(t.Context(), found))
 		policy := map[bool]string{true: "Retain", false: "Delete"}[test.older && test.chosen]
 		require.Equal(t, []string{"volume " + test.volume + " " + policy}, left(t, client), name)

@@ -233,24 +233,25 @@ func (e *Exposer) releaseVolume(ctx context.Context, claim *corev1.PersistentVol
 }
 
 // ConfirmVolume checks that the volume of the mover's claim was provisioned for it. Most provisioners name volumes after the UID of
-// their claim. A TerminalError names a volume that existed before, which the mover must neither read nor write.
-func (e *Exposer) ConfirmVolume(ctx context.Context, spec objects.MoverSpec, found Existing) error {
+// their claim. A TerminalError names a volume that existed before, which the mover must neither read nor write. It is not confirmed
+// while the cached claim has no volume.
+func (e *Exposer) ConfirmVolume(ctx context.Context, spec objects.MoverSpec, found Existing) (confirmed bool, err error) {
 	index := slices.IndexFunc(found.Claims, func(claim *corev1.PersistentVolumeClaim) bool { return claim.Name == spec.Name })
 	if index < 0 || spec.Source.Target != nil && spec.Source.Target.Volume != "" {
-		return nil
+		return true, nil
 	}
 	claim := found.Claims[index]
 	if claim.Spec.VolumeName == "" || strings.HasSuffix(claim.Spec.VolumeName, string(claim.UID)) {
-		return nil
+		return claim.Spec.VolumeName != "", nil
 	}
 	volume, err := get(ctx, e.Client.CoreV1().PersistentVolumes(), claim.Spec.VolumeName)
 	if err != nil {
-		return fmt.Errorf("get volume %s: %w", claim.Spec.VolumeName, err)
+		return false, fmt.Errorf("get volume %s: %w", claim.Spec.VolumeName, err)
 	}
 	if volume != nil && objects.Existed(volume, claim) {
-		return &TerminalError{fmt.Errorf("claim %s was bound to PersistentVolume %s, which existed before and was available to any claim of its class; reserve that volume with spec.claimRef, or delete it", spec.Name, volume.Name)}
+		return false, &TerminalError{fmt.Errorf("claim %s was bound to PersistentVolume %s, which existed before and was available to any claim of its class; reserve that volume with spec.claimRef, or delete it", spec.Name, volume.Name)}
 	}
-	return nil
+	return true, nil
 }
 
 // FindLeftovers GETs the mover pod and the given PVCs; snapshots are not checked. It is for caches without these

@@ -25,15 +25,15 @@ import (
 	"github.com/lateen-project/lateen/reconcile/writes"
 )
 
-// errConflict means that another client changed the resource since it was read.
+// errConflict means that another client changed an object since it was read.
 var errConflict = errors.New("another client changed the object first")
 
 // write patches the custom resource to the state of the step. The patch fails if the resource changed since it was
 // read.
 func (t *TransferReconciler[T]) write(ctx context.Context, s *request[T], step transfer.Step) error {
 	if step.Reason == transfer.ReasonPrepared {
-		if err := t.Exposer.ConfirmVolume(ctx, s.spec, t.found(s)); err != nil {
-			return t.failExpose(ctx, s, err)
+		if confirmed, err := t.confirmVolume(ctx, s); !confirmed {
+			return err
 		}
 	}
 	starts := step.State.Phase.IsMoving() && !s.state.Phase.IsMoving()
@@ -108,6 +108,18 @@ func (t *TransferReconciler[T]) expose(ctx context.Context, s *request[T]) error
 		klog.FromContext(ctx).V(2).Info("Exposed", "waitsFor", waits)
 	}
 	return err
+}
+
+// confirmVolume reports whether the mover may work on the volume of its claim. If it must not, the transfer fails.
+func (t *TransferReconciler[T]) confirmVolume(ctx context.Context, s *request[T]) (bool, error) {
+	confirmed, err := t.Exposer.ConfirmVolume(ctx, s.spec, t.found(s))
+	if err == nil && !confirmed {
+		err = errConflict // the cache of claims is behind
+	}
+	if err != nil {
+		return false, t.failExpose(ctx, s, err)
+	}
+	return true, nil
 }
 
 // failExpose fails the transfer if the error is terminal, or returns it.

@@ -86,7 +86,7 @@ func (s State) begin() (Step, string) {
 	case objects.IsDeleting(original):
 		return s.fail("VolumeSnapshot %s is being deleted", s.Source)
 	case !ready(original):
-		return AwaitSnapshot, notReady(original)
+		return AwaitSnapshot, describe(original, "is not ready")
 	}
 	return s.createBackupPair(CreateSnapshot)
 }
@@ -169,9 +169,9 @@ func ready(snapshot *snapshotv1.VolumeSnapshot) bool {
 	return status != nil && status.ReadyToUse != nil && *status.ReadyToUse && status.BoundVolumeSnapshotContentName != nil
 }
 
-// notReady says that a snapshot is not ready, with the driver's error if there is one.
-func notReady(snapshot *snapshotv1.VolumeSnapshot) string {
-	description := fmt.Sprintf("VolumeSnapshot %s/%s is not ready", snapshot.Namespace, snapshot.Name)
+// describe returns the state of a snapshot, with the error of the driver or of the snapshot-controller if there is one.
+func describe(snapshot *snapshotv1.VolumeSnapshot, state string) string {
+	description := fmt.Sprintf("VolumeSnapshot %s/%s %s", snapshot.Namespace, snapshot.Name, state)
 	if status := snapshot.Status; status != nil && status.Error != nil && status.Error.Message != nil {
 		description += ": " + *status.Error.Message
 	}
@@ -204,7 +204,7 @@ func (s State) NextCleanup() (Step, string) {
 		return s.deleteContent(DeleteOriginalContent, MarkOriginalContentBeingDeleted, s.Original)
 	}
 	if s.Original.Snapshot != nil {
-		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s is being deleted", s.Source)
+		return AwaitSnapshot, describe(s.Original.Snapshot, "is being deleted")
 	}
 	return s.undoBackup()
 }
@@ -239,7 +239,7 @@ func (s State) undoBackup() (Step, string) {
 func (s State) keepBackup() (Step, string) {
 	switch {
 	case s.Backup.Snapshot != nil:
-		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s/%s is being deleted", s.Namespace, s.Name)
+		return AwaitSnapshot, describe(s.Backup.Snapshot, "is being deleted")
 	case s.Backup.Content.Labels[api.LabelOwnerUID] != "":
 		return ReleaseBackupContent, ""
 	}
@@ -263,12 +263,12 @@ func (s State) deleteContent(remove, free Step, pair SnapshotPair) (Step, string
 // exists: otherwise the handle would be deleted twice.
 func (s State) undoOriginal() (Step, string) {
 	if s.allDeleting() {
-		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s is being deleted", s.Source)
+		return AwaitSnapshot, describe(s.Original.Snapshot, "is being deleted")
 	}
 	snapshot, content := s.Original.Snapshot, s.Original.Content
 	if backup := s.Backup.Snapshot; !s.Verified && backup != nil && objects.IsDeleting(backup) && snapshot == nil && content == nil {
 		// The objects are fetched once it is deleted.
-		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s/%s is being deleted", s.Namespace, s.Name)
+		return AwaitSnapshot, describe(s.Backup.Snapshot, "is being deleted")
 	}
 	if !s.Verified {
 		return Reobserve, ""
@@ -281,13 +281,13 @@ func (s State) undoOriginal() (Step, string) {
 	case snapshot != nil && !objects.IsDeleting(snapshot):
 		return DeleteOriginal, ""
 	case snapshot != nil:
-		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s is being deleted", s.Source)
+		return AwaitSnapshot, describe(s.Original.Snapshot, "is being deleted")
 	case content != nil:
 		return s.deleteContent(DeleteOriginalContent, MarkOriginalContentBeingDeleted, s.Original)
 	case s.Backup.Snapshot != nil && !objects.IsDeleting(s.Backup.Snapshot):
 		return DeleteBackup, ""
 	case s.Backup.Snapshot != nil:
-		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s/%s is being deleted", s.Namespace, s.Name)
+		return AwaitSnapshot, describe(s.Backup.Snapshot, "is being deleted")
 	}
 	return Finished, ""
 }

@@ -273,6 +273,15 @@ func TestStepsOfACleanUp(t *testing.T) {
 	}
 }
 
+// The snapshot-controller deletes no VolumeSnapshot without a class, such as one of a group, unless its driver has a default class.
+func TestACleanUpQuotesTheSnapshotController(t *testing.T) {
+	pairs := handedOver()
+	pairs.original.deleting, pairs.content.exists = true, false
+	state := pairs.state(true)
+	state.Original.Snapshot.Status.Error = &snapshotv1.VolumeSnapshotError{Message: new("no default class")}
+	require.Equal(t, "AwaitSnapshot: VolumeSnapshot apps/snap is being deleted: no default class", described(state.NextCleanup()))
+}
+
 func TestTheBackupPairHasWhatItsOriginalHas(t *testing.T) {
 	h := handedOver().state(true)
 	size := resource.MustParse("5Gi")

@@ -108,6 +108,8 @@ type Volume struct {
 	// Unready is a snapshot that is never ready.
 	Unready  bool `json:"unready"`
 	Retained bool `json:"retained"` // the class of the snapshot has deletionPolicy Retain
+	// Grouped is a snapshot of a VolumeGroupSnapshot, as Velero's server leaves it: without its group, and without a class.
+	Grouped bool `json:"grouped"`
 	// Existing is a volume that the target of a DataDownload has had. Velero's server has retained it and deleted its claim, and
 	// the transfer of the case names it as $VOLUME.
 	Existing bool `json:"existing"`

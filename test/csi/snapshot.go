@@ -66,11 +66,11 @@ func disposable(content *snapshotv1.VolumeSnapshotContent) bool {
 }
 
 // dispose deletes the handle in the status if the policy requires it, then removes the finalizer. As with the real
-// sidecar, a content whose status never had a handle leaves the snapshot behind.
+// sidecar, a content of a group, or one whose status never had a handle, leaves the snapshot behind.
 func (s *snapshotter) dispose(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
 	deletes := content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete
 	_, done := s.settled.Load(content.UID)
-	if deletes && !done && content.Status != nil && content.Status.SnapshotHandle != nil {
+	if deletes && !done && content.Status != nil && content.Status.SnapshotHandle != nil && content.Status.VolumeGroupSnapshotHandle == nil {
 		if err := s.delete(ctx, *content.Status.SnapshotHandle, content); err != nil {
 			return err
 		}

@@ -20,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/util/retry"
@@ -91,7 +90,7 @@ func isAdopted(agents *unstructured.Unstructured) bool {
 	return agents.GetAnnotations()[api.AnnotationAdopted] != ""
 }
 
-// apply installs Lateen's RBAC objects, then updates the agents.
+// apply installs Lateen's RBAC objects, then updates the agents, and waits until they are ready.
 func (a *adoption) apply(ctx context.Context, changes []replacement) error {
 	rights, err := a.rbac()
 	if err != nil {
@@ -111,28 +110,54 @@ func (a *adoption) apply(ctx context.Context, changes []replacement) error {
 			failed = errors.Join(failed, err)
 			continue
 		}
-		if err := a.stopVelerosAgents(ctx, change.before.GetUID()); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("stop Velero's agents: %w; until they are replaced, their new movers fail: delete their pods", err))
+		if err := a.stopAgents(ctx, change.before.GetName()); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%w; until Velero's agents are replaced, their new movers fail: delete their pods", err))
 		}
 	}
-	return failed
+	if failed != nil {
+		return failed
+	}
+	waiting, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	if err := a.rollOut(waiting, changes); err != nil {
+		return fmt.Errorf("%w; to restore Velero's agents: lateen adopt --undo", err)
+	}
+	return nil
 }
 
-// stopVelerosAgents deletes the pods of Velero's agents without waiting for the roll-out. Each would give its next movers
-// Lateen's image, which it reads from the DaemonSet (Velero's getInheritedPodInfo).
-func (a *adoption) stopVelerosAgents(ctx context.Context, owner types.UID) error {
+// rollOut waits until the agents of all nodes that are Ready are updated and ready.
+func (a *adoption) rollOut(ctx context.Context, changes []replacement) error {
+	for _, change := range changes {
+		if err := a.DaemonSetRollout(ctx, change.before.GetName()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stopAgents deletes the pods of agents that the roll-out would not replace soon: Velero's, and with updateStrategy OnDelete all of an
+// earlier template. Each of Velero's would give its next movers Lateen's image, which it reads from the DaemonSet (Velero's
+// getInheritedPodInfo).
+func (a *adoption) stopAgents(ctx context.Context, name string) error {
+	agents, err := a.Dynamic.Resource(cli.DaemonSets()).Namespace(a.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("stop agents: %w", err)
+	}
+	strategy, _, _ := unstructured.NestedString(agents.Object, "spec", "updateStrategy", "type")
 	pods := a.Kube.CoreV1().Pods(a.Namespace)
 	list, err := pods.List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return err
+		return fmt.Errorf("stop agents: %w", err)
 	}
 	for _, pod := range list.Items {
-		if !objects.OwnedBy(&pod, owner) || pod.Spec.ServiceAccountName == deploy.ServiceAccountName || pod.DeletionTimestamp != nil {
+		veleros := !a.undo && pod.Spec.ServiceAccountName != deploy.ServiceAccountName
+		outdated := strategy == string(appsv1.OnDeleteDaemonSetStrategyType) && !cli.IsCurrent(&pod, agents)
+		if !objects.OwnedBy(&pod, agents.GetUID()) || pod.DeletionTimestamp != nil || !veleros && !outdated {
 			continue
 		}
 		err := pods.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			return err
+			return fmt.Errorf("stop agents: %w", err)
 		}
 	}
 	return nil
@@ -148,12 +173,14 @@ func (a *adoption) revert(ctx context.Context, changes []replacement) error {
 	}
 	var failed error
 	for _, change := range changes {
-		failed = errors.Join(failed, a.update(ctx, change))
-	}
-	for _, change := range changes {
-		if failed == nil {
-			failed = a.DaemonSetRollout(waiting, change.before.GetName())
+		err := a.update(ctx, change)
+		if err == nil {
+			err = a.stopAgents(ctx, change.before.GetName())
 		}
+		failed = errors.Join(failed, err)
+	}
+	if failed == nil {
+		failed = a.rollOut(waiting, changes)
 	}
 	if failed == nil {
 		failed = a.handOver(ctx)

@@ -232,6 +232,31 @@ func TestUndoWaitsUntilRestoredVolumesAreBound(t *testing.T) {
 	})
 }
 
+func TestBothDirectionsReplaceAgentsOfStrategyOnDeleteAndWaitForTheNewOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newInstallation(t)
+		agents := velerosAgents(t, api.DaemonSetName, func(*corev1.PodSpec) {})
+		agents.SetAnnotations(map[string]string{appsv1.DeprecatedTemplateGeneration: "2"})
+		agents.Object["status"] = map[string]any{"desiredNumberScheduled": int64(1)}
+		agents.Object["spec"].(map[string]any)["updateStrategy"] = map[string]any{"type": "OnDelete"}
+		require.NoError(t, i.dynamic.Tracker().Update(cli.DaemonSets(), agents, "velero"))
+		require.NoError(t, i.dynamic.Tracker().Delete(cli.DaemonSets(), "velero", api.WindowsDaemonSetName))
+		for _, undo := range []bool{false, true} {
+			for _, generation := range []string{"1", "2"} {
+				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: generation, Namespace: "velero", Labels: map[string]string{"pod-template-generation": generation}}}
+				pod.OwnerReferences = []metav1.OwnerReference{{UID: agents.GetUID(), Controller: new(true)}}
+				pod.Spec.ServiceAccountName = deploy.ServiceAccountName
+				require.Condition(t, func() bool { err := i.kube.Tracker().Add(pod); return err == nil || apierrors.IsAlreadyExists(err) })
+			}
+			err := i.run(undo)
+			require.ErrorContains(t, err, "wait for daemonsets node-agent: context deadline exceeded", undo)
+			require.Equal(t, undo, !strings.Contains(err.Error(), "to restore Velero's agents: lateen adopt --undo"))
+			require.NotContains(t, i.state(), "Pod 1")
+			require.Contains(t, i.state(), "Pod 2")
+		}
+	})
+}
+
 func TestAdoptionsWarnOfTransfersWithoutAMoverAndOfRestic(t *testing.T) {
 	i := newInstallation(t)
 	create := func(kind schema.GroupVersionKind, fields map[string]any) {

@@ -63,7 +63,7 @@ func NewCommand(userAgent string) *cobra.Command {
 	flags.BoolVar(&options.dryRun, "dry-run", false, "print the changes without applying them")
 	options.output.AddFlag(flags, "print the objects that --dry-run leaves unapplied: json or yaml (default: a diff)")
 	flags.BoolVar(&options.force, "force", false, "do not ask for confirmation")
-	flags.DurationVar(&options.timeout, "timeout", 5*time.Minute, "how long --undo waits for restored volumes and for Velero's agents, after confirmation")
+	flags.DurationVar(&options.timeout, "timeout", 5*time.Minute, "how long to wait for the new agents, and before --undo for restored volumes, after confirmation")
 	return command
 }
 

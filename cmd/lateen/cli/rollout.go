@@ -154,6 +154,11 @@ func UnreadyNodes(nodes []corev1.Node) map[string]bool {
 // generationLabel is on the pods of a DaemonSet: the generation of their template (extensions/v1beta1.DaemonSetTemplateGenerationKey).
 const generationLabel = "pod-template-generation"
 
+// IsCurrent reports whether a pod of a DaemonSet is of its current template.
+func IsCurrent(pod *corev1.Pod, agents metav1.Object) bool {
+	return pod.Labels[generationLabel] == agents.GetAnnotations()[appsv1.DeprecatedTemplateGeneration]
+}
+
 // RolledOut counts the pods of a DaemonSet, by its selector, that are ready and of its current template. Those on unready nodes do not
 // count; it returns the names of these nodes.
 func (c *Client) RolledOut(ctx context.Context, agents metav1.Object, selector string, unready map[string]bool) (ready int, down []string, err error) {
@@ -168,7 +173,7 @@ func (c *Client) RolledOut(ctx context.Context, agents metav1.Object, selector s
 		switch {
 		case unready[pod.Spec.NodeName]:
 			down = append(down, pod.Spec.NodeName)
-		case isReady && pod.DeletionTimestamp == nil && pod.Labels[generationLabel] == agents.GetAnnotations()[appsv1.DeprecatedTemplateGeneration]:
+		case isReady && pod.DeletionTimestamp == nil && IsCurrent(&pod, agents):
 			ready++
 		}
 	}

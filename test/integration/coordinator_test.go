@@ -10,57 +10,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/csi/driver"
-	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
-
-func TestAnUploadWhoseMoverIsPreemptedCompletesWhenThereIsRoomAgainOnKubernetes(t *testing.T) {
-	small := func(options *node.Options) {
-		options.Allocatable = corev1.ResourceList{corev1.ResourceCPU: quantity("2"), corev1.ResourceMemory: quantity("4Gi"), corev1.ResourcePods: quantity("20")}
-	}
-	f := newEnv(t, 0, small)
-	finish := f.work()
-	v := f.volumes(csi.Options{})
-	low, high := "low-"+f.Namespace, "high-"+f.Namespace
-	require.NoError(t, f.PriorityClass(f.soon(), low, 10))
-	_, err := f.Kube.SchedulingV1().PriorityClasses().Create(f.soon(), &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: high}, Value: 1000}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	f.configure(`{"priorityClassName":"` + low + `","podResources":{"cpuRequest":"500m"}}`)
-	r := f.start()
-	name, handle := v.uploads("data")
-	v.reaches(testenv.DataUpload, name, testenv.InProgress)
-	letGo := f.holds(name)
-	var rivals []string
-	for i := range 3 { // with 600m each there is no room beside them
-		rivals = append(rivals, f.rival(fmt.Sprintf("rival-%d", i), high, "600m").Name)
-	}
-	for _, rival := range rivals {
-		_, err := f.WaitPod(f.soon(), f.Apps, rival, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
-		require.NoError(t, err)
-	}
-	f.says("MoverRestarted", "restart 1 of 3")
-	finish()
-	letGo()
-	requeue := v.reaches(testenv.DataUpload, name, testenv.Accepted)
-	require.Empty(t, requeue.Status.Node, "the next mover may be anywhere")
-	require.Contains(t, v.Driver.Handles(), handle)
-	for _, rival := range rivals {
-		require.NoError(t, f.Kube.CoreV1().Pods(f.Apps).Delete(f.soon(), rival, metav1.DeleteOptions{}))
-	}
-	ended := v.settles(testenv.DataUpload, name, testenv.Completed)
-	require.Equal(t, "1", ended.Annotations[api.AnnotationRestarts])
-	require.Empty(t, ended.Status.Message)
-	require.Equal(t, 2, f.moversMade(name))
-	require.Equal(t, 1, r.metric("lateen_mover_restarts_total", "reason", "preempted"))
-	require.Equal(t, 1, r.metric("lateen_mover_restarts_total"))
-}
 
 // encrypted has a driver that provisions and deletes only beside the Secret key and the ConfigMap kms with the contents of theirs in
 // the namespace of the applications, as drivers of encrypted volumes do.

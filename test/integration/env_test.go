@@ -8,15 +8,12 @@ import (
 	"io"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
@@ -40,25 +37,21 @@ type env struct {
 	node         *node.Node // the first one
 	source       *corev1.Pod
 	backup       *velerov1.Backup
-	storageClass string            // of volumes and snapshots, once volumes was called
-	labels       map[string]string // of the nodes and of no other
+	storageClass string // of volumes and snapshots, once volumes was called
 }
 
 // newEnv builds an environment of one node for a test that runs beside others. Movers take as long as given from InProgress to the end.
-func newEnv(t *testing.T, takes time.Duration, changes ...func(*node.Options)) *env {
+func newEnv(t *testing.T, takes time.Duration) *env {
 	t.Helper()
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	name := "node-" + rand.String(nodeSuffix)
-	s := &env{T: t, labels: map[string]string{"fleet": name}}
+	s := &env{T: t}
 	plane := planeOf(t)
 	options := fixture.Options{Takes: takes, Config: `{}`}
-	options.NodeLabels = s.labels
-	options.Nodes = []node.Options{{Name: name + "-a", Labels: s.labels}}
-	for _, change := range changes {
-		change(&options.Nodes[0])
-	}
+	options.NodeLabels = map[string]string{"fleet": name}
+	options.Nodes = []node.Options{{Name: name + "-a", Labels: options.NodeLabels}}
 	var err error
 	s.Env, err = fixture.New(ctx, plane, t.TempDir(), options)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
@@ -78,13 +71,6 @@ func newEnv(t *testing.T, takes time.Duration, changes ...func(*node.Options)) *
 	return s
 }
 
-// work has the movers of the environment move data until finish is called. Those that start later end at once.
-func (e *env) work() (finish func()) {
-	finished := make(chan struct{})
-	e.Movers.Takes, e.Movers.Finish = time.Hour, finished
-	return sync.OnceFunc(func() { close(finished) })
-}
-
 // soon bounds one wait, which only guards against hanging.
 func (e *env) soon() context.Context { return fixture.Soon(e.T) }
 
@@ -98,13 +84,6 @@ func (e *env) transfer(change ...func(*velerov1.PodVolumeBackup)) string {
 	created, err := e.PodVolumeBackup(e.soon(), e.backup, e.source, "data", change...)
 	require.NoError(e, err)
 	return created.Name
-}
-
-// reaches waits until a transfer is in a phase.
-func (e *env) reaches(kind testenv.Kind, name string, phase testenv.Phase) *testenv.Transfer {
-	seen, err := e.Transfers(kind).Wait(e.soon(), name, testenv.In(phase))
-	require.NoError(e, err)
-	return seen
 }
 
 // completes waits until a PodVolumeBackup is Completed, and checks its labels.
@@ -121,13 +100,6 @@ func (e *env) says(reason, description string) *corev1.Event {
 	})
 	require.NoError(e, err, "no Event %s with %q", reason, description)
 	return event
-}
-
-// moversMade is how many mover pods agents have created for a transfer.
-func (e *env) moversMade(name string) int {
-	made, err := e.MoversMade(e.soon(), name)
-	require.NoError(e, err)
-	return made
 }
 
 // shared is the real control plane of this test binary.
@@ -177,19 +149,4 @@ func (a *agentRun) metric(name string, labels ...string) int {
 	sum, err := a.Metric(name, labels...)
 	require.NoError(a.env, err)
 	return sum
-}
-
-func quantity(text string) resource.Quantity { return resource.MustParse(text) }
-
-// rival creates a pod of a priority class that asks for CPUs on whichever node of the environment.
-func (e *env) rival(name, class, cpu string) *corev1.Pod {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
-		TerminationGracePeriodSeconds: new(int64(1)), NodeSelector: e.labels, PriorityClassName: class,
-		Containers: []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{corev1.ResourceCPU: quantity(cpu)},
-		}}},
-	}}
-	created, err := e.Kube.CoreV1().Pods(e.Apps).Create(e.soon(), pod, metav1.CreateOptions{})
-	require.NoError(e, err)
-	return created
 }

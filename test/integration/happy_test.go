@@ -63,17 +63,3 @@ func (e *env) expire(kind testenv.Kind, name string) {
 	accepted := time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
 	require.NoError(e, e.Transfers(kind).Patch(e.soon(), name, fmt.Sprintf(`{"status":{"acceptedTimestamp":%q}}`, accepted)))
 }
-
-// holds keeps the pod of a mover when it has ended, so that whoever looks late sees how, until what it returns is called.
-func (e *env) holds(name string) (letGo func()) {
-	finalizers := func(value string) error {
-		patch := []byte(`{"metadata":{"finalizers":` + value + `}}`)
-		_, err := e.Kube.CoreV1().Pods(e.Namespace).Patch(e.soon(), name, types.MergePatchType, patch, metav1.PatchOptions{})
-		return err
-	}
-	require.NoError(e, finalizers(`["example.com/held"]`))
-	return func() {
-		e.Helper()
-		require.NoError(e, finalizers("null"))
-	}
-}

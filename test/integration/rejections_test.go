@@ -121,7 +121,9 @@ func TestAFieldThatIsNotKnownIsRefusedOnKubernetes(t *testing.T) {
 	s.start()
 	ended := around.ends(created, testenv.Failed)
 	require.Contains(t, ended.Status.Message, "spec.zeal is not known to this version of Lateen")
-	require.Zero(t, s.moversMade(created))
+	made, err := s.MoversMade(s.soon(), created)
+	require.NoError(t, err)
+	require.Zero(t, made)
 }
 
 // policy is a ValidatingAdmissionPolicy that admits no mover. Its reason is Invalid, the default.

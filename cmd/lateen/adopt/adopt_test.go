@@ -290,7 +290,10 @@ func TestTheAgentsFollowAnUpgradeOfVelerosServer(t *testing.T) {
 			server.Spec.Template.Spec.Containers[0].Image = image
 			require.NoError(t, i.kube.Tracker().Update(appsv1.SchemeGroupVersion.WithResource("deployments"), server, "velero"))
 		}
-		for _, image := range []string{"velero/velero:v1.18.3", "velero/velero:v1.99.4"} {
+		upgrade("velero/velero:v1.16.2")
+		require.ErrorContains(t, i.run(false), "Velero v1.16.2 is older than 1.17, the oldest version tested with Lateen: upgrade Velero first")
+		require.Zero(t, i.writes)
+		for _, image := range []string{"velero/velero:v1.17.0-rc.1", "velero/velero:v1.99.4"} {
 			upgrade(image)
 			require.NoError(t, i.run(false))
 			require.Contains(t, i.agents().Args, "--mover-image="+image, "of a server whose Deployment the agents may not read")

@@ -148,7 +148,12 @@ func (a *adoption) plan(ctx context.Context) ([]replacement, error) {
 	}
 	a.warnOfRestic(ctx)
 	if a.server != nil {
-		if untested := startup.UntestedVelero(startup.ServerImage(a.server.Spec.Template.Spec)); untested != "" {
+		image := startup.ServerImage(a.server.Spec.Template.Spec)
+		untested := startup.UntestedVelero(image)
+		if startup.IsOld(image) {
+			return nil, fmt.Errorf("adopt agents of namespace %s: %s: upgrade Velero first", a.Namespace, untested)
+		}
+		if untested != "" {
 			fmt.Fprintf(a.warnings, "Warning: %s\n", untested)
 		}
 	}

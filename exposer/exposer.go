@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/handover"
@@ -47,8 +48,11 @@ type Exposer struct {
 	Rejected func(ctx context.Context, mover *corev1.Pod, class string, reason priority.Reason)
 	// Created is called for each created mover; it may be nil.
 	Created func(mover *corev1.Pod)
+	// Clock bounds the age of the nodes that are not Ready.
+	Clock clock.PassiveClock
 
 	settings atomic.Pointer[objects.Settings]
+	failed   failedNodes
 	copying  sync.Mutex // held by a transfer with copies until they exist: others may want another content of the same name
 }
 
@@ -129,7 +133,7 @@ func (e *Exposer) Ensure(ctx context.Context, spec objects.MoverSpec) (waits str
 		return "", &TerminalError{fmt.Errorf("find mover template for %s nodes: no DaemonSet of node-agents exists for them", info.OS)}
 	}
 	if spec.Source.PodVolume == nil && objects.TolerateFailedNodes(settings, template) {
-		if err := e.readFailedNodes(ctx, &info); err != nil {
+		if info.Failed, err = e.readFailedNodes(ctx); err != nil {
 			return "", err
 		}
 	}

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
+	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
@@ -45,6 +46,7 @@ func exposed(client *fake.Clientset, settings objects.Settings) *Exposer {
 		Client: client, Templates: map[corev1.OSName]objects.Template{corev1.Linux: {}},
 		Paths:  HostPaths{Client: client, PodsDir: "/pods"},
 		Source: func(string) *corev1.Pod { return source },
+		Clock:  testingclock.NewFakePassiveClock(time.Unix(1, 0)),
 	}
 	e.SetSettings(settings)
 	return e
@@ -433,15 +435,16 @@ func TestOnlyTheLastLinesOfALogAreFetched(t *testing.T) {
 func TestAMoverNeverHasAVolumeThatExistedBeforeItsClaim(t *testing.T) {
 	claimed := metav1.Now()
 	for name, test := range map[string]struct {
-		volume, inPlace string
-		older, chosen   bool
-		fails           bool
+		volume        string
+		older, chosen bool
+		restored      bool // for a user
+		fails         bool
 	}{
 		"named after its claim": {volume: "pvc-claim-uid", older: true, chosen: true},
 		"created for its claim": {volume: "pv1"},
 		"chosen when created":   {volume: "pv1", chosen: true},
 		"reserved before":       {volume: "pv1", older: true},
-		"restored in place":     {volume: "pv1", inPlace: "pv1", older: true, chosen: true},
+		"restored":              {volume: "pv1", older: true, chosen: true, restored: true},
 		"available before":      {volume: "pv1", older: true, chosen: true, fails: true},
 	} {
 		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "claim-uid", CreationTimestamp: claimed}}
@@ -457,7 +460,7 @@ func TestAMoverNeverHasAVolumeThatExistedBeforeItsClaim(t *testing.T) {
 		}
 		client, found := fake.NewClientset(claim, volume), Existing{Claims: []*corev1.PersistentVolumeClaim{claim}}
 		spec := download()
-		spec.Name, spec.Source.Target.Volume = "b1", test.inPlace
+		spec.Name, spec.Source.Target.Scratch = "b1", !test.restored
 		confirmed, err := exposed(client, objects.Settings{}).ConfirmVolume(t.Context(), spec, found)
 		terminal := (*TerminalError)(nil)
 		require.Equal(t, []bool{!test.fails, test.fails}, []bool{confirmed, errors.As(err, &terminal)}, "%s: %v", name, err)

@@ -232,12 +232,13 @@ func (e *Exposer) releaseVolume(ctx context.Context, claim *corev1.PersistentVol
 	return nil
 }
 
-// ConfirmVolume checks that the volume of the mover's claim was provisioned for it. Most provisioners name volumes after the UID of
-// their claim. A TerminalError names a volume that existed before, which the mover must neither read nor write. It is not confirmed
-// while the cached claim has no volume.
+// ConfirmVolume checks that the volume of the mover's claim was provisioned for it, unless it is restored for a user: such a claim may
+// take a volume that was available, as any claim of its class. Most provisioners name volumes after the UID of their claim. A
+// TerminalError names a volume that existed before, which the mover must neither read nor write. It is not confirmed while the cached
+// claim has no volume.
 func (e *Exposer) ConfirmVolume(ctx context.Context, spec objects.MoverSpec, found Existing) (confirmed bool, err error) {
 	index := slices.IndexFunc(found.Claims, func(claim *corev1.PersistentVolumeClaim) bool { return claim.Name == spec.Name })
-	if index < 0 || spec.Source.Target != nil && spec.Source.Target.Volume != "" {
+	if target := spec.Source.Target; index < 0 || target != nil && !target.Scratch {
 		return true, nil
 	}
 	claim := found.Claims[index]

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -123,18 +125,35 @@ func (e *Exposer) addVolume(ctx context.Context, info *objects.VolumeInfo, claim
 	return err
 }
 
-// readFailedNodes reads which nodes are not Ready.
-func (e *Exposer) readFailedNodes(ctx context.Context, info *objects.VolumeInfo) error {
+// failedNodes are the nodes that were not Ready when they were listed. All movers share a list: that of a large cluster has many MiB.
+type failedNodes struct {
+	lock   sync.Mutex
+	names  []string
+	listed time.Time
+}
+
+// failedNodesAge is how long a list serves. Movers only prefer other nodes.
+const failedNodesAge = 15 * time.Second
+
+// readFailedNodes returns which nodes are not Ready.
+func (e *Exposer) readFailedNodes(ctx context.Context) ([]string, error) {
+	e.failed.lock.Lock()
+	defer e.failed.lock.Unlock()
+	now := e.Clock.Now()
+	if now.Before(e.failed.listed.Add(failedNodesAge)) {
+		return e.failed.names, nil
+	}
 	nodes, err := e.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"}) // from the API server's cache
 	if err != nil {
-		return fmt.Errorf("list nodes: %w", err)
+		return nil, fmt.Errorf("list nodes: %w", err)
 	}
+	e.failed.names, e.failed.listed = nil, now
 	for i := range nodes.Items {
 		if node := &nodes.Items[i]; !objects.IsReady(node) {
-			info.Failed = append(info.Failed, node.Name)
+			e.failed.names = append(e.failed.names, node.Name)
 		}
 	}
-	return nil
+	return e.failed.names, nil
 }
 
 // target reads the target claim.

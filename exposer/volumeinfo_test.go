@@ -3,6 +3,7 @@ package exposer
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -225,6 +226,9 @@ func TestAMoverThatToleratesEveryTaintPrefersReadyNodes(t *testing.T) {
 		e.Templates[corev1.Linux] = objects.Template{AgentTolerations: []corev1.Toleration{{Key: key, Operator: corev1.TolerationOpExists}}}
 		_, err := e.Ensure(t.Context(), download())
 		require.NoError(t, err)
+		_, err = e.Ensure(t.Context(), download())
+		require.NoError(t, err)
+		require.Equal(t, len(want), strings.Count(strings.Join(requests(client), ","), "list nodes"), "one list serves all")
 		pod, err := client.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
 		require.NoError(t, err)
 		nodes := pod.Spec.Affinity.NodeAffinity

@@ -144,6 +144,7 @@ func TestABackupOfAPodThatHasEndedFails(t *testing.T) {
 
 func TestATransferWhoseClaimHasAnExistingVolumeFails(t *testing.T) {
 	s := newDownload("")
+	s.object.Labels, s.object.Spec.TargetVolume.Namespace, s.object.Spec.TargetVolume.PVC = map[string]string{api.LabelVerify: "nightly"}, "velero", "b1"+api.ScratchSuffix
 	s.object.Status.Phase, s.object.Status.AcceptedTimestamp = velerov2alpha1.DataDownloadPhaseAccepted, &metav1.Time{Time: s.clock.Now()}
 	s.object.Annotations, s.object.Finalizers = map[string]string{api.AnnotationExposer: testNode}, []string{api.FinalizerData}
 	s.Agent.Fleet = coordinatorFleet{}

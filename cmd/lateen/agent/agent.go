@@ -279,6 +279,7 @@ func (a *assembly) exposer() *exposer.Exposer {
 		Refresh:      a.class.refresh,
 		Rejected:     a.class.rejected,
 		Created:      a.caches.Movers.Record,
+		Clock:        a.Clock,
 	}
 	exposing.SetSettings(a.startup.Settings())
 	return exposing

@@ -91,10 +91,14 @@ func Evaluate(document Document, cluster *Cluster) Result {
 		}
 	}
 	if cluster != nil && document.Kind == Maintenance {
+		global := result.Jobs.PriorityClassName // no key replaces it
 		problems := cluster.invalidClass(&result.Jobs.PriorityClassName, config.SectionMaintenance, globalKey+".priorityClassName")
 		result.Problems = append(result.Problems, problems...)
 		for _, key := range append([]string{globalKey}, document.repositories()...) {
 			jobs, _ := config.ParseMaintenance(document.Data, key)
+			if global == "" {
+				result.Problems = append(result.Problems, cluster.invalidClass(&jobs.PriorityClassName, config.SectionMaintenance, key+".priorityClassName")...)
+			}
 			if cache := jobs.Jobs.Cache; cache != nil && cluster.lacks(cache.StorageClass) {
 				result.Problems = append(result.Problems, config.Problem{
 					Section: config.SectionMaintenance, Path: key + ".cachePVC.storageClass", Reason: config.Missing,

@@ -302,6 +302,14 @@ func TestMaintenanceOfARepositoryComesBeforeThatOfAll(t *testing.T) {
 	require.Equal(t, []corev1.Toleration{{Key: "dedicated", Operator: corev1.TolerationOpExists}}, got.Jobs.Tolerations)
 	require.Equal(t, corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}}, got.Jobs.Resources,
 		"a section is used as a whole")
+	for _, invalid := range []string{`{"podResources":{"memoryLimit":"4Gb"},"tolerations":"none"}`, `{"podResources":{"memoryLimit":"4Gb","cpuLimit":"1"},"tolerations":[7]}`} {
+		got, problems = config.ParseMaintenance(map[string]string{
+			"global": `{"tolerations":[{"key":"dedicated","operator":"Exists"}],"podResources":{"memoryLimit":"1Gi"}}`, repositoryKey: invalid,
+		}, repositoryKey)
+		require.Len(t, problems, 2)
+		require.Equal(t, corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}, got.Jobs.Resources.Limits, invalid)
+		require.Len(t, got.Jobs.Tolerations, 1)
+	}
 }
 
 // TestFieldsUnsetInGlobalAreTakenFromTheRepository follows Velero's code and its e2e case RepoMaintenance. Velero's

@@ -143,8 +143,8 @@ func (r *reader) maintenance(into *Maintenance) fields {
 			}
 		},
 		"cachePVC":                  func(v value) { jobs.Cache = r.jobCache(v, jobs.Cache) },
-		"podResources":              func(v value) { jobs.Resources = r.podResources(v) },
-		"tolerations":               func(v value) { jobs.Tolerations = r.tolerations(v) },
+		"podResources":              orGlobal(r, r.podResources, &jobs.Resources, len(jobs.Resources.Requests)+len(jobs.Resources.Limits) > 0),
+		"tolerations":               orGlobal(r, r.tolerations, &jobs.Tolerations, len(jobs.Tolerations) > 0),
 		"keepLatestMaintenanceJobs": set(r, r.atLeast(0), &jobs.Keep),
 		"priorityClassName": unless(into.PriorityClassName != "", func(v value) {
 			before := r.invalid
@@ -156,6 +156,16 @@ func (r *reader) maintenance(into *Maintenance) fields {
 		}),
 		"podLabels":      unless(len(jobs.Labels) > 0, func(v value) { jobs.Labels = r.labels(v) }),
 		"podAnnotations": unless(len(jobs.Annotations) > 0, func(v value) { jobs.Annotations = r.podAnnotations(v) }),
+	}
+}
+
+// orGlobal reads a field whose valid parts are in force, unless global sets it: then all of it must be valid to replace that.
+func orGlobal[T any](r *reader, read func(value) T, into *T, global bool) func(value) {
+	return func(v value) {
+		before := r.invalid
+		if got := read(v); r.invalid == before || !global {
+			*into = got
+		}
 	}
 }
 

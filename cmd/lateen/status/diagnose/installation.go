@@ -92,7 +92,8 @@ func classOf(configured, effective string, problems []config.Problem) class {
 	found := class{configured: configured, effective: effective}
 	for _, problem := range problems {
 		whole := problem.Section == config.SectionConfigMap || problem.Section == config.SectionMaintenance && (problem.Path == "" || problem.Path == "global")
-		if about := strings.HasSuffix(problem.Path, "priorityClassName"); effective == "" && (about || whole) {
+		about := problem.Path == "priorityClassName" || problem.Path == "global.priorityClassName"
+		if effective == "" && (about || whole) {
 			found.message = problem.Message
 			break
 		}

@@ -146,7 +146,19 @@ func isDefinition(object unstructured.Unstructured) bool {
 
 func (r *removal) removeAll(ctx context.Context, found []unstructured.Unstructured) error {
 	if slices.ContainsFunc(found, isNamespace) {
-		if err := r.removeFinalized(ctx); err != nil {
+		finalized := allFinalized()
+		if err := r.removeFinalized(ctx, finalized[:1]); err != nil {
+			return err
+		}
+		for index := range found { // Velero's server, which would create more transfers
+			if found[index].GetKind() == "Deployment" {
+				if err := r.remove(ctx, &found[index]); err != nil {
+					return err
+				}
+			}
+		}
+		found = slices.DeleteFunc(found, func(object unstructured.Unstructured) bool { return object.GetKind() == "Deployment" })
+		if err := r.removeFinalized(ctx, finalized[1:]); err != nil {
 			return err
 		}
 	} else if err := r.reportHeld(ctx); err != nil {
@@ -277,8 +289,8 @@ type finalized struct {
 	available string // the field of its status that counts its available pods
 }
 
-// allFinalized returns the resources with finalizers of Velero: Restores
-// (restores.velero.io/external-resources-finalizer) and the transfers.
+// allFinalized returns the resources with finalizers of Velero: first Restores
+// (restores.velero.io/external-resources-finalizer), then the transfers.
 func allFinalized() []finalized {
 	deployments := appsv1.SchemeGroupVersion.WithResource("deployments")
 	all := []finalized{{velerov1.SchemeGroupVersion.WithResource("restores"), deployments, api.VeleroDeployment, "availableReplicas"}}
@@ -303,11 +315,11 @@ func (r *removal) withFinalizers(ctx context.Context, f finalized) ([]unstructur
 	return slices.DeleteFunc(list.Items, func(object unstructured.Unstructured) bool { return len(object.GetFinalizers()) == 0 }), nil
 }
 
-// removeFinalized deletes the custom resources that would block the deletion of the namespace. It does so while the
+// removeFinalized deletes custom resources that would block the deletion of the namespace. It does so while the
 // components that remove their finalizers still run. If such a component does not run, it returns an error instead of
 // waiting.
-func (r *removal) removeFinalized(ctx context.Context) error {
-	for _, each := range allFinalized() {
+func (r *removal) removeFinalized(ctx context.Context, resources []finalized) error {
+	for _, each := range resources {
 		client := r.Dynamic.Resource(each.GroupVersionResource).Namespace(r.Namespace)
 		err := client.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {

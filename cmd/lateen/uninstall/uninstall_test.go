@@ -72,7 +72,7 @@ func TestObjectsThatAreDeletedDuringTheWaitAreNotNamed(t *testing.T) {
 		cancel()
 		return true, watch.NewFake(), client.Tracker().Delete(restores, "velero", "finished")
 	})
-	err := (&removal{&cli.Client{Dynamic: client, Namespace: "velero", Out: t.Output()}}).removeFinalized(ctx)
+	err := (&removal{&cli.Client{Dynamic: client, Namespace: "velero", Out: t.Output()}}).removeFinalized(ctx, allFinalized())
 	require.ErrorContains(t, err, "remove 1 restores of namespace velero: their finalizers were not removed: held (")
 	require.ErrorIs(t, err, context.Canceled)
 }

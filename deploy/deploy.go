@@ -129,6 +129,7 @@ type Options struct {
 	Windows             bool
 	PriorityClass       string                       // of the agent's pods; empty: the cluster's default
 	Features            string                       // Velero's feature flags, separated by commas
+	Args                []string                     // further ones of the agents
 	Labels, Annotations map[string]string            // of the agent's pods, besides the required ones
 	Resources           *corev1.ResourceRequirements // of the agent's container; nil: DefaultResources
 	Movers              Movers
@@ -210,7 +211,26 @@ func args(o Options) []string {
 	if o.Features != "" {
 		list = append(list, "--features="+o.Features)
 	}
-	return list
+	return append(list, o.Args...)
+}
+
+// OtherArgs returns those of the arguments of agents that no other field of Options sets.
+func OtherArgs(args []string) (others []string) {
+	managed := []string{
+		"--node-agent-configmap", "--backup-repository-configmap", "--repo-maintenance-job-configmap", MaintenanceFrequencyFlag,
+		"--host-path", MoverAccountFlag, "--features",
+		"--mover-template", // of the base
+	}
+	other := false
+	for _, argument := range args {
+		if flag, _, _ := strings.Cut(argument, "="); strings.HasPrefix(flag, "-") { // else it is the value of the one before
+			other = !slices.Contains(managed, flag)
+		}
+		if other {
+			others = append(others, argument)
+		}
+	}
+	return others
 }
 
 // windowsDaemonSet returns the DaemonSet of the agents on Windows nodes, with the tolerations of Velero's DaemonSet

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 
@@ -88,7 +89,11 @@ func TestInstallingAgainChangesNothing(t *testing.T) {
 	require.Equal(t, len(objects), strings.Count(out, "already exists, unchanged\n"))
 	require.Equal(t, created, s.versions(objects))
 
-	require.Contains(t, install("--apply"), "DaemonSet node-agent changed\n")
+	s.edit(types.JSONPatchType, `[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--log-level=debug"}]`)
+	out = install("--apply")
+	require.Contains(t, out, "DaemonSet node-agent keeps --log-level=debug\n")
+	require.Contains(t, out, "DaemonSet node-agent changed\n")
+	require.Contains(t, s.agents().Spec.Template.Spec.Containers[0].Args, "--log-level=debug")
 	require.Equal(t, []corev1.ResourceName{corev1.ResourceMemory}, slices.Collect(maps.Keys(s.agents().Spec.Template.Spec.Containers[0].Resources.Limits)), "the first had a flag more")
 	applied := s.versions(objects)
 	out = install("--apply")

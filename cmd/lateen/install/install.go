@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -85,7 +86,7 @@ func (o *options) target(ctx context.Context, out, warnings io.Writer) (*cli.Cli
 	if err := o.keepCredentials(ctx, client); err != nil {
 		return nil, err
 	}
-	if err := o.keepFrequency(ctx, client); err != nil {
+	if err := errors.Join(o.keepFrequency(ctx, client), o.keepArgs(ctx, client)); err != nil {
 		return nil, err
 	}
 	return client, o.inheritMore(ctx, client)
@@ -265,6 +266,28 @@ func (o *options) keepFrequency(ctx context.Context, client *cli.Client) error {
 	o.agent.MaintenanceFrequency = frequency
 	fmt.Fprintf(client.Out, "DaemonSet %s keeps %s=%s\n", api.DaemonSetName, deploy.MaintenanceFrequencyFlag, frequency)
 	o.server.Args = o.serverArgs()
+	return nil
+}
+
+// keepArgs keeps arguments of the existing agents for which this command has no flag. Only a patch can have set them.
+func (o *options) keepArgs(ctx context.Context, client *cli.Client) error {
+	if !o.apply || o.crdsOnly || !o.useNodeAgent {
+		return nil
+	}
+	agents, err := client.Kube.AppsV1().DaemonSets(client.Namespace).Get(ctx, api.DaemonSetName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("get DaemonSet %s: %w", api.DaemonSetName, err)
+	}
+	args, velero, err := deploy.AgentArgs(agents.Spec.Template)
+	if err != nil || velero {
+		return nil //nolint:nilerr // it is not Lateen's, and the installation refuses it
+	}
+	if o.agent.Args = deploy.OtherArgs(args); len(o.agent.Args) > 0 {
+		fmt.Fprintf(client.Out, "DaemonSet %s keeps %s\n", api.DaemonSetName, strings.Join(o.agent.Args, " "))
+	}
 	return nil
 }
 

@@ -290,9 +290,13 @@ func TestTheAgentsFollowAnUpgradeOfVelerosServer(t *testing.T) {
 			server.Spec.Template.Spec.Containers[0].Image = image
 			require.NoError(t, i.kube.Tracker().Update(appsv1.SchemeGroupVersion.WithResource("deployments"), server, "velero"))
 		}
-		upgrade("velero/velero:v1.16.2")
-		require.ErrorContains(t, i.run(false), "Velero v1.16.2 is older than 1.17, the oldest version tested with Lateen: upgrade Velero first")
+		old := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"versions": []any{map[string]any{"name": "v1", "served": true}}}}}
+		old.SetGroupVersionKind(schema.GroupVersionKind{Group: cli.Definitions().Group, Version: "v1", Kind: "CustomResourceDefinition"})
+		old.SetName("podvolumebackups.velero.io")
+		require.NoError(t, i.dynamic.Tracker().Create(cli.Definitions(), old, ""))
+		require.ErrorContains(t, i.run(false), "definitions are older than those of Velero 1.17: podvolumebackups.velero.io: upgrade Velero first")
 		require.Zero(t, i.writes)
+		require.NoError(t, i.dynamic.Tracker().Delete(cli.Definitions(), "", "podvolumebackups.velero.io"))
 		for _, image := range []string{"velero/velero:v1.17.0-rc.1", "velero/velero:v1.99.4"} {
 			upgrade(image)
 			require.NoError(t, i.run(false))

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
+	"github.com/lateen-project/lateen/cmd/lateen/check/preflight"
 	"github.com/lateen-project/lateen/cmd/lateen/cli"
 	"github.com/lateen-project/lateen/cmd/lateen/startup"
 	"github.com/lateen-project/lateen/deploy"
@@ -146,14 +147,12 @@ func (a *adoption) plan(ctx context.Context) ([]replacement, error) {
 	if a.undo {
 		return changes, nil
 	}
+	if err := a.rejectOld(ctx); err != nil {
+		return nil, err
+	}
 	a.warnOfRestic(ctx)
 	if a.server != nil {
-		image := startup.ServerImage(a.server.Spec.Template.Spec)
-		untested := startup.UntestedVelero(image)
-		if startup.IsOld(image) {
-			return nil, fmt.Errorf("adopt agents of namespace %s: %s: upgrade Velero first", a.Namespace, untested)
-		}
-		if untested != "" {
+		if untested := startup.UntestedVelero(startup.ServerImage(a.server.Spec.Template.Spec)); untested != "" {
 			fmt.Fprintf(a.warnings, "Warning: %s\n", untested)
 		}
 	}
@@ -224,6 +223,18 @@ func (a *adoption) warnOf(agents *unstructured.Unstructured) {
 	if agents.GetName() == api.WindowsDaemonSetName {
 		fmt.Fprintf(a.warnings, "Warning: DaemonSet %s is adopted too: --lateen-image must also support Windows nodes\n", agents.GetName())
 	}
+}
+
+// rejectOld fails if Velero's definitions lack phases that Lateen's agents set: no transfer would go on.
+func (a *adoption) rejectOld(ctx context.Context) error {
+	_, old, err := preflight.Definitions(ctx, a.Dynamic)
+	if err != nil {
+		fmt.Fprintf(a.warnings, "Warning: cannot check Velero's definitions: %v\n", err)
+	}
+	if len(old) > 0 {
+		return fmt.Errorf("adopt agents of namespace %s: definitions are older than those of Velero 1.17: %s: upgrade Velero first", a.Namespace, strings.Join(old, ", "))
+	}
+	return nil
 }
 
 // warnOfRestic warns of repositories that only Velero's agents can restore from.

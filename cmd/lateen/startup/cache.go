@@ -207,13 +207,6 @@ func UntestedVelero(image string) string {
 	return untried("Velero", tag, tried)
 }
 
-// IsOld reports whether an image of Velero is older than all tested versions: its resources lack phases and fields that agents need.
-func IsOld(image string) bool {
-	_, tag, _ := api.SplitImage(image)
-	found, err := version.ParseGeneric(tag)
-	return err == nil && found.LessThan(version.MustParseGeneric(TestedVersions()[0]))
-}
-
 // UntestedKubernetes describes a minor version of Kubernetes that was not tested, from the gitVersion of an API server. It
 // is empty for a tested version, and for what is no version.
 func UntestedKubernetes(gitVersion string) string {

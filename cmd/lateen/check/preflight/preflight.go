@@ -95,20 +95,26 @@ func unknown(check string, err error) Finding {
 // most is the number of names that a message lists.
 const most = 5
 
-// definitions checks that the API server serves the resources that agents act on, as Velero 1.17 or newer defines them: older ones have
-// PodVolumeBackups without spec.cancel and without the phases of node-agents.
-func (i *Installation) definitions(ctx context.Context) Finding {
-	f := Finding{Check: "definitions", Status: OK}
-	const repositories = "backuprepositories.velero.io"
+// repositories is the definition of BackupRepositories.
+const repositories = "backuprepositories.velero.io"
+
+// definitionsOfAgents returns the version of each resource that agents act on, by its definition.
+func definitionsOfAgents() map[string]string {
 	wanted := map[string]string{repositories: velerov1.SchemeGroupVersion.Version}
 	for _, kind := range api.Kinds() {
 		wanted[kind.CRD()] = kind.GVK.Version
 	}
-	var missing, old []string
+	return wanted
+}
+
+// Definitions returns the resources that agents act on and that the API server does not serve, and the definitions that are older than
+// Velero 1.17: they have PodVolumeBackups without spec.cancel and without the phases of node-agents.
+func Definitions(ctx context.Context, client dynamic.Interface) (missing, old []string, err error) {
+	wanted := definitionsOfAgents()
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
-		found, err := i.Dynamic.Resource(cli.Definitions()).Get(ctx, name, metav1.GetOptions{})
+		found, err := client.Resource(cli.Definitions()).Get(ctx, name, metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
-			return unknown(f.Check, fmt.Errorf("get definition %s: %w", name, err))
+			return nil, nil, fmt.Errorf("get definition %s: %w", name, err)
 		}
 		version := served(found, wanted[name])
 		_, cancels, _ := unstructured.NestedFieldNoCopy(version, "schema", "openAPIV3Schema", "properties", "spec", "properties", "cancel")
@@ -119,16 +125,26 @@ func (i *Installation) definitions(ctx context.Context) Finding {
 			old = append(old, name)
 		}
 	}
+	return missing, old, nil
+}
+
+func (i *Installation) definitions(ctx context.Context) Finding {
+	f := Finding{Check: "definitions", Status: OK}
+	missing, old, err := Definitions(ctx, i.Dynamic)
+	if err != nil {
+		return unknown(f.Check, err)
+	}
 	var messages []string
+	wanted := len(definitionsOfAgents())
 	if len(missing) > 0 {
-		messages = append(messages, "not served: "+truncate.Names(missing, len(wanted)))
+		messages = append(messages, "not served: "+truncate.Names(missing, wanted))
 		f.Status, f.Remedy = i.absent(), "lateen install creates Velero's definitions, also alone with --crds-only"
 	}
 	if len(old) > 0 {
-		messages = append(messages, "older than those of Velero 1.17: "+truncate.Names(old, len(wanted)))
+		messages = append(messages, "older than those of Velero 1.17: "+truncate.Names(old, wanted))
 		f.Status, f.Remedy = Failed, "lateen install --crds-only --apply updates Velero's definitions"
 	}
-	f.Message = cmp.Or(strings.Join(messages, "; "), fmt.Sprintf("the API server serves the %d resources of node-agents", len(wanted)))
+	f.Message = cmp.Or(strings.Join(messages, "; "), fmt.Sprintf("the API server serves the %d resources of node-agents", wanted))
 	return f
 }
 

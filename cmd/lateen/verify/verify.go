@@ -246,14 +246,15 @@ func (v *verification) metaOf(name string, kind schema.GroupVersionKind, owner m
 	}
 }
 
-// untilEnded returns the DataDownload when it has ended. It prints each of its phases.
+// untilEnded returns the DataDownload when it has ended. It prints each of its phases, also that it is New: it may be for long.
 func (v *verification) untilEnded(ctx context.Context, download *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	last := download
+	last, printed := download, ""
 	err := v.follow(ctx, download.GetName(), func(now *unstructured.Unstructured) {
-		if phase := cli.PhaseOf(now); phase != cli.PhaseOf(last) && !transfer.Phase(phase).Terminal() {
-			v.progress.Printf("DataDownload %s: %s", now.GetName(), phase)
-		}
 		last = now
+		if phase := cmp.Or(cli.PhaseOf(now), string(transfer.New)); phase != printed && !transfer.Phase(phase).Terminal() {
+			v.progress.Printf("DataDownload %s: %s", now.GetName(), phase)
+			printed = phase
+		}
 	}, func() bool { return transfer.Phase(cli.PhaseOf(last)).Terminal() })
 	switch {
 	case err != nil:

@@ -105,7 +105,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 {{- fail (printf "nodeAgent.extraArgs: %s: probes, NetworkPolicy and monitors use port 8085; remove it" .) -}}
 {{- end -}}
 {{- end -}}
-{{- $security := $agent.podSecurityContext -}}
+{{- $security := $agent.podSecurityContext | default dict -}}
 {{- if and $agent.disableHostPath $security.runAsNonRoot (hasKey $security "runAsUser") (eq (toString $security.runAsUser) "0") -}}
 {{- fail "nodeAgent.podSecurityContext: runAsUser is 0 and runAsNonRoot is true, so no agent would start: remove runAsUser, agents need no root" -}}
 {{- end -}}

@@ -140,6 +140,8 @@ func (r *removal) warnOfMovers(ctx context.Context) error {
 
 func isNamespace(object unstructured.Unstructured) bool { return object.GetKind() == "Namespace" }
 
+func isDeployment(object unstructured.Unstructured) bool { return object.GetKind() == "Deployment" }
+
 func isDefinition(object unstructured.Unstructured) bool {
 	return object.GetKind() == "CustomResourceDefinition"
 }
@@ -150,14 +152,12 @@ func (r *removal) removeAll(ctx context.Context, found []unstructured.Unstructur
 		if err := r.removeFinalized(ctx, finalized[:1]); err != nil {
 			return err
 		}
-		for index := range found { // Velero's server, which would create more transfers
-			if found[index].GetKind() == "Deployment" {
-				if err := r.remove(ctx, &found[index]); err != nil {
-					return err
-				}
+		if server := slices.IndexFunc(found, isDeployment); server >= 0 { // Velero's, which would create more transfers
+			if err := r.remove(ctx, &found[server]); err != nil {
+				return err
 			}
+			found = slices.Delete(found, server, server+1)
 		}
-		found = slices.DeleteFunc(found, func(object unstructured.Unstructured) bool { return object.GetKind() == "Deployment" })
 		if err := r.removeFinalized(ctx, finalized[1:]); err != nil {
 			return err
 		}

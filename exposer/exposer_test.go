@@ -42,6 +42,10 @@ func podVolumeBackup() objects.MoverSpec {
 func exposed(client *fake.Clientset, settings objects.Settings) *Exposer {
 	source := podWith(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
 	source.Spec.NodeName = "n1"
+	client.PrependReactor("get", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		get, ok := action.(clienttesting.GetAction)
+		return ok && get.GetName() == "", nil, errors.New("resource name may not be empty") // as a real client
+	})
 	e := &Exposer{
 		Client: client, Templates: map[corev1.OSName]objects.Template{corev1.Linux: {}},
 		Paths:  HostPaths{Client: client, PodsDir: "/pods"},

@@ -439,10 +439,8 @@ func TestOnlyTheLastLinesOfALogAreFetched(t *testing.T) {
 func TestAMoverNeverHasAVolumeThatExistedBeforeItsClaim(t *testing.T) {
 	claimed := metav1.Now()
 	for name, test := range map[string]struct {
-		volume        string
-		older, chosen bool
-		restored      bool // for a user
-		fails         bool
+		volume                         string
+		older, chosen, restored, fails bool // restored: for a user
 	}{
 		"named after its claim": {volume: "pvc-claim-uid", older: true, chosen: true},
 		"created for its claim": {volume: "pv1"},
@@ -466,10 +464,11 @@ func TestAMoverNeverHasAVolumeThatExistedBeforeItsClaim(t *testing.T) {
 		spec := download()
 		spec.Name, spec.Source.Target.Scratch = "b1", !test.restored
 		confirmed, err := exposed(client, objects.Settings{}).ConfirmVolume(t.Context(), spec, found)
-		terminal := (*TerminalError)(nil)
-		require.Equal(t, []bool{!test.fails, test.fails}, []bool{confirmed, errors.As(err, &terminal)}, "%s: %v", name, err)
+		require.Equal(t, []bool{!test.fails, test.fails}, []bool{confirmed, errors.As(err, new(*TerminalError))}, "%s: %v", name, err)
 		require.NoError(t, exposed(client, objects.Settings{}).Delete(t.Context(), found))
 		policy := map[bool]string{true: "Retain", false: "Delete"}[test.older && test.chosen]
 		require.Equal(t, []string{"volume " + test.volume + " " + policy}, left(t, client), name)
+		_, err = exposed(fake.NewClientset(), objects.Settings{}).ConfirmVolume(t.Context(), spec, found)
+		require.NoError(t, err, "its volume is deleted")
 	}
 }

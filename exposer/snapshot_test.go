@@ -159,6 +159,7 @@ func TestAHandOverThatCannotSucceedIsATerminalError(t *testing.T) {
 		_, _, err := (&Exposer{Snapshots: s}).handOver(t.Context(), upload())
 		require.ErrorAs(t, err, new(*TerminalError), name)
 	}
+	require.Equal(t, "run step CreateSnapshot of snapshot apps/snap for velero/du-1", (&Exposer{Snapshots: newStorage()}).runHandover(upload()).describe(handover.CreateSnapshot))
 }
 
 func TestACleanUpAfterItsOwnHandOverIsConfirmedByOneRead(t *testing.T) {

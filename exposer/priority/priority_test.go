@@ -37,15 +37,15 @@ func TestPreempts(t *testing.T) {
 }
 
 func TestAnyRefusalMayBeForTheClass(t *testing.T) {
-	for code, reason := range map[int32]priority.Reason{
-		http.StatusForbidden: priority.Rejected, http.StatusBadRequest: priority.Rejected, http.StatusUnprocessableEntity: priority.Rejected,
-		http.StatusInternalServerError: "", http.StatusTooManyRequests: "",
+	for status, reason := range map[*metav1.Status]priority.Reason{
+		{Code: http.StatusForbidden}: priority.Rejected, {Code: http.StatusBadRequest}: priority.Rejected, {Code: http.StatusUnprocessableEntity}: priority.Rejected,
+		{Code: http.StatusInternalServerError}: "", {Code: http.StatusTooManyRequests}: "",
+		{Code: http.StatusBadRequest, Message: "no PriorityClass with name low is allowed"}:                        priority.Rejected, // by a webhook: the API server forbids
+		{Code: http.StatusInternalServerError, Message: "insufficient quota to match these scopes: NotBestEffort"}: "",
 	} {
-		require.Equal(t, reason, priority.Refusal(&apierrors.StatusError{ErrStatus: metav1.Status{Code: code}}), code)
+		require.Equal(t, reason, priority.Refusal(&apierrors.StatusError{ErrStatus: *status}), status)
 	}
 	require.Empty(t, priority.Refusal(errors.New("connection refused")))
-	webhook := metav1.Status{Code: http.StatusBadRequest, Message: "no PriorityClass with name low is allowed"}
-	require.Equal(t, priority.Rejected, priority.Refusal(&apierrors.StatusError{ErrStatus: webhook}), "the API server forbids")
 }
 
 func TestReasonsAndConsumersAreDistinct(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 )
 
 func TestEachRevertApplies(t *testing.T) {
-	all, err := readReverts("../sim/testdata/reverts")
+	all, err := readReverts("../sim/testdata/reverts/*.patch")
 	require.NoError(t, err)
 	for _, one := range all {
 		t.Run(one.name, func(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 )
@@ -26,14 +25,14 @@ type revert struct {
 
 var changedFile = regexp.MustCompile(`(?m)^\+\+\+ b/(.*)/[^/]*\.go$`)
 
-// readReverts returns all reverts in a directory.
-func readReverts(dir string) ([]revert, error) {
-	files, err := filepath.Glob(filepath.Join(dir, "*.patch"))
+// readReverts returns the reverts in the files that a pattern matches.
+func readReverts(pattern string) ([]revert, error) {
+	files, err := filepath.Glob(pattern)
 	if err != nil {
 		return nil, fmt.Errorf("list patches: %w", err)
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("%s has no patches", dir)
+		return nil, fmt.Errorf("no patch matches %s", pattern)
 	}
 	var all []revert
 	for _, file := range files {
@@ -55,47 +54,40 @@ func readReverts(dir string) ([]revert, error) {
 	return all, nil
 }
 
-// errNotFound means that all tests pass without a fix.
-var errNotFound = errors.New("no test found a reverted fix")
-
-// playReverts applies one revert after the other to a copy of the program, and runs the tests. It returns errNotFound if none fails.
-func playReverts(ctx context.Context, root, dir, names string, runs int) error {
-	chosen, err := readReverts(dir)
+// playReverts applies one revert after the other to a copy of the program, and runs the tests. It returns an error unless one fails
+// each time.
+func playReverts(ctx context.Context, root, pattern string) error {
+	chosen, err := readReverts(pattern)
 	if err != nil {
 		return err
-	}
-	if wanted := strings.Split(names, ","); names != "" {
-		chosen = slices.DeleteFunc(chosen, func(one revert) bool { return !slices.Contains(wanted, one.name) })
-		if len(chosen) != len(wanted) {
-			return fmt.Errorf("not all of %s have a patch", names)
-		}
 	}
 	fmt.Printf("%-22s %8s  %-12s  %s\n", "reverted", "seconds", "found by", "what went wrong")
 	found := 0
 	for _, one := range chosen {
 		began := time.Now()
-		how, playErr := one.play(ctx, root, runs)
-		if playErr != nil {
-			return playErr
+		by, err := one.play(ctx, root)
+		if err != nil {
+			return err
 		}
-		if how == survived || how == notCompiled {
-			err = errNotFound
-		} else {
+		if by != nothing {
 			found++
 		}
-		fmt.Printf("%-22s %8.0f  %-12s  %s\n", one.name, time.Since(began).Seconds(), how, one.title)
+		fmt.Printf("%-22s %8.0f  %-12s  %s\n", one.name, time.Since(began).Seconds(), by, one.title)
 	}
 	fmt.Printf("%d of %d reverts were found\n", found, len(chosen))
-	return err
+	if found < len(chosen) {
+		return errors.New("no test found a reverted fix")
+	}
+	return nil
 }
 
-// play applies a revert, and undoes it after the tests.
-func (r revert) play(ctx context.Context, root string, runs int) (how string, err error) {
+// play applies a revert, and undoes it after the tests. It returns the tests that fail.
+func (r revert) play(ctx context.Context, root string) (by string, err error) {
 	if err := r.apply(ctx, root); err != nil {
 		return "", err
 	}
-	how, err = find(ctx, root, r.packages, "-run=^"+r.test+"$", runs)
-	return how, errors.Join(err, r.apply(ctx, root, "--reverse"))
+	by, err = r.find(ctx, root)
+	return by, errors.Join(err, r.apply(ctx, root, "--reverse"))
 }
 
 // apply applies the patch to the program in a directory.
@@ -106,4 +98,23 @@ func (r revert) apply(ctx context.Context, root string, args ...string) error {
 		return fmt.Errorf("apply the patch that reverts %s: %w\n%s", r.name, err, output)
 	}
 	return nil
+}
+
+// nothing finds a revert with which all tests pass.
+const nothing = "nothing"
+
+// find returns the first tests that fail: those of the packages that have changed, of all packages, or of the simulation.
+func (r revert) find(ctx context.Context, root string) (by string, err error) {
+	for _, packages := range [][]string{r.packages, {"./..."}} {
+		switch output, passed := goRun(ctx, root, append([]string{"test", "-vet=off", "-timeout=3m", "-failfast"}, packages...)...); {
+		case strings.Contains(output, "[build failed]"):
+			return "", fmt.Errorf("compile the program without %s:\n%s", r.name, output)
+		case !passed:
+			return "unit tests", nil
+		}
+	}
+	if _, passed := goRun(ctx, filepath.Join(root, "test"), "test", "-vet=off", "-timeout=20m", "-failfast", "-run=^"+r.test+"$", "./sim", "-first", "-runs=200"); !passed {
+		return "simulation", nil
+	}
+	return nothing, nil
 }

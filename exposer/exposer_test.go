@@ -275,23 +275,6 @@ func TestEnsureSendsOneRequestForEachObject(t *testing.T) {
 	require.Empty(t, exposed(fake.NewClientset(), objects.Settings{}).Claims(restore()), "no cache is configured")
 }
 
-func TestCleanUpDeletesTheVolumeOfARestoreClaim(t *testing.T) {
-	claim := &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "velero", Name: "b1", UID: "claim-uid", Annotations: map[string]string{objects.AnnotationBoundByController: "yes"},
-		},
-		Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv1"},
-	}
-	retained := csiVolume(corev1.PersistentVolumeFilesystem)
-	retained.Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": "d"}
-	retained.Spec.PersistentVolumeReclaimPolicy, retained.Spec.ClaimRef = corev1.PersistentVolumeReclaimRetain, &corev1.ObjectReference{UID: "claim-uid"}
-	client := fake.NewClientset(mover(), claim, retained)
-	require.NoError(t, exposed(client, objects.Settings{}).Delete(t.Context(), Existing{Pod: mover(), Claims: []*corev1.PersistentVolumeClaim{claim}}))
-	require.Equal(t, []string{"delete pods", "get persistentvolumes", "patch persistentvolumes", "delete persistentvolumeclaims"}, requests(client),
-		"the volume gets policy Delete before its claim is deleted")
-	require.Equal(t, []string{"volume pv1 Delete"}, left(t, client))
-}
-
 // Drivers of encrypted volumes need the key to delete a volume, too.
 func TestCopiesOfAClaimStayUntilItsVolumeIsDeleted(t *testing.T) {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "claim-uid"}}

@@ -164,17 +164,6 @@ func TestAClaimRecreatedDuringARebindIsNotRebound(t *testing.T) {
 	}
 }
 
-func TestABoundVolumeGetsItsReclaimPolicyBack(t *testing.T) {
-	target := freeTarget()
-	target.Spec.VolumeName, target.Status.Phase = "restored", corev1.ClaimBound
-	client := fake.NewClientset(target, boundVolume())
-	rebound, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), Existing{})
-	require.NoError(t, err)
-	require.True(t, rebound.Done)
-	require.Equal(t, []string{"list persistentvolumes", "get persistentvolumeclaims", "patch persistentvolumes"}, requests(client))
-	require.Equal(t, corev1.PersistentVolumeReclaimDelete, volumeNow(t, client).Spec.PersistentVolumeReclaimPolicy)
-}
-
 func TestAStaleAgentDoesNotRetainAReboundVolume(t *testing.T) {
 	before, after := restoredVolume(), boundVolume()
 	before.Labels, before.Annotations, before.Spec.PersistentVolumeReclaimPolicy = nil, nil, corev1.PersistentVolumeReclaimDelete

@@ -67,21 +67,6 @@ func TestTheClaimOfTheCacheOfARepository(t *testing.T) {
 	golden(t, "job-cache", written(t, claim))
 }
 
-func TestAJobSharesNothing(t *testing.T) {
-	template, config := jobTemplate(), jobSettings()
-	pod := &Job(maintenance(), template, config).Spec.Template
-	pod.Labels["team"], pod.Annotations["sidecar.istio.io/inject"] = "changed", "changed"
-	pod.Spec.Volumes[0].Name, pod.Spec.ImagePullSecrets[0].Name = "changed", "changed"
-	*pod.Spec.SecurityContext.RunAsNonRoot = false
-	container := &pod.Spec.Containers[0]
-	*container.SecurityContext.ReadOnlyRootFilesystem = false
-	container.Env[0].Name, container.EnvFrom[0].Prefix, container.VolumeMounts[0].Name = "changed", "changed", "changed"
-	container.Resources.Limits[corev1.ResourceMemory] = resource.MustParse("9Gi")
-	pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions[0].Key = "changed"
-	require.Equal(t, jobTemplate(), template)
-	require.Equal(t, jobSettings(), config)
-}
-
 func TestNamesOfJobs(t *testing.T) {
 	what := maintenance()
 	require.Equal(t, "app-default-kopia-x7k2p-1764000000", Job(what, jobTemplate(), jobSettings()).Name)

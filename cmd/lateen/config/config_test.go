@@ -276,13 +276,6 @@ func TestParseConcurrencyOfANode(t *testing.T) {
 	}
 }
 
-func TestParseResourcesOneByOne(t *testing.T) {
-	got, problems := parse(`{"podResources": {"memoryLimit": "1Gi", "cpuLimit": "0", "cpuRequest": "3", "memoryRequest": ""}}`, nil)
-	require.Empty(t, problems)
-	require.Equal(t, corev1.ResourceList{"cpu": resource.MustParse("3")}, got.Movers.Resources.Requests, "a limit of 0 is none")
-	require.Equal(t, corev1.ResourceList{"memory": resource.MustParse("1Gi")}, got.Movers.Resources.Limits)
-}
-
 const repositoryKey = "app-default-kopia"
 
 func TestMaintenanceOfARepositoryComesBeforeThatOfAll(t *testing.T) {

@@ -98,20 +98,3 @@ func TestTheClassIsResolvedWhenItsNameChangesOrItWasNotInForce(t *testing.T) {
 	require.Equal(t, "none", e.accepts(`{"priorityClassName": "none", "podLabels": {}}`).Resolved.Effective)
 	require.Empty(t, e.accepts(`{}`).Resolved.Effective)
 }
-
-func TestAnEditedAgentHasTheHashOfARestartedOne(t *testing.T) {
-	const text = `{"priorityClassName": "high", "loadConcurrency": {"globalConfig": 3}}`
-	edited, restarted := newEdits(t), newEdits(t)
-	edited.accepts(text)
-	restarted.inForce = &startup.Startup{Config: config.Defaults()}
-	restarted.accepts(text)
-	hash := func(e *edits) uint64 {
-		sum, err := e.inForce.Hash(e.options)
-		require.NoError(t, err)
-		return sum
-	}
-	require.Equal(t, hash(restarted), hash(edited))
-	before := hash(edited)
-	edited.accepts(`{"priorityClassName": "high"}`)
-	require.NotEqual(t, before, hash(edited))
-}

@@ -68,12 +68,6 @@ func TestLoadOfTheMoversIdentity(t *testing.T) {
 	}
 }
 
-func TestLoadOfAnInvalidTemplate(t *testing.T) {
-	client := installation("", changed("node-agent", func(agents *appsv1.DaemonSet) { agents.Spec.Template.Spec.Containers = nil }))
-	_, err := startup.Load(t.Context(), client, options(t), newHasty())
-	require.ErrorContains(t, err, "inherit from daemonsets velero/node-agent: pod template has 0 containers, want 1; name another workload with --mover-template")
-}
-
 // windowsAgents returns the DaemonSet of Velero's agents on Windows.
 func windowsAgents() *appsv1.DaemonSet {
 	template := workload("velero:windows", "velero")
@@ -151,22 +145,6 @@ func TestLoadOnLinuxIgnoresAnInvalidWindowsTemplate(t *testing.T) {
 	require.Len(t, got.Problems, 1)
 	require.Equal(t, config.SectionMoverTemplate, got.Problems[0].Section)
 	require.Contains(t, got.Problems[0].Message, "no movers on Windows nodes: inherit from daemonsets velero/node-agent-windows: pod template has 2 containers")
-}
-
-func TestLoadWithoutDaemonSetConfinesNoMover(t *testing.T) {
-	client := installation(fullConfig)
-	require.NoError(t, client.AppsV1().DaemonSets("velero").Delete(t.Context(), "node-agent", metav1.DeleteOptions{}))
-	got, err := startup.Load(t.Context(), client, options(t, "--mover-template=deployment/velero"), newHasty())
-	require.NoError(t, err)
-	require.Equal(t, objects.DefaultPodsDir, got.PodsDir)
-	require.Empty(t, got.Templates[corev1.Linux].AgentTolerations)
-}
-
-func TestLoadOnANodeWithoutOSIsLinux(t *testing.T) {
-	client := installation("", changed("node-1", func(node *corev1.Node) { node.Labels = nil }))
-	got, err := startup.Load(t.Context(), client, options(t), newHasty())
-	require.NoError(t, err)
-	require.Equal(t, corev1.Linux, got.Node.OS)
 }
 
 func hostPath(name, path string) corev1.Volume {

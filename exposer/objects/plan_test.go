@@ -305,4 +305,7 @@ func TestConfiguredTolerationsOfFailedNodesCount(t *testing.T) {
 	template.AgentTolerations = []corev1.Toleration{all}
 	pod := PlanOf(upload(), ofSnapshot(), template, Settings{Tolerations: []corev1.Toleration{stays}}).Pod
 	require.Equal(t, []corev1.Toleration{leaves, stays, all}, pod.Spec.Tolerations)
+	require.True(t, TolerateFailedNodes(Settings{}, template))
+	all.Effect = corev1.TaintEffectNoExecute
+	require.False(t, TolerateFailedNodes(Settings{Tolerations: []corev1.Toleration{stays, all, {}}}, Template{}), "the scheduler reads others")
 }

@@ -242,6 +242,12 @@ func TestStepsOfACleanUp(t *testing.T) {
 		"the original pair alone, which its controller protects": {
 			pairs: alone(func(p *simulatedPairs) { p.content.retained, p.content.protected = false, true }), cached: "Reobserve", want: "DeleteOriginalContent",
 		},
+		"a half, and the original content": {
+			pairs: func(p *simulatedPairs) {
+				p.original.exists, p.content.retained, p.content.protected, p.backupContent.exists = false, false, true, false
+			},
+			cached: "Reobserve", want: "MarkOriginalContentBeingDeleted",
+		},
 		"the original is being deleted before its content": {pairs: func(p *simulatedPairs) { p.original.deleting = true }, want: "DeleteOriginalContent"},
 		"the original pair is being deleted, its content not yet": {
 			pairs:  alone(func(p *simulatedPairs) { p.content.retained, p.original.deleting = false, true }),

@@ -237,8 +237,10 @@ func TestTheFirstListIsFromTheCacheOfTheServerUnlessItMustBeConsistent(t *testin
 			server := &listing{feed: newFeed()}
 			informer, err := New("pods", server, &corev1.Pod{}, scope, trimPod)
 			require.NoError(t, err)
+			informer.fail(errors.New("timeout"))
 			running(t, informer)
 			require.Equal(t, []string{version}, server.versions)
+			require.Nil(t, informer.failure.Load(), "a watch continues the list")
 		})
 	}
 }

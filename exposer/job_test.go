@@ -85,7 +85,7 @@ func TestTheJobsOfARepositoryShareTheClaimOfTheirCache(t *testing.T) {
 	held := claim.DeepCopy()
 	held.DeletionTimestamp, held.Finalizers = new(metav1.Now()), []string{"kubernetes.io/pvc-protection"}
 	require.NoError(t, client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), held, "velero"))
-	for name, phase := range map[string]corev1.PodPhase{"succeeded": corev1.PodSucceeded, "failed": corev1.PodFailed, "runs": corev1.PodRunning} {
+	for name, phase := range map[string]corev1.PodPhase{"succeeded": corev1.PodSucceeded, "failed": corev1.PodFailed, "runs": corev1.PodRunning, "waits": corev1.PodPending} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name, Labels: claim.Labels}, Status: corev1.PodStatus{Phase: phase}}
 		require.NoError(t, client.Tracker().Add(pod))
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -73,56 +72,6 @@ func TestTargetsThatAreNamedExist(t *testing.T) {
 			requireTargets(fmt.Sprintf("%s:%d", d.name, each.line), each.text)
 		}
 	}
-}
-
-// declaredTests are the test functions of all packages.
-func declaredTests(t *testing.T) map[string]bool {
-	t.Helper()
-	all := map[string]bool{}
-	require.NoError(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		for _, name := range first(`(?m)^func (Test\w+)\(`, string(text)) {
-			all[name] = true
-		}
-		return err
-	}))
-	return all
-}
-
-// What is named anywhere is there, so that recipes stay true when it is renamed; but for paths of what is built or written by those
-// who read it, for the flags of Velero, and for what an … or a * stands for.
-func TestWhatIsNamedExists(t *testing.T) {
-	known, flags, tests, metrics := commands(t), map[string]bool{}, declaredTests(t), everyMetric(t)
-	for _, command := range known {
-		for _, each := range flagsOf(t, command) {
-			flags[each.name] = true
-		}
-	}
-	named := map[string]func(place, name string) bool{
-		`^((?:cmd|deploy|docs|exposer|informers|metrics|reconcile|test|\.ci)/[A-Za-z0-9_./-]*)$`: func(_, name string) bool {
-			_, err := os.Stat(filepath.Join(root, name))
-			return err == nil
-		},
-		`^(Test[A-Z]\w*)$`:     func(_, name string) bool { return tests[name] },
-		`^lateen +([^\s…]\S*)`: func(_, name string) bool { return slices.Contains(known, name) },
-		`^--([a-z][a-z0-9-]*)[^…]*$`: func(place, name string) bool {
-			return flags[name] || strings.HasPrefix(place, "docs/velero-protocol.md:")
-		},
-		`\b((?:lateen|podVolume|rest_client|workqueue)_[a-z_]*[a-z])\b`: func(_, name string) bool {
-			_, is := metrics[regexp.MustCompile(`_(bucket|sum)$`).ReplaceAllString(name, "")]
-			return is
-		},
-	}
-	eachCode(t, func(place, code string) {
-		for pattern, exists := range named {
-			for _, name := range first(pattern, code) {
-				require.True(t, strings.HasSuffix(code, "*") || exists(place, name), "%s names %s, which does not exist", place, name)
-			}
-		}
-	})
 }
 
 // document is one file in Markdown, as far as the tests need to understand it.

@@ -182,7 +182,7 @@ func (s *suite) run(ctx context.Context, root string, mutant int, limit time.Dur
 // play runs the tests with each mutant, and prints those that survive. Most of those that take long hang and need no processor,
 // hence so many at once.
 func (p *program) play(ctx context.Context) (found, total int) {
-	slots := make(chan struct{}, 3*runtime.NumCPU())
+	slots := make(chan struct{}, 4*runtime.NumCPU())
 	var survived atomic.Int64
 	var all sync.WaitGroup
 	for i, m := range p.mutants {
@@ -201,7 +201,7 @@ func (p *program) play(ctx context.Context) (found, total int) {
 		all.Go(func() {
 			defer func() { <-slots }()
 			for _, s := range suites {
-				if _, passed := s.run(ctx, p.root, m.number, 10*time.Second+10*s.took); !passed {
+				if _, passed := s.run(ctx, p.root, m.number, 30*time.Second+10*s.took); !passed {
 					return
 				}
 			}

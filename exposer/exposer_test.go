@@ -1,6 +1,7 @@
 package exposer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,7 +112,7 @@ func TestAnExistingPod(t *testing.T) {
 	exchanged.Status.Phase = corev1.PodPending
 	working := exchanged.DeepCopy()
 	working.Status.Phase = corev1.PodRunning
-	tests := map[string]struct {
+	for name, test := range map[string]struct {
 		pod     *corev1.Pod
 		deleted bool
 		writes  []string
@@ -122,11 +123,10 @@ func TestAnExistingPod(t *testing.T) {
 		"with this owner is used unchanged":                            {pod: ours, err: "<nil>"},
 		"of Velero's agent for the same transfer is labelled":          {pod: veleros, writes: []string{"patch pods"}, err: "<nil>"},
 		"of another owner is not changed":                              {pod: foreign, err: "pod velero/b1 exists but has another owner"},
-	}
-	for name, test := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(test.pod)
-			_, refused := exposed(client, objects.Settings{}).Ensure(t.Context(), podVolumeBackup())
+			_, refused := exposed(client, objects.Settings{PriorityClass: "low"}).Ensure(t.Context(), podVolumeBackup())
 			require.Contains(t, fmt.Sprint(refused), test.err)
 			require.Equal(t, append([]string{"create pods", "get pods"}, test.writes...), requests(client))
 			pod, err := client.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
@@ -141,20 +141,24 @@ func TestAnExistingPod(t *testing.T) {
 
 // The answer to the creation of the pod without its class was lost.
 func TestAnExistingPodWithoutItsClassIsReported(t *testing.T) {
-	client := fake.NewClientset(mover())
-	client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		pod := action.(clienttesting.CreateAction).GetObject().(*corev1.Pod)
-		return pod.Spec.PriorityClassName != "", nil, forbidden("no PriorityClass with name low was found")
-	})
-	e := exposed(client, objects.Settings{PriorityClass: "low"})
-	var reported []priority.Reason
-	e.Rejected = func(_ context.Context, _ *corev1.Pod, class string, reason priority.Reason) {
-		require.Equal(t, "low", class)
-		reported = append(reported, reason)
+	for has, want := range map[string][]priority.Reason{"": {priority.NotFound}, "low": nil} {
+		existing := mover()
+		existing.Spec.PriorityClassName = has
+		client := fake.NewClientset(existing)
+		client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			pod := action.(clienttesting.CreateAction).GetObject().(*corev1.Pod)
+			return pod.Spec.PriorityClassName != "", nil, forbidden("no PriorityClass with name low was found")
+		})
+		e := exposed(client, objects.Settings{PriorityClass: "low"})
+		var reported []priority.Reason
+		e.Rejected = func(_ context.Context, _ *corev1.Pod, class string, reason priority.Reason) {
+			require.Equal(t, "low", class)
+			reported = append(reported, reason)
+		}
+		_, err := e.Ensure(t.Context(), podVolumeBackup())
+		require.NoError(t, err)
+		require.Equal(t, want, reported)
 	}
-	_, err := e.Ensure(t.Context(), podVolumeBackup())
-	require.NoError(t, err)
-	require.Equal(t, []priority.Reason{priority.NotFound}, reported)
 }
 
 func TestAPodOfAnEarlierAttemptIsDeleted(t *testing.T) {
@@ -255,7 +259,8 @@ func TestEnsureSendsOneRequestForEachObject(t *testing.T) {
 		creates  []string
 	}{
 		"for a pod's volume": {
-			settings: cached(), spec: restore(), requests: []string{"create persistentvolumeclaims", "create pods"}, creates: []string{"pod b1", "claim b1-cache"},
+			settings: objects.Settings{Cache: cached().Cache, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}, // its node is given
+			spec:     restore(), requests: []string{"create persistentvolumeclaims", "create pods"}, creates: []string{"pod b1", "claim b1-cache"},
 		},
 		"for a claim": {
 			settings: cached(), spec: download(), creates: []string{"pod b1", "claim b1", "claim b1-cache"},
@@ -284,9 +289,10 @@ func TestCopiesOfAClaimStayUntilItsVolumeIsDeleted(t *testing.T) {
 		change func(volume *corev1.PersistentVolume, key *corev1.Secret)
 		want   []metav1.OwnerReference
 	}{
-		"of an upload":     {func(*corev1.PersistentVolume, *corev1.Secret) {}, owners},
-		"with that owner":  {func(_ *corev1.PersistentVolume, key *corev1.Secret) { key.OwnerReferences = owners }, owners},
-		"of another claim": {func(_ *corev1.PersistentVolume, key *corev1.Secret) { key.OwnerReferences = nil }, nil},
+		"of an upload":                  {func(*corev1.PersistentVolume, *corev1.Secret) {}, owners},
+		"with that owner":               {func(_ *corev1.PersistentVolume, key *corev1.Secret) { key.OwnerReferences = owners }, owners},
+		"of another claim":              {func(_ *corev1.PersistentVolume, key *corev1.Secret) { key.OwnerReferences = nil }, nil},
+		"of a claim without its volume": {func(v *corev1.PersistentVolume, _ *corev1.Secret) { v.Spec.ClaimRef.UID = "another" }, owners[:1]},
 		"of a restored volume": {func(v *corev1.PersistentVolume, _ *corev1.Secret) {
 			v.Labels = map[string]string{api.LabelKept: "true"}
 		}, owners[:1]},
@@ -315,49 +321,41 @@ func TestEnsureAnExistingClaim(t *testing.T) {
 	plan := objects.PlanOf(spec, objects.VolumeInfo{OS: corev1.Linux, Target: freeClaim()}, objects.Template{}, objects.Settings{})
 	for name, test := range map[string]struct {
 		change  func(*corev1.PersistentVolumeClaim)
+		then    []string // requests after it was read
 		message string
 		waits   string
-		want    []string
 	}{
 		"of an earlier attempt is deleted": {
 			change: func(claim *corev1.PersistentVolumeClaim) { claim.Annotations[api.AnnotationAttempt] = "0" },
-			want:   []string{"create persistentvolumeclaims", "get persistentvolumeclaims", "delete persistentvolumeclaims"}, waits: "claim velero/b1 is being deleted",
+			then:   []string{"delete persistentvolumeclaims"}, waits: "claim velero/b1 is being deleted",
 		},
 		"of an earlier attempt of Velero's agent is deleted and looked up again": {
-			change:  func(claim *corev1.PersistentVolumeClaim) { claim.Annotations, claim.Labels = nil, nil },
-			want:    []string{"create persistentvolumeclaims", "get persistentvolumeclaims", "delete persistentvolumeclaims"},
-			message: "claim velero/b1 is being deleted",
+			change: func(claim *corev1.PersistentVolumeClaim) { claim.Annotations, claim.Labels = nil, nil },
+			then:   []string{"delete persistentvolumeclaims"}, message: "claim velero/b1 is being deleted",
 		},
-		"with this owner is used unchanged": {
-			change: func(*corev1.PersistentVolumeClaim) {}, want: []string{"create persistentvolumeclaims", "get persistentvolumeclaims"},
-		},
+		"with this owner is used unchanged": {change: func(*corev1.PersistentVolumeClaim) {}, then: []string{"create pods"}},
 		"of Velero's agent is labelled": {
-			change: func(claim *corev1.PersistentVolumeClaim) { claim.Labels = nil },
-			want:   []string{"create persistentvolumeclaims", "get persistentvolumeclaims", "patch persistentvolumeclaims"},
+			change: func(claim *corev1.PersistentVolumeClaim) { claim.Labels = nil }, then: []string{"patch persistentvolumeclaims", "create pods"},
 		},
 		"of another owner is not changed": {
-			change: func(claim *corev1.PersistentVolumeClaim) { claim.OwnerReferences[0].UID = "of-an-older-one" },
-			want:   []string{"create persistentvolumeclaims", "get persistentvolumeclaims"}, message: "has another owner",
+			change: func(claim *corev1.PersistentVolumeClaim) { claim.OwnerReferences[0].UID = "of-an-older-one" }, message: "has another owner",
 		},
 		"that is deleting blocks the creation": {
 			change: func(claim *corev1.PersistentVolumeClaim) {
 				claim.DeletionTimestamp, claim.Finalizers, claim.Annotations[api.AnnotationAttempt] = new(metav1.Now()), []string{"kubernetes.io/pvc-protection"}, "0"
 			},
-			want: []string{"create persistentvolumeclaims", "get persistentvolumeclaims"}, waits: "claim velero/b1 is being deleted",
+			waits: "claim velero/b1 is being deleted",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			claim := plan.Claims[0].DeepCopy()
 			test.change(claim)
-			client := fake.NewClientset(claim)
-			waits, err := exposed(client, objects.Settings{}).ensureClaims(t.Context(), spec, plan.Claims, nil, nil)
+			client := fake.NewClientset(freeClaim(), claim)
+			waits, err := exposed(client, objects.Settings{}).Ensure(t.Context(), spec)
 			require.Equal(t, test.waits, waits)
-			if test.message == "" {
-				require.NoError(t, err)
-			} else {
-				require.ErrorContains(t, err, test.message)
-			}
-			require.Equal(t, test.want, requests(client))
+			require.Contains(t, fmt.Sprint(err), cmp.Or(test.message, "<nil>"))
+			before := []string{"get persistentvolumeclaims", "create persistentvolumeclaims", "get persistentvolumeclaims"}
+			require.Equal(t, append(before, test.then...), requests(client))
 		})
 	}
 }
@@ -388,27 +386,29 @@ func TestTheEndOfALogIsKept(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		log, starts, ends string
-		bytes             int // upper limit
+		least, most       int // bytes
 	}{
-		"of 2 MiB":                   {log: long.String(), starts: "line ", ends: "line 099999 says something\n", bytes: 1 << 20},
-		"that is short":              {log: "one\ntwo\n", starts: "one\n", ends: "two\n", bytes: 8},
+		"of 2 MiB":                   {log: long.String(), starts: "line ", ends: "line 099999 says something\n", least: 1<<20 - 100, most: 1 << 20},
+		"that is short":              {log: "one\ntwo\n", starts: "one\n", ends: "two\n", most: 8},
 		"that is empty":              {},
-		"of one line that is 3 MiB":  {log: strings.Repeat("x", 3<<20), starts: "x", ends: "x", bytes: 1 << 20},
-		"of one byte too many":       {log: strings.Repeat("x", 1<<20+1), starts: "x", ends: "x", bytes: 1 << 20},
-		"that has exactly the bytes": {log: strings.Repeat("x", 1<<20-1) + "\n", starts: "x", ends: "x\n", bytes: 1 << 20},
+		"of one line that is 3 MiB":  {log: strings.Repeat("x", 3<<20), starts: "x", ends: "x", most: 1 << 20},
+		"of one byte too many":       {log: strings.Repeat("x", 1<<20+1), starts: "x", ends: "x", most: 1 << 20},
+		"that has exactly the bytes": {log: strings.Repeat("x", 1<<20-1) + "\n", starts: "x", ends: "x\n", most: 1 << 20},
 	} {
 		e, requests := logged(t, test.log)
 		text, err := e.Log(t.Context(), mover())
 		require.NoError(t, err, name)
-		require.LessOrEqual(t, len(text), test.bytes, name)
+		require.LessOrEqual(t, len(text), test.most, name)
+		require.GreaterOrEqual(t, len(text), test.least, "no more is dropped than has to be")
 		require.True(t, strings.HasPrefix(string(text), test.starts), name)
 		require.True(t, strings.HasSuffix(string(text), test.ends), name)
 		require.Equal(t, url.Values{"container": {"b1-uid"}}, *requests, "the whole log of the mover alone")
 	}
-	e, _ := logged(t, long.String())
-	text, err := e.Log(t.Context(), mover())
-	require.NoError(t, err)
-	require.Greater(t, len(text), 1<<20-100, "no more is dropped than has to be")
+	end := tail{limit: 4}
+	for range 9 {
+		_, _ = end.Write([]byte("text"))
+		require.LessOrEqual(t, len(end.kept), 8, "a log may be much larger than the memory")
+	}
 }
 
 func TestOnlyTheLastLinesOfALogAreFetched(t *testing.T) {
@@ -448,7 +448,7 @@ func TestAMoverNeverHasAVolumeThatExistedBeforeItsClaim(t *testing.T) {
 		spec.Name, spec.Source.Target.Scratch = "b1", !test.restored
 		confirmed, err := exposed(client, objects.Settings{}).ConfirmVolume(t.Context(), spec, found)
 		require.Equal(t, []bool{!test.fails, test.fails}, []bool{confirmed, errors.As(err, new(*TerminalError))}, "%s: %v", name, err)
-		require.NoError(t, exposed(client, objects.Settings{}).Delete(t.Context(), found))
+		require.NoError(t, exposed(client, copied()).Delete(t.Context(), found), "it has no copies")
 		policy := map[bool]string{true: "Retain", false: "Delete"}[test.older && test.chosen]
 		require.Equal(t, []string{"volume " + test.volume + " " + policy}, left(t, client), name)
 		_, err = exposed(fake.NewClientset(), objects.Settings{}).ConfirmVolume(t.Context(), spec, found)

@@ -40,17 +40,17 @@ func TestReleaseCountsAJobAsFailed(t *testing.T) {
 
 func TestAJobWithoutAPodIsStuckForWhatItsControllerSays(t *testing.T) {
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "j1", UID: "j1-uid"}}
-	client := fake.NewClientset(event("refused", job.UID, corev1.EventTypeWarning, "exceeded quota: none", 1))
-	why, stuck, err := Jobs{Client: client}.Stuck(t.Context(), "velero", objects.ReadJob(job))
-	require.NoError(t, err)
-	require.True(t, stuck)
-	require.Equal(t, "job has no pod: exceeded quota: none", why)
+	requireStuck := func(want string, there ...runtime.Object) {
+		why, stuck, err := Jobs{Client: fake.NewClientset(there...)}.Stuck(t.Context(), "velero", objects.ReadJob(job))
+		require.NoError(t, err)
+		require.Equal(t, want, map[bool]string{true: why}[stuck])
+	}
+	requireStuck("job has no pod: exceeded quota: none", event("refused", job.UID, corev1.EventTypeWarning, "exceeded quota: none", 1))
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "p1", UID: "p1-uid", Labels: map[string]string{batchv1.ControllerUidLabel: "j1-uid"}}}
+	requireStuck("", pod) // it was created in the meantime
 	pod.Status.Phase, job.Status.Active, job.Status.Ready = corev1.PodPending, 1, new(int32(0))
-	client = fake.NewClientset(pod, event("unmounted", pod.UID, corev1.EventTypeWarning, "no such volume", 1))
-	why, _, err = Jobs{Client: client}.Stuck(t.Context(), "velero", objects.ReadJob(job))
-	require.NoError(t, err)
-	require.Equal(t, "pod did not start: no such volume", why)
+	requireStuck("") // it was deleted in the meantime
+	requireStuck("pod did not start: no such volume", pod, event("unmounted", pod.UID, corev1.EventTypeWarning, "no such volume", 1))
 }
 
 // TestNoJobIsStartedBesideAnUncachedOne covers a job that another coordinator or Velero's server has
@@ -89,12 +89,19 @@ func TestTheJobsOfARepositoryShareTheClaimOfTheirCache(t *testing.T) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name, Labels: claim.Labels}, Status: corev1.PodStatus{Phase: phase}}
 		require.NoError(t, client.Tracker().Add(pod))
 	}
-	require.ErrorContains(t, start("third"), "claim velero/r1-cache of the maintenance cache is being deleted")
+	client.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("cannot delete " + action.(clienttesting.DeleteAction).GetName())
+	})
+	err := start("third")
+	require.ErrorContains(t, err, "claim velero/r1-cache of the maintenance cache is being deleted: ")
+	require.ErrorContains(t, err, "\ncannot delete failed\ncannot delete succeeded")
 	require.Equal(t, 2, strings.Count(strings.Join(requests(client), " "), "delete pods"), "those that have ended hold the claim")
-	require.NoError(t, client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), claim, "velero"))
-	claim = claim.DeepCopy()
-	claim.OwnerReferences[0].UID = "of a repository with the same name"
-	require.ErrorContains(t, start("third"), "claim velero/r1-cache has another owner")
+	for _, owners := range [][]metav1.OwnerReference{nil, {{UID: "of a repository with the same name"}}, append(claim.OwnerReferences, metav1.OwnerReference{})} {
+		foreign := claim.DeepCopy()
+		foreign.OwnerReferences = owners
+		require.NoError(t, client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), foreign, "velero"))
+		require.ErrorContains(t, start("third"), "claim velero/r1-cache has another owner")
+	}
 	require.Equal(t, 2, strings.Count(strings.Join(requests(client), " "), "create jobs"), "a job that finds no cache would wait for ever")
 }
 
@@ -121,7 +128,10 @@ func TestReleaseDeletesTheJobIfPatchIsForbidden(t *testing.T) {
 	client.PrependReactor("patch", "jobs", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Group: "batch", Resource: "jobs"}, "j1", nil)
 	})
-	_, err := Jobs{Client: client}.Release(t.Context(), "velero", objects.ReadJob(job), time.Now())
+	recorded, err := Jobs{Client: client}.Record(t.Context(), "velero", objects.ReadJob(job), objects.JobRecord{})
+	require.ErrorContains(t, err, "record maintenance job j1: ")
+	require.False(t, recorded)
+	_, err = Jobs{Client: client}.Release(t.Context(), "velero", objects.ReadJob(job), time.Now())
 	require.NoError(t, err)
 	_, err = client.BatchV1().Jobs("velero").Get(t.Context(), "j1", metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err), "or its repository would not be maintained any more")

@@ -127,6 +127,10 @@ func TestAForbiddenCopyFailsTheTransfer(t *testing.T) {
 		require.Equal(t, !test.passes, errors.As(err, new(*TerminalError)), "%s: %v", name, err)
 		require.NotContains(t, requests(client), "create pods")
 	}
+	client, exists := withUIDs(fake.NewClientset(freeClaim(), secret("app", "s3cret"), configMap())), apierrors.NewAlreadyExists(corev1.Resource("secrets"), "key")
+	client.PrependReactor("create", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, exists })
+	_, err := exposed(client, copied()).Ensure(t.Context(), download())
+	require.ErrorContains(t, err, "get secrets velero/key: ", "it was deleted in the meantime")
 }
 
 func TestAMissingOriginalFailsTheTransfer(t *testing.T) {
@@ -159,7 +163,7 @@ func csiVolume(mode corev1.PersistentVolumeMode) *corev1.PersistentVolume {
 }
 
 func TestLocateDerivesTheSamePathAsTheLookup(t *testing.T) {
-	tests := map[string]struct {
+	for name, test := range map[string]struct {
 		volume corev1.VolumeSource
 		mode   corev1.PersistentVolumeMode
 		want   location
@@ -170,8 +174,7 @@ func TestLocateDerivesTheSamePathAsTheLookup(t *testing.T) {
 			volume: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
 			want:   location{Path: "/host/pods/pod-uid/volumes/kubernetes.io~empty-dir/data"},
 		},
-	}
-	for name, test := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(boundClaim(), csiVolume(test.mode))
 			derived, err := HostPaths{Client: client, PodsDir: "/host/pods"}.locate(t.Context(), podWith(test.volume), "data")
@@ -191,7 +194,7 @@ func TestLocateDerivesTheSamePathAsTheLookup(t *testing.T) {
 
 func TestLocateNamesWhatIsMissing(t *testing.T) {
 	emptyDir := corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
-	tests := map[string]struct {
+	for name, test := range map[string]struct {
 		paths    HostPaths
 		pod      *corev1.Pod
 		volume   string
@@ -202,8 +205,7 @@ func TestLocateNamesWhatIsMissing(t *testing.T) {
 		"no such claim":            {pod: podWith(claimed()), volume: "data", terminal: true, want: "get claim app/claim"},
 		"a host path":              {pod: podWith(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}), volume: "data", terminal: true, want: "not in the kubelet's pods directory"},
 		"nothing where it must be": {paths: HostPaths{Mounted: "/nonexistent"}, pod: podWith(emptyDir), volume: "data", want: "got 0 matches [], want 1"},
-	}
-	for name, test := range tests {
+	} {
 		test.paths.Client = fake.NewClientset()
 		_, err := test.paths.locate(t.Context(), test.pod, test.volume)
 		require.ErrorContains(t, err, test.want, name)

@@ -32,8 +32,8 @@ func newStorage(objects ...runtime.Object) *storage {
 	return &storage{client: fake.NewSimpleClientset(objects...)} //nolint:staticcheck // there is no other in this module
 }
 
-// refresh copies the state of the API server into the cache.
-func (s *storage) refresh(t *testing.T) {
+// refresh copies the state of the API server into the cache, and returns the storage.
+func (s *storage) refresh(t *testing.T) *storage {
 	t.Helper()
 	s.snapshots, s.contents = map[string]*snapshotv1.VolumeSnapshot{}, map[string]*snapshotv1.VolumeSnapshotContent{}
 	snapshots, err := s.client.SnapshotV1().VolumeSnapshots("").List(t.Context(), metav1.ListOptions{})
@@ -48,6 +48,7 @@ func (s *storage) refresh(t *testing.T) {
 		s.contents[contents.Items[i].Name] = &contents.Items[i]
 	}
 	s.client.ClearActions()
+	return s
 }
 
 func (s *storage) Available(context.Context) (bool, error) { return !s.unserved, nil }
@@ -99,8 +100,7 @@ func original() (*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent) 
 
 func TestAHandOverWritesFiveTimesAndReadsNothing(t *testing.T) {
 	snapshot, content := original()
-	s := newStorage(snapshot, content)
-	s.refresh(t)
+	s := newStorage(snapshot, content).refresh(t)
 	waits, handed, err := (&Exposer{Snapshots: s}).handOver(t.Context(), upload())
 	require.NoError(t, err)
 	require.Empty(t, waits)
@@ -123,20 +123,19 @@ func TestAHandOverContinuesThatOfVelerosAgent(t *testing.T) {
 	theirs := content.DeepCopy()
 	theirs.Name, theirs.UID, theirs.Spec.Source.SnapshotHandle = "du-1", "theirs-uid", new("handle-1")
 	theirs.Spec.VolumeSnapshotRef = corev1.ObjectReference{Namespace: "velero", Name: "du-1", UID: "backup-uid"}
-	s := newStorage(snapshot, content, backup, theirs)
-	s.refresh(t)
+	s := newStorage(snapshot, content, backup, theirs).refresh(t)
+	delete(s.snapshots, "velero/du-1") // its watch lags
 	waits, _, err := (&Exposer{Snapshots: s}).handOver(t.Context(), upload())
 	require.NoError(t, err)
 	require.Empty(t, waits)
 	require.Equal(t, []string{
-		"patch volumesnapshots du-1", "patch volumesnapshotcontents du-1", "patch volumesnapshotcontents snapcontent-snap-uid",
+		"get volumesnapshots du-1", "patch volumesnapshots du-1", "patch volumesnapshotcontents du-1", "patch volumesnapshotcontents snapcontent-snap-uid",
 		"delete volumesnapshots snap", "delete volumesnapshotcontents snapcontent-snap-uid",
 	}, s.requests())
 	theirs.Labels = objects.OwnerLabels("du-1-uid", "n1")
 	theirs.Spec.DeletionPolicy, theirs.Finalizers = "Delete", []string{"snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"}
 	theirs.Status = nil
-	s = newStorage(theirs)
-	s.refresh(t)
+	s = newStorage(theirs).refresh(t)
 	waits, err = (&Exposer{Snapshots: s}).CleanUpSnapshots(t.Context(), upload(), false)
 	require.NoError(t, err)
 	require.Equal(t, "VolumeSnapshotContent du-1 is being deleted by CSI driver csi.example.com; see kubectl describe volumesnapshotcontent du-1", waits)
@@ -146,8 +145,7 @@ func TestAHandOverContinuesThatOfVelerosAgent(t *testing.T) {
 	}, s.requests(), "handle and mark")
 	require.Equal(t, map[string]string{"du-1": "theirs-uid"}, deletedUIDs(t, s.client.Actions()))
 	theirs.Spec.DeletionPolicy = "Retain"
-	s = newStorage(theirs)
-	s.refresh(t)
+	s = newStorage(theirs).refresh(t)
 	require.NoError(t, (&Exposer{Snapshots: s}).RemoveOrphan(t.Context(), "velero", theirs))
 	kept, err := s.client.SnapshotV1().VolumeSnapshotContents().Get(t.Context(), "du-1", metav1.GetOptions{})
 	require.NoError(t, err)
@@ -159,6 +157,8 @@ func TestAHandOverThatCannotSucceedIsATerminalError(t *testing.T) {
 		_, _, err := (&Exposer{Snapshots: s}).handOver(t.Context(), upload())
 		require.ErrorAs(t, err, new(*TerminalError), name)
 	}
+	_, err := (&Exposer{Snapshots: &storage{unserved: true}}).CleanUpSnapshots(t.Context(), upload(), false)
+	require.NoError(t, err, "without snapshots there is nothing to delete")
 	require.Equal(t, "run step CreateSnapshot of snapshot apps/snap for velero/du-1", (&Exposer{Snapshots: newStorage()}).runHandover(upload()).describe(handover.CreateSnapshot))
 }
 
@@ -170,8 +170,7 @@ func TestACleanUpAfterItsOwnHandOverIsConfirmedByOneRead(t *testing.T) {
 		"by this process":    {true, []string{"get volumesnapshots du-1"}},
 		"by another process": {false, []string{"get volumesnapshots du-1", "get volumesnapshots snap"}},
 	} {
-		s := newStorage()
-		s.refresh(t)
+		s := newStorage().refresh(t)
 		waits, err := (&Exposer{Snapshots: s}).CleanUpSnapshots(t.Context(), upload(), test.handedOver)
 		require.NoError(t, err, name)
 		require.Empty(t, waits, name)
@@ -189,14 +188,17 @@ func TestACleanUpReadsTheSourceFromABackupThatNoCacheHas(t *testing.T) {
 	require.NoError(t, (&Exposer{Snapshots: s}).RemoveOrphan(t.Context(), "velero", backup))
 	require.Equal(t, []string{"get volumesnapshots du-1", "get volumesnapshots snap", "get volumesnapshotcontents du-1", "get volumesnapshotcontents snapcontent-snap-uid", "delete volumesnapshots snap"}, s.requests())
 	require.Equal(t, map[string]string{"snap": "snap-uid"}, deletedUIDs(t, s.client.Actions()))
-	s = newStorage(snapshot, content, backup)
-	s.refresh(t)
+	s = newStorage(snapshot, content, backup).refresh(t)
 	require.NoError(t, (&Exposer{Snapshots: s}).RemoveOrphan(t.Context(), "velero", backup))
 	require.Equal(t, []string{"get volumesnapshotcontents du-1", "delete volumesnapshots snap"}, s.requests())
 	backup.Annotations = nil
 	s = newStorage(snapshot, content, backup)
 	require.NoError(t, (&Exposer{Snapshots: s}).RemoveOrphan(t.Context(), "velero", backup))
 	require.Equal(t, []string{"get volumesnapshots du-1", "get volumesnapshotcontents du-1", "delete volumesnapshots du-1"}, s.requests())
+	s = newStorage(snapshot, content)
+	_, err := (&Exposer{Snapshots: s}).CleanUpSnapshots(t.Context(), upload(), false)
+	require.NoError(t, err)
+	require.Contains(t, s.requests(), "get volumesnapshotcontents du-1", "no backup is left, but its content may be")
 }
 
 // deletedUIDs are the UID preconditions of all deletes, by name.
@@ -227,6 +229,7 @@ func TestABlockMoverNeedsTheHandleOfItsVolume(t *testing.T) {
 	spec.BlockMover = true
 	_, err = changedBlocks(spec, objects.VolumeInfo{}, handed)
 	require.ErrorAs(t, err, new(*TerminalError))
+	require.ErrorContains(t, err, "the changed blocks of claim apps/data: ")
 	changes, err = changedBlocks(spec, objects.VolumeInfo{Handle: "volume-1"}, handed)
 	require.NoError(t, err)
 	require.Equal(t, &objects.ChangedBlocks{Change: "handle-1", Volume: "volume-1", Snapshot: "du-1"}, changes)

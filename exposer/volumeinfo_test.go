@@ -42,9 +42,17 @@ func TestVolumeInfoOfASnapshot(t *testing.T) {
 	zone := &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{Key: "zone"}}}}}
 	inZone := csiVolume(corev1.PersistentVolumeFilesystem)
 	inZone.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: zone}
-	attachment := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: storagev1.VolumeAttachmentSpec{
-		NodeName: "n7", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: new("pv1")},
-	}}
+	attachedTo := func(node string) *storagev1.VolumeAttachment {
+		source := storagev1.VolumeAttachmentSource{PersistentVolumeName: new("pv1")}
+		return &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: storagev1.VolumeAttachmentSpec{NodeName: node, Source: source}}
+	}
+	selected := func(node string) *corev1.PersistentVolumeClaim {
+		claim := sourceClaim()
+		claim.Annotations = map[string]string{objects.AnnotationSelectedNode: node}
+		return claim
+	}
+	w1 := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1", Labels: map[string]string{corev1.LabelOSStable: "windows"}}}
+	l1 := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "l1", Labels: map[string]string{corev1.LabelOSStable: "linux"}}}
 	size := resource.MustParse("3Gi")
 	for name, test := range map[string]struct {
 		objects  []runtime.Object
@@ -52,75 +60,51 @@ func TestVolumeInfoOfASnapshot(t *testing.T) {
 		windows  bool // agents run on Windows nodes
 		block    bool // for a block mover
 		want     objects.VolumeInfo
-		reads    []string
+		reads    []string // after the class and the claim
 	}{
 		"for a block mover is of a device": {
 			objects: []runtime.Object{storageClass(immediate, map[string]string{parameterFSType: "ntfs"}), sourceClaim(), inZone}, block: true,
-			want:  objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size, Block: true, Handle: "h"},
-			reads: []string{"get storageclasses", "get persistentvolumeclaims", "get persistentvolumes"},
+			want: objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size, Block: true, Handle: "h"}, reads: []string{"get persistentvolumes"},
 		},
 		"of a volume that every node can reach takes two reads": {
 			objects: []runtime.Object{storageClass(immediate, nil), sourceClaim()},
 			want:    objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size},
-			reads:   []string{"get storageclasses", "get persistentvolumeclaims"},
 		},
 		"of a claim that has lost its volume takes two reads": {
 			objects: []runtime.Object{storageClass(immediate, nil), sourceClaim(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "" })},
 			want:    objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size},
-			reads:   []string{"get storageclasses", "get persistentvolumeclaims"},
 		},
 		"of a volume in a zone takes three": {
 			objects: []runtime.Object{storageClass(waits, nil), sourceClaim(), inZone},
-			want:    objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size, Topology: zone},
-			reads:   []string{"get storageclasses", "get persistentvolumeclaims", "get persistentvolumes"},
+			want:    objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size, Topology: zone}, reads: []string{"get persistentvolumes"},
 		},
 		"of a vSphere volume that is provisioned fast leaves out where it is attached": {
-			objects:  []runtime.Object{storageClass(immediate, nil), sourceClaim(), attachment},
+			objects:  []runtime.Object{storageClass(immediate, nil), sourceClaim(), attachedTo("n7")},
 			settings: objects.Settings{BackupClaims: map[string]objects.BackupClaim{"fast": {Annotations: map[string]string{annotationFastVSphere: "true"}}}},
-			want:     objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size, Excluded: []string{"n7"}},
-			reads:    []string{"get storageclasses", "get persistentvolumeclaims", "list volumeattachments"},
+			want:     objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size, Excluded: []string{"n7"}}, reads: []string{"list volumeattachments"},
 		},
 		"of NTFS is for Windows": {
 			objects: []runtime.Object{storageClass(immediate, map[string]string{parameterFSType: "ntfs"}), sourceClaim()}, windows: true,
-			want:  objects.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size},
-			reads: []string{"get storageclasses", "get persistentvolumeclaims", "list volumeattachments"},
+			want: objects.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size}, reads: []string{"list volumeattachments"},
 		},
 		"of NTFS is for Windows even without agents there, so that the error names it": {
 			objects: []runtime.Object{storageClass(immediate, map[string]string{parameterFSType: "ntfs"}), sourceClaim()},
 			want:    objects.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size},
-			reads:   []string{"get storageclasses", "get persistentvolumeclaims"},
 		},
 		"of a claim that a Windows node uses is for Windows": {
-			objects: []runtime.Object{
-				storageClass(immediate, nil), sourceClaim(func(c *corev1.PersistentVolumeClaim) {
-					c.Annotations = map[string]string{objects.AnnotationSelectedNode: "w1"}
-				}),
-				&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1", Labels: map[string]string{corev1.LabelOSStable: "windows"}}},
-			}, windows: true,
-			want:  objects.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size},
-			reads: []string{"get storageclasses", "get persistentvolumeclaims", "list volumeattachments", "get nodes"},
+			objects: []runtime.Object{storageClass(immediate, nil), selected("w1"), w1}, windows: true,
+			want: objects.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size}, reads: []string{"list volumeattachments", "get nodes"},
 		},
 		"of a volume that is attached to a Windows node is for Windows, whatever node was selected once": {
-			objects: []runtime.Object{
-				storageClass(immediate, nil), sourceClaim(func(c *corev1.PersistentVolumeClaim) {
-					c.Annotations = map[string]string{objects.AnnotationSelectedNode: "l1"}
-				}),
-				&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1", Labels: map[string]string{corev1.LabelOSStable: "windows"}}},
-				&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "l1", Labels: map[string]string{corev1.LabelOSStable: "linux"}}},
-				&storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: storagev1.VolumeAttachmentSpec{
-					NodeName: "w1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: new("pv1")},
-				}},
-			}, windows: true,
-			want:  objects.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size},
-			reads: []string{"get storageclasses", "get persistentvolumeclaims", "list volumeattachments", "get nodes"},
+			objects: []runtime.Object{storageClass(immediate, nil), selected("l1"), w1, l1, attachedTo("w1")}, windows: true,
+			want: objects.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size}, reads: []string{"list volumeattachments", "get nodes"},
 		},
 		"of a device is for Linux": {
 			objects: []runtime.Object{
 				storageClass(immediate, map[string]string{parameterFSType: "ntfs"}),
 				sourceClaim(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeMode = new(corev1.PersistentVolumeBlock) }),
 			}, windows: true,
-			want:  objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size, Block: true},
-			reads: []string{"get storageclasses", "get persistentvolumeclaims"},
+			want: objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size, Block: true},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -132,7 +116,7 @@ func TestVolumeInfoOfASnapshot(t *testing.T) {
 			info, err := e.volumeInfo(t.Context(), objects.MoverSpec{Source: ofSnapshot(), BlockMover: test.block})
 			require.NoError(t, err)
 			require.Equal(t, test.want, info)
-			require.Equal(t, test.reads, requests(client))
+			require.Equal(t, append([]string{"get storageclasses", "get persistentvolumeclaims"}, test.reads...), requests(client))
 		})
 	}
 }

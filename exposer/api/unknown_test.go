@@ -34,8 +34,7 @@ func TestAllFieldsOfVelerosDefinitionsAreKnown(t *testing.T) {
 	} {
 		all := slices.Concat(v1crds.CRDs, v2alpha1crds.CRDs)
 		defined := slices.IndexFunc(all, func(one *apiextensionsv1.CustomResourceDefinition) bool { return one.Spec.Names.Kind == kind })
-		spec := all[defined].Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
-		set := fieldsOf(spec)
+		set := fieldsOf(all[defined].Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"])
 		require.Greater(t, strings.Count(set, "f:"), 7, kind)
 		resource.SetManagedFields([]metav1.ManagedFieldsEntry{{FieldsV1: metav1.NewFieldsV1(`{"f:spec":` + set + `}`)}})
 		require.Empty(t, api.UnknownFields(resource), kind)

@@ -74,24 +74,21 @@ func TestStepsOfAHandOver(t *testing.T) {
 				h.Backup.Content.Labels, h.Backup.Content.Spec.VolumeSnapshotRef.Namespace = nil, "app"
 			}, want: contentConflict,
 		},
+		"a content being deleted": {pairs: func(p *simulatedPairs) { p.backupContent.deleting = true }, want: "Fail: VolumeSnapshotContent du is being deleted"},
 		"a content of an earlier VolumeSnapshot with the same name": {
+			pairs:  func(p *simulatedPairs) { p.content.exists = false },
 			change: func(h *State) { h.Backup.Content.Spec.VolumeSnapshotRef.UID = "earlier-uid" },
-			want:   "Fail: VolumeSnapshotContent du is bound to an earlier VolumeSnapshot of the same name",
+			cached: "Reobserve", want: "Fail: VolumeSnapshotContent du is bound to an earlier VolumeSnapshot of the same name",
 		},
 		"a content that is not bound yet": {change: func(h *State) { h.Backup.Content.Spec.VolumeSnapshotRef.UID = "" }, want: "DeleteOriginal"},
 		"a VolumeSnapshot that was deleted": {
 			pairs: func(p *simulatedPairs) { p.backup.exists = false }, cached: "Reobserve",
 			want: "Fail: VolumeSnapshot velero/du was deleted after the hand-over of the snapshot",
 		},
-		"a VolumeSnapshot that is being deleted": {
-			pairs: func(p *simulatedPairs) { p.backup.deleting = true }, want: "Fail: VolumeSnapshot velero/du is being deleted",
-		},
+		"a VolumeSnapshot being deleted": {pairs: func(p *simulatedPairs) { p.backup.deleting = true }, want: "Fail: VolumeSnapshot velero/du is being deleted"},
 		"a VolumeSnapshot that is being deleted, without its original": {
 			pairs:  func(p *simulatedPairs) { p.backup.deleting, p.original.exists = true, false },
 			cached: "Reobserve", want: "Fail: VolumeSnapshot velero/du is being deleted",
-		},
-		"a content that is being deleted": {
-			pairs: func(p *simulatedPairs) { p.backupContent.deleting = true }, want: "Fail: VolumeSnapshotContent du is being deleted",
 		},
 		"a VolumeSnapshot of Velero's agent":           {pairs: func(p *simulatedPairs) { p.backup.creator = velero }, want: "AdoptSnapshot"},
 		"a content of Velero's agent":                  {pairs: func(p *simulatedPairs) { p.backupContent.creator = velero }, want: "AdoptContent"},
@@ -117,9 +114,7 @@ func TestStepsOfAHandOver(t *testing.T) {
 			cached: "Reobserve", want: "Fail: VolumeSnapshotContent content of VolumeSnapshot apps/snap does not exist",
 		},
 		"an original content that is deleted with its handle": {
-			pairs: func(p *simulatedPairs) {
-				p.content.deleting, p.content.retained, p.backupContent.exists = true, false, false
-			},
+			pairs:  alone(func(p *simulatedPairs) { p.content.deleting, p.content.retained, p.backup.exists = true, false, true }),
 			cached: "Reobserve", want: contentDeleting,
 		},
 		"an original content that will be deleted with its handle": {
@@ -135,17 +130,15 @@ func TestStepsOfAHandOver(t *testing.T) {
 			pairs: half, change: func(h *State) { h.Original.Content.Spec.VolumeSnapshotRef.Namespace = "other" }, want: notBound,
 		},
 		"an original content without a handle": {
-			pairs: func(p *simulatedPairs) { p.content.handle, p.backupContent.exists = false, false },
-			want:  "AwaitSnapshot: VolumeSnapshotContent content has no snapshot handle yet",
+			pairs: half, change: func(h *State) { h.Original.Content.Status.SnapshotHandle = nil },
+			want: "AwaitSnapshot: VolumeSnapshotContent content has no snapshot handle yet",
 		},
 		"a half of Velero's agent":              {pairs: func(p *simulatedPairs) { p.backup.creator, p.backupContent.exists = velero, false }, want: "AdoptSnapshot"},
 		"an original whose content was deleted": {pairs: func(p *simulatedPairs) { p.content.exists = false }, cached: "Reobserve", want: "DeleteOriginal"},
 		"an original that is not bound": {
-			pairs: alone(unchanged), change: func(h *State) { h.Original.Snapshot.Status.BoundVolumeSnapshotContentName = nil }, want: "AwaitSnapshot: VolumeSnapshot apps/snap is not ready",
+			pairs: alone(unchanged), change: func(h *State) { h.Original.Snapshot.Status.BoundVolumeSnapshotContentName = nil }, want: notReady,
 		},
-		"an original of unknown readiness": {
-			pairs: alone(unchanged), change: func(h *State) { h.Original.Snapshot.Status.ReadyToUse = nil }, want: "AwaitSnapshot: VolumeSnapshot apps/snap is not ready",
-		},
+		"an original of unknown readiness": {pairs: alone(unchanged), change: func(h *State) { h.Original.Snapshot.Status.ReadyToUse = nil }, want: notReady},
 		"an original content that is deleted without its handle": {
 			pairs: func(p *simulatedPairs) { p.content.deleting, p.backupContent.exists = true, false }, want: "CreateContent",
 		},
@@ -219,10 +212,12 @@ func TestStepsOfACleanUp(t *testing.T) {
 			want:  "AwaitSnapshot: VolumeSnapshot velero/du is being deleted",
 		},
 		"a half is being deleted, and the original content is left": {
-			pairs: func(p *simulatedPairs) {
-				p.original.exists, p.backup.deleting, p.backupContent.exists = false, true, false
-			},
+			pairs:  alone(func(p *simulatedPairs) { p.original.exists, p.backup.exists, p.backup.deleting = false, true, true }),
 			cached: "Reobserve", want: "SetDeletePolicyOfOriginal",
+		},
+		"a half is being deleted, and the original is left without its content": {
+			pairs:  alone(func(p *simulatedPairs) { p.content.exists, p.backup.exists, p.backup.deleting = false, true, true }),
+			cached: "Reobserve", want: "DeleteOriginal",
 		},
 		"a half alone": {
 			pairs:  func(p *simulatedPairs) { *p = simulatedPairs{backup: simulatedObject{exists: true}} },
@@ -334,6 +329,8 @@ func TestChangedBlocks(t *testing.T) {
 	require.Empty(t, h.ChangedBlocks("volume").Volume)
 	delete(h.Backup.Snapshot.Annotations, "csi.vsphere.volume/change-id")
 	require.Empty(t, h.ChangedBlocks("volume").Change)
+	h.Backup.Snapshot.Annotations = map[string]string{"csi.vsphere.volume/change-id": "52/7"}
+	require.Equal(t, &objects.ChangedBlocks{Change: "52/7", Snapshot: "du"}, h.ChangedBlocks("volume"))
 }
 
 func TestTheContentOfASource(t *testing.T) {

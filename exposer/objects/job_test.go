@@ -95,6 +95,9 @@ func TestMemoryOfJobs(t *testing.T) {
 	require.Equal(t, "1536Mi", limits.Memory().String())
 	none := Job(what, jobTemplate(), JobSettings{}).Spec.Template.Spec.Containers[0].Resources
 	require.Equal(t, corev1.ResourceRequirements{}, none, "what has no limit gets none")
+	settings := jobSettings()
+	settings.Resources.Limits[corev1.ResourceMemory] = resource.MustParse("1500m")
+	require.Equal(t, settings.Resources, Job(maintenance(), jobTemplate(), settings).Spec.Template.Spec.Containers[0].Resources, "it is not rounded")
 }
 
 func TestACacheIsMountedIntoAPodWithoutASecurityContext(t *testing.T) {
@@ -121,7 +124,7 @@ func TestReadJob(t *testing.T) {
 		"a failure that was counted twice":  {batchv1.JobStatus{Failed: 1, Conditions: append(condition(batchv1.JobFailed), condition(batchv1.JobFailureTarget)...)}, JobStatus{HasPod: true, Counted: true, Outcome: JobFailed, Finished: ended.Time, Reason: "BackoffLimitExceeded: it failed"}},
 		"a success":                         {batchv1.JobStatus{Succeeded: 1, CompletionTime: &began, Conditions: condition(batchv1.JobComplete)}, JobStatus{HasPod: true, Counted: true, Outcome: JobSucceeded, Finished: began.Time}},
 		"a success without its time":        {batchv1.JobStatus{Succeeded: 1, Conditions: condition(batchv1.JobComplete)}, JobStatus{HasPod: true, Counted: true, Outcome: JobSucceeded, Finished: ended.Time}},
-		"a failure":                         {batchv1.JobStatus{Failed: 1, Conditions: condition(batchv1.JobFailed)}, JobStatus{HasPod: true, Counted: true, Outcome: JobFailed, Finished: ended.Time, Reason: "BackoffLimitExceeded: it failed"}},
+		"a failure":                         {batchv1.JobStatus{Failed: 1, CompletionTime: &began, Conditions: condition(batchv1.JobFailed)}, JobStatus{HasPod: true, Counted: true, Outcome: JobFailed, Finished: ended.Time, Reason: "BackoffLimitExceeded: it failed"}},
 	} {
 		job := Job(maintenance(), jobTemplate(), jobSettings())
 		job.CreationTimestamp, job.Spec.Suspend, job.Status = began, new(false), test.status

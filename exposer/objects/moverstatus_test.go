@@ -178,7 +178,7 @@ func TestReadPodThatEnded(t *testing.T) {
 			"Failed: mover left no message (exit code 137, out of memory (OOMKilled), its memory limit is 512Mi)",
 		},
 		"out of memory of the node": {
-			pod(corev1.PodFailed, ended(137, "OOMKilled", "")),
+			pod(corev1.PodFailed, limited("512Mi"), func(p *corev1.Pod) { p.Spec.Containers[0].Name = "proxy" }, ended(137, "OOMKilled", "")),
 			"Failed: mover left no message (exit code 137, out of memory (OOMKilled), it has no memory limit, so its node ran out of memory)",
 		},
 		"killed by a signal after it reported its failure": {pod(corev1.PodFailed, ended(137, "Error", "no such bucket")), "Failed: no such bucket (exit code 137)"},

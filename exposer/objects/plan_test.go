@@ -274,19 +274,26 @@ func TestARestoreClaimCopiesTheSpecOfTheTargetOnly(t *testing.T) {
 	info.Target.Annotations = map[string]string{
 		"note": "mine", AnnotationSelectedNode: "n3", AnnotationBindCompleted: "yes", AnnotationBoundByController: "yes",
 	}
-	claim := PlanOf(download(), info, plain(), Settings{IgnoreDelayBinding: true}).Claims[0]
-	require.Equal(t, ofAttempt(download(), map[string]string{"note": "mine"}), claim.Annotations)
+	info.Target.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}
+	plan := PlanOf(download(), info, plain(), Settings{IgnoreDelayBinding: true})
+	require.Equal(t, ofAttempt(download(), map[string]string{"note": "mine"}), plan.Claims[0].Annotations)
+	require.False(t, plan.Pod.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly, "the mover writes")
 	require.Len(t, info.Target.Annotations, 4, "the target in the cache is changed")
 }
 
 // TestAnEmptyAlternativeOpensNoNodes covers empty terms: to the scheduler an empty term matches no node.
 func TestAnEmptyAlternativeOpensNoNodes(t *testing.T) {
 	template, zone := plain(), corev1.NodeSelectorRequirement{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"z1"}}
-	template.AgentAffinity = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{}, {MatchExpressions: []corev1.NodeSelectorRequirement{zone}}}}
-	affinity := PlanOf(upload(), ofSnapshot(), template, Settings{}).Pod.Spec.Affinity
+	both, info := nodeTerm(corev1.NodeSelectorOpNotIn, "n6", "n7")[0].MatchFields, ofSnapshot()
+	template.AgentAffinity = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+		{}, {MatchFields: both[:1], MatchExpressions: []corev1.NodeSelectorRequirement{zone}},
+	}}
+	info.Excluded = []string{"n7"}
+	affinity := PlanOf(upload(), info, template, Settings{}).Pod.Spec.Affinity
 	terms := affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	require.Len(t, terms, 1)
 	require.Contains(t, terms[0].MatchExpressions, zone)
+	require.Equal(t, both, terms[0].MatchFields)
 }
 
 // An entry for a class that selects no nodes keeps entries without a class from applying to that class (D32).

@@ -62,6 +62,7 @@ func TestMoversAreEvictedFromFailedNodesDespiteInheritedTolerations(t *testing.T
 	all := corev1.Toleration{Operator: corev1.TolerationOpExists}
 	notReady, unreachable := noExecute(corev1.TaintNodeNotReady, ptr.To[int64](300)), noExecute(corev1.TaintNodeUnreachable, ptr.To[int64](300))
 	dedicated := noExecute("dedicated", nil)
+	valued := corev1.Toleration{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Value: "x"}
 	noSchedule := corev1.Toleration{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}
 	for name, test := range map[string]struct{ agents, want []corev1.Toleration }{
 		"agents that tolerate everything":                   {[]corev1.Toleration{all}, []corev1.Toleration{notReady, unreachable, all}},
@@ -72,6 +73,7 @@ func TestMoversAreEvictedFromFailedNodesDespiteInheritedTolerations(t *testing.T
 		"another bound stays":                               {[]corev1.Toleration{noExecute(corev1.TaintNodeNotReady, ptr.To[int64](30))}, []corev1.Toleration{noExecute(corev1.TaintNodeNotReady, ptr.To[int64](30))}},
 		"nodes that are tainted on purpose are where it is": {[]corev1.Toleration{dedicated}, []corev1.Toleration{dedicated}},
 		"a value that the taint does not have":              {[]corev1.Toleration{{Key: corev1.TaintNodeNotReady, Value: "x"}}, []corev1.Toleration{{Key: corev1.TaintNodeNotReady, Value: "x"}}},
+		"any value, but not any key":                        {[]corev1.Toleration{{}, valued}, []corev1.Toleration{notReady, {}, valued}},
 		"being scheduled there is something else":           {[]corev1.Toleration{noSchedule}, []corev1.Toleration{noSchedule}},
 	} {
 		require.Equal(t, test.want, PlanOf(upload(), ofSnapshot(), Template{AgentTolerations: test.agents}, Settings{}).Pod.Spec.Tolerations, name)
@@ -80,35 +82,22 @@ func TestMoversAreEvictedFromFailedNodesDespiteInheritedTolerations(t *testing.T
 
 func TestAVolumeIsDeletedOnlyIfItBelongsToTheClaim(t *testing.T) {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: "c1", CreationTimestamp: metav1.Unix(1, 0), Annotations: map[string]string{AnnotationBoundByController: "yes"}}}
-	for name, test := range map[string]struct {
-		policy corev1.PersistentVolumeReclaimPolicy
-		owner  *corev1.ObjectReference
-		change func(*corev1.PersistentVolume)
-		want   bool
-	}{
-		"retained and ours": {policy: corev1.PersistentVolumeReclaimRetain, owner: &corev1.ObjectReference{UID: "c1"}, want: true},
-		"deleted anyway":    {policy: corev1.PersistentVolumeReclaimDelete, owner: &corev1.ObjectReference{UID: "c1"}},
-		"of another claim":  {policy: corev1.PersistentVolumeReclaimRetain, owner: &corev1.ObjectReference{UID: "c2"}},
-		"without an owner":  {policy: corev1.PersistentVolumeReclaimRetain},
-		"kept after a bad rebind": {
-			policy: corev1.PersistentVolumeReclaimRetain, owner: &corev1.ObjectReference{UID: "c1"},
-			change: func(volume *corev1.PersistentVolume) { volume.Labels = map[string]string{api.LabelKept: "x"} },
+	const ours = "retained and ours"
+	for name, change := range map[string]func(*corev1.PersistentVolume){
+		ours: func(*corev1.PersistentVolume) {},
+		"deleted anyway": func(v *corev1.PersistentVolume) {
+			v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
 		},
-		"available before": {
-			policy: corev1.PersistentVolumeReclaimRetain, owner: &corev1.ObjectReference{UID: "c1"},
-			change: func(volume *corev1.PersistentVolume) { volume.Annotations[AnnotationBoundByController] = "yes" },
-		},
-		"created by an administrator": {
-			policy: corev1.PersistentVolumeReclaimRetain, owner: &corev1.ObjectReference{UID: "c1"},
-			change: func(volume *corev1.PersistentVolume) { volume.Annotations = nil },
-		},
+		"of another claim":            func(v *corev1.PersistentVolume) { v.Spec.ClaimRef.UID = "c2" },
+		"without an owner":            func(v *corev1.PersistentVolume) { v.Spec.ClaimRef = nil },
+		"kept after a bad rebind":     func(v *corev1.PersistentVolume) { v.Labels = map[string]string{api.LabelKept: "x"} },
+		"available before":            func(v *corev1.PersistentVolume) { v.Annotations[AnnotationBoundByController] = "yes" },
+		"created by an administrator": func(v *corev1.PersistentVolume) { v.Annotations = nil },
 	} {
 		volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{AnnotationProvisionedBy: "driver"}}}
-		if test.change != nil {
-			test.change(volume)
-		}
-		volume.Spec.PersistentVolumeReclaimPolicy, volume.Spec.ClaimRef = test.policy, test.owner
-		require.Equal(t, test.want, Disposable(volume, claim), name)
+		volume.Spec.PersistentVolumeReclaimPolicy, volume.Spec.ClaimRef = corev1.PersistentVolumeReclaimRetain, &corev1.ObjectReference{UID: "c1"}
+		change(volume)
+		require.Equal(t, name == ours, Disposable(volume, claim), name)
 		require.False(t, Disposable(volume, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: "c1"}}), "the claim has named it")
 	}
 }
@@ -130,7 +119,7 @@ func TestVelerosAgentsAreDistinguishedFromLateens(t *testing.T) {
 		labels        map[string]string
 	}{
 		"as velero install and the chart make it": {[]string{"/velero"}, []string{"node-agent", "server", "--features="}, true, nil},
-		"all in its command":                      {[]string{"/velero", "node-agent", "server"}, nil, true, nil},
+		"its command and its arguments":           {[]string{"/velero", "node-agent"}, []string{"server"}, true, nil},
 		"by a shell":                              {[]string{"sh", "-c"}, []string{"exec /velero node-agent server"}, true, nil},
 		"Lateen's own":                            {nil, []string{"node-agent", "--mover-template=deployment/velero"}, false, nil},
 		"one that was adopted":                    {[]string{"/lateen"}, []string{"node-agent", "--log-level=debug", "--mover-template=deployment/velero"}, false, nil},

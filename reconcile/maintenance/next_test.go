@@ -39,7 +39,7 @@ func TestNext(t *testing.T) {
 	uncounted := job(ago(3*time.Minute), objects.JobFailed)
 	uncounted.Counted = false
 	endedBy := job(ago(3*time.Minute), objects.JobFailed)
-	endedBy.Finished, endedBy.Since = ago(8*time.Second), ago(8*time.Second)
+	endedBy.Finished, endedBy.Since = ago(9*time.Second), ago(9*time.Second)
 	early := job(ago(70*time.Minute), objects.JobFailed)
 	early.Due = ago(time.Hour)
 	suspended := podless(time.Hour)
@@ -51,7 +51,7 @@ func TestNext(t *testing.T) {
 		want     Step
 	}{
 		"it is due since its frequency after the last success": {func(*Repository) {}, nil, existing(), Step{Action: Start, Due: ago(time.Hour), Factor: 1}},
-		"it is due in half an hour, and looked at then":        {func(r *Repository) { r.Last = ago(30 * time.Minute) }, nil, existing(), Step{After: 30 * time.Minute}},
+		"it is due in a second, and looked at then":            {func(r *Repository) { r.Last = ago(time.Hour - time.Second) }, nil, existing(), Step{After: time.Second}},
 		"it was never maintained":                              {func(r *Repository) { r.Last = time.Time{} }, nil, existing(), Step{Action: Start, Due: ago(100 * time.Hour), Factor: 1}},
 		"it has no frequency yet":                              {func(r *Repository) { r.Frequency = 0 }, nil, existing(), Step{Action: Start, Due: ago(time.Hour), Factor: 1}},
 		"its location is read-only":                            {func(*Repository) {}, nil, Location{Exists: true, ReadOnly: true}, Step{Reason: ReadOnly}},
@@ -64,22 +64,23 @@ func TestNext(t *testing.T) {
 		"a job will never have a pod":                          {func(*Repository) {}, []objects.JobStatus{podless(2 * time.Minute)}, existing(), Step{Action: Abandon, Jobs: []objects.JobStatus{endedNow(podless(2 * time.Minute))}, Factor: 1}},
 		"the clock of the API server is hours behind":          {func(*Repository) {}, []objects.JobStatus{skewed(-3*time.Hour, podless(time.Minute))}, existing(), Step{Reason: AlreadyRunning, After: time.Minute}},
 		"the clock of the API server is hours ahead":           {func(*Repository) {}, []objects.JobStatus{skewed(3*time.Hour, podless(2*time.Minute))}, existing(), Step{Action: Abandon, Jobs: []objects.JobStatus{endedNow(skewed(3*time.Hour, podless(2*time.Minute)))}, Factor: 1}},
-		"a job has a pod that does not run yet":                {func(*Repository) {}, []objects.JobStatus{pending(29 * time.Minute)}, existing(), Step{Reason: AlreadyRunning, After: time.Minute}},
+		"of two unfinished jobs, the one with less time left":  {func(*Repository) {}, []objects.JobStatus{pending(29 * time.Minute), podless(time.Second)}, existing(), Step{Reason: AlreadyRunning, After: time.Minute}},
 		"a job has a pod that never runs":                      {func(*Repository) {}, []objects.JobStatus{pending(30 * time.Minute)}, existing(), Step{Action: Abandon, Jobs: []objects.JobStatus{endedNow(pending(30 * time.Minute))}, Factor: 1}},
 		"a job of Lateen ends at its own deadline":             {func(*Repository) {}, []objects.JobStatus{job(ago(13*time.Hour), objects.JobUnfinished)}, existing(), Step{Reason: AlreadyRunning}},
 		"a job of the server has no deadline":                  {func(*Repository) {}, []objects.JobStatus{unlimited(11 * time.Hour)}, existing(), Step{Reason: AlreadyRunning, After: time.Hour}},
 		"a job of the server is abandoned after the limit":     {func(*Repository) {}, []objects.JobStatus{unlimited(12 * time.Hour)}, existing(), Step{Action: Abandon, Jobs: []objects.JobStatus{endedNow(unlimited(12 * time.Hour))}, Factor: 1}},
 		"an abandoned job is marked failed":                    {func(*Repository) {}, []objects.JobStatus{recorded(podless(3 * time.Minute))}, existing(), Step{Action: MarkFailed, Jobs: []objects.JobStatus{recorded(podless(3 * time.Minute))}}},
 		"a job that is marked failed awaits its condition":     {func(*Repository) {}, []objects.JobStatus{recorded(released(podless(3*time.Minute), 0))}, existing(), Step{Reason: AlreadyRunning}},
-		"a job with the number of failures is kept":            {func(*Repository) {}, []objects.JobStatus{released(endedBy, 10*time.Second)}, existing(), Step{After: 5*time.Minute - 8*time.Second}},
+		"a job with the number of failures is kept":            {func(*Repository) {}, []objects.JobStatus{released(endedBy, 10*time.Second)}, existing(), Step{After: 5*time.Minute - 9*time.Second}},
 		"an older job is deleted":                              {func(r *Repository) { r.Last = now() }, []objects.JobStatus{released(job(ago(3*time.Minute), objects.JobFailed), 3*time.Minute), job(ago(2*time.Minute), objects.JobSucceeded)}, existing(), Step{Action: Delete, Jobs: []objects.JobStatus{released(job(ago(3*time.Minute), objects.JobFailed), 3*time.Minute)}}},
-		"an older job is deleted after the delay only":         {func(r *Repository) { r.Last = now() }, []objects.JobStatus{released(endedBy, 10*time.Second), job(ago(2*time.Minute), objects.JobSucceeded)}, existing(), Step{After: 2 * time.Second}},
+		"an older job is deleted after the delay only":         {func(r *Repository) { r.Last = now() }, []objects.JobStatus{released(endedBy, 10*time.Second), job(ago(2*time.Minute), objects.JobSucceeded)}, existing(), Step{After: time.Second}},
 		"a job whose deadline passed before it had a pod":      {func(*Repository) {}, []objects.JobStatus{uncounted}, existing(), Step{Action: MarkFailed, Jobs: []objects.JobStatus{uncounted}}},
 		"a job whose pod is terminating":                       {func(*Repository) {}, []objects.JobStatus{ending(time.Minute)}, existing(), Step{Reason: AlreadyRunning, After: time.Minute}},
 		"a job whose pod does not end on a lost node":          {func(*Repository) {}, []objects.JobStatus{ending(2 * time.Minute)}, existing(), Step{Action: Record, Jobs: []objects.JobStatus{unrecorded(ended)}, Factor: 1}},
 		"a terminating job is marked failed after the wait":    {func(*Repository) {}, []objects.JobStatus{recorded(ending(2 * time.Minute))}, existing(), Step{Action: MarkFailed, Jobs: []objects.JobStatus{recorded(ending(2 * time.Minute))}}},
 		"a terminating job is kept for the delay":              {func(*Repository) {}, []objects.JobStatus{recorded(released(ending(4*time.Minute), time.Minute))}, existing(), Step{Reason: AlreadyRunning, After: time.Minute}},
 		"a terminating job is deleted though its pod exists":   {func(*Repository) {}, []objects.JobStatus{recorded(released(ending(4*time.Minute), 2*time.Minute))}, existing(), Step{Action: Delete, Jobs: []objects.JobStatus{recorded(released(ending(4*time.Minute), 2*time.Minute))}}},
+		"a terminating job that was marked failed is recorded": {func(*Repository) {}, []objects.JobStatus{released(ending(2*time.Minute), 2*time.Minute)}, existing(), Step{Action: Record, Jobs: []objects.JobStatus{released(ended, 2*time.Minute)}, Factor: 1}},
 		"a suspended job is not changed":                       {func(*Repository) {}, []objects.JobStatus{suspended}, existing(), Step{Reason: AlreadyRunning}},
 		"an unobserved run is recorded":                        {func(*Repository) {}, []objects.JobStatus{unrecorded(job(ago(time.Hour), objects.JobSucceeded))}, Location{}, Step{Action: Record, Jobs: []objects.JobStatus{unrecorded(job(ago(time.Hour), objects.JobSucceeded))}, Factor: 1}},
 		"a run that is in the history is still to be counted":  {func(r *Repository) { r.History = []Run{failed(ago(time.Hour), "x")} }, []objects.JobStatus{theirs}, existing(), Step{Action: Record, Jobs: []objects.JobStatus{theirs}, Failures: 1, Factor: 1}},
@@ -200,19 +201,20 @@ func TestARepositoryRoundTrips(t *testing.T) {
 	object.Spec.RepositoryType, object.Spec.MaintenanceFrequency.Duration = "kopia", r.Frequency
 	object.Status.Phase = velerov1.BackupRepositoryPhaseReady
 	r.ApplyTo(object)
-	require.Equal(t, r, From(object))
 	require.Nil(t, object.Status.RecentMaintenance[0].CompleteTimestamp, "Velero's server takes it for a success")
+	slices.Reverse(object.Status.RecentMaintenance)
+	require.Equal(t, r, From(object), "in the order of their starts")
 }
 
 func TestMaintenanceHasJitterAndIsNeverLate(t *testing.T) {
 	observed := map[time.Duration]bool{}
 	for i := range 100 {
 		r := ready()
-		r.UID = types.UID(fmt.Sprint(i))
+		r.UID, r.Frequency = types.UID(fmt.Sprint(i)), 20*time.Second
 		early := r.Last.Add(r.Frequency).Sub(due(r, nil, DefaultPolicy()))
 		require.GreaterOrEqual(t, early, time.Duration(0))
 		require.Less(t, early, r.Frequency/jitterDivisor)
-		observed[early.Truncate(time.Second)] = true
+		observed[early.Truncate(time.Millisecond)] = true
 	}
 	require.Greater(t, len(observed), 50)
 }
@@ -272,12 +274,9 @@ func existing() Location { return Location{Exists: true} }
 // job is a job of Lateen, recorded if it is finished.
 func job(created time.Time, outcome objects.JobOutcome) objects.JobStatus {
 	observed := objects.JobStatus{Name: fmt.Sprint("job-", created.Unix()), Created: created, Outcome: outcome, HasPod: true, Ours: true, Limited: true}
-	observed.Factor = 1
+	observed.Factor, observed.Since = 1, created
 	if outcome != objects.JobUnfinished {
 		observed.Counted, observed.Finished, observed.Verdict = true, created.Add(time.Minute), objects.VerdictSucceeded
-	}
-	observed.Since = created
-	if outcome != objects.JobUnfinished {
 		observed.Since = observed.Finished
 	}
 	if outcome == objects.JobFailed {
@@ -374,10 +373,10 @@ func TestAJobThatBecomesDueAfterTheWindowWaitsForTheNext(t *testing.T) {
 	require.Equal(t, Step{Action: Start, Due: ago(time.Hour), Factor: 1}, Next(r, nil, existing(), p, now()), "due at 17:30, which is after the window of today")
 	r.Last = ago(23*time.Hour + 30*time.Minute)
 	require.Equal(t, Step{After: 30 * time.Minute}, Next(r, nil, existing(), p, now()), "due at 16:30")
-	r.Last = ago(2 * time.Hour)
-	require.Equal(t, Step{After: 23 * time.Hour}, Next(r, nil, existing(), p, now()), "it ran an hour before the window of today")
-	r.Last = ago(8 * time.Hour)
-	require.Equal(t, Step{Action: Start, Due: ago(time.Hour), Factor: 1}, Next(r, nil, existing(), p, now()), "tomorrow is more than a quarter late")
+	r.Last = ago(6 * time.Hour)
+	require.Equal(t, Step{After: 23 * time.Hour}, Next(r, nil, existing(), p, now()), "it ran five hours before the window of today")
+	r.Last = ago(7 * time.Hour)
+	require.Equal(t, Step{Action: Start, Due: ago(time.Hour), Factor: 1}, Next(r, nil, existing(), p, now()), "it ran a quarter of a day before the window")
 	r.Frequency, r.Last = 25*time.Hour, ago(22*time.Hour+30*time.Minute)
 	require.Equal(t, Step{After: 23 * time.Hour}, Next(r, nil, existing(), p, now()), "due every other day")
 }
@@ -394,6 +393,6 @@ func TestIntervalsAreWholeDaysWithAWindow(t *testing.T) {
 	require.Equal(t, time.Hour, p.IntervalOf(r))
 	p.Window = Window{Start: time.Hour, End: 2 * time.Hour}
 	require.Equal(t, 24*time.Hour, p.IntervalOf(r))
-	r.Frequency = 25 * time.Hour
+	r.Frequency = 24*time.Hour + 1
 	require.Equal(t, 48*time.Hour, p.IntervalOf(r))
 }

@@ -299,6 +299,7 @@ func (f *fixture) settle(key string) time.Duration {
 		if !f.enqueued[key] {
 			return next
 		}
+		require.Zero(f, next, "an enqueued key needs no timer")
 	}
 	require.Failf(f, "it is enqueued without end", "%s", key)
 	return 0

@@ -71,16 +71,23 @@ func TestARejectedRecordOfAChangedRepositoryIsNoError(t *testing.T) {
 		f.run(key, f.end(batchv1.JobComplete))
 		require.NoError(t, f.rejection, "it was not written")
 		require.Zero(t, f.patches)
-		f.settle(key) // the event of the change
+		_, err := f.Reconcile(t.Context(), key) // the event of the change
+		require.NoError(t, err)
 		require.Equal(t, 1, f.patches)
+		last := "lateen_maintenance_last_success_timestamp_seconds"
+		require.Equal(t, map[string]float64{last + " r1": float64(f.clock.Now().Unix())}, f.values(last))
 	}
 }
 
 // staleJobs is a cache that gets no events.
 type staleJobs struct{ cached, written []*batchv1.Job }
 
-func (s *staleJobs) List() []*batchv1.Job        { return slices.Concat(s.cached, s.written) }
-func (s *staleJobs) Record(written *batchv1.Job) { s.written = append(s.written, written) }
+func (s *staleJobs) List() []*batchv1.Job { return slices.Concat(s.written, s.cached) }
+
+func (s *staleJobs) Record(written *batchv1.Job) {
+	s.cached = slices.DeleteFunc(s.cached, func(job *batchv1.Job) bool { return job.UID == written.UID })
+	s.written = append(s.written, written)
+}
 
 func (s *staleJobs) RecordDeletion(_ string, uid types.UID) {
 	s.written = slices.DeleteFunc(s.written, func(job *batchv1.Job) bool { return job.UID == uid })
@@ -94,28 +101,26 @@ func (s *staleJobs) RecordDeletion(_ string, uid types.UID) {
 // TestAJobIsCountedOnceByACoordinatorWithAStaleCache has the next coordinator observe a job before its record.
 func TestAJobIsCountedOnceByACoordinatorWithAStaleCache(t *testing.T) {
 	for name, rejection := range rejections(batchv1.Resource("jobs"), "job") {
-		t.Run(name, func(t *testing.T) {
-			f := newFixture(t)
-			key := f.repository("r1")
-			stale := &staleJobs{}
-			f.run(key, func(job *batchv1.Job) {
-				f.end(batchv1.JobComplete)(job)
-				job.ResourceVersion = "1"
-				stale.cached = []*batchv1.Job{job.DeepCopy()}
-			})
-			next := f.successor()
-			next.Jobs = stale
-			next.client.PrependReactor("patch", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
-				patch := action.(clienttesting.PatchAction)
-				require.Contains(t, string(patch.GetPatch()), `"resourceVersion":"1"`)
-				return true, nil, rejection
-			})
-			next.settle(key)
-			require.Equal(t, map[string]float64{"velero_repo_maintenance_success_total r1": 1}, f.values("velero_repo_maintenance_success_total"))
-			next.Jobs = f.Jobs
-			next.settle(key)
-			require.Equal(t, map[string]float64{"velero_repo_maintenance_success_total r1": 1}, f.values("velero_repo_maintenance_success_total"))
+		f := newFixture(t)
+		key := f.repository("r1")
+		stale := &staleJobs{}
+		f.run(key, func(job *batchv1.Job) {
+			f.end(batchv1.JobComplete)(job)
+			job.ResourceVersion = "1"
+			stale.cached = []*batchv1.Job{job.DeepCopy()}
 		})
+		next := f.successor()
+		next.Jobs = stale
+		next.client.PrependReactor("patch", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			patch := action.(clienttesting.PatchAction)
+			require.Contains(t, string(patch.GetPatch()), `"resourceVersion":"1"`)
+			return true, nil, rejection
+		})
+		require.Equal(t, name == "changed", next.settle(key) > 0, "a conflict is no event")
+		require.Equal(t, map[string]float64{"velero_repo_maintenance_success_total r1": 1}, f.values("velero_repo_maintenance_success_total"))
+		next.Jobs = f.Jobs
+		next.settle(key)
+		require.Equal(t, map[string]float64{"velero_repo_maintenance_success_total r1": 1}, f.values("velero_repo_maintenance_success_total"))
 	}
 }
 
@@ -134,46 +139,24 @@ func TestWithoutTheRightToRecordAJobItIsCountedOnceByAProcess(t *testing.T) {
 	require.Len(t, f.names(), 2)
 }
 
-// conflictOnce has the API server refuse the next request of that verb on jobs, although the job has not changed. So no event follows.
-func (f *fixture) conflictOnce(verb string) (refused *bool) {
-	refused = new(bool)
-	f.client.PrependReactor(verb, "jobs", func(clienttesting.Action) (bool, runtime.Object, error) {
-		if *refused {
-			return false, nil, nil
-		}
-		*refused = true
-		return true, nil, apierrors.NewConflict(batchv1.Resource("jobs"), "job", errors.New("try again"))
-	})
-	return refused
-}
-
-// finish ends the next job of a repository, and reconciles for a minute without a further event.
-func (f *fixture) finish(key string) {
-	f.Helper()
-	f.pass(f.settle(key))
-	f.settle(key)
-	for _, job := range f.Jobs.List() {
-		if objects.ReadJob(job).Outcome == objects.JobUnfinished {
-			f.change(job.Name, f.end(batchv1.JobComplete))
-		}
+// The API server refuses the first write of each verb, although the job has not changed. So no event follows.
+func TestARequestIsSentAgainAfterAConflictWithoutAnEvent(t *testing.T) {
+	f, refused := newFixture(t), map[string]bool{"create": true, "get": true, "list": true}
+	key := f.repository("r1")
+	for i := range maintenance.DefaultKeep + 1 {
+		f.job(fmt.Sprint("j", i), "r1", f.end(batchv1.JobComplete))
 	}
-	for end := f.clock.Now().Add(time.Minute); ; {
+	f.client.PrependReactor("*", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		done := refused[action.GetVerb()]
+		refused[action.GetVerb()] = true
+		return !done, nil, apierrors.NewConflict(batchv1.Resource("jobs"), "job", errors.New("try again"))
+	})
+	for end := f.clock.Now().Add(time.Minute); f.clock.Now().Before(end); {
 		next := f.settle(key)
-		if next == 0 || f.clock.Now().Add(next).After(end) {
-			return
-		}
+		require.Positive(t, next)
 		f.pass(next)
 	}
-}
-
-func TestARequestIsSentAgainAfterAConflictWithoutAnEvent(t *testing.T) {
-	f := newFixture(t)
-	key := f.repository("r1")
-	refusedRecord, refusedDeletion := f.conflictOnce("patch"), f.conflictOnce("delete")
-	for range maintenance.DefaultKeep + 1 {
-		f.finish(key)
-	}
-	require.True(t, *refusedRecord && *refusedDeletion)
+	require.True(t, refused["patch"] && refused["delete"])
 	require.Len(t, f.names(), maintenance.DefaultKeep)
 	for _, job := range f.Jobs.List() {
 		require.Equal(t, objects.VerdictSucceeded, objects.ReadJob(job).Verdict)
@@ -186,14 +169,18 @@ func TestAPodlessJobThatNoStepEndsHoldsNoPlace(t *testing.T) {
 	f.Limit = 1
 	restic, suspended, queued, deleting := f.repository("r1"), f.repository("r2"), f.repository("r3"), f.repository("r4")
 	f.repositories[restic].Spec.RepositoryType, f.repositories[deleting].DeletionTimestamp = "restic", &metav1.Time{}
-	f.job("theirs", "r1")
+	f.job("theirs", "r1", func(job *batchv1.Job) { job.Status.Active = 1 })
 	f.job("last", "r4")
+	f.job("deleted", "r2", func(job *batchv1.Job) { job.DeletionTimestamp = new(metav1.NewTime(f.clock.Now())) })
 	f.job("suspended", "r2", func(job *batchv1.Job) { job.Spec.Suspend = new(true) })
 	f.pass(2 * time.Hour)
 	f.settle(restic)
 	f.settle(suspended)
 	f.settle(queued)
-	require.Len(t, f.names(), 4)
+	require.Len(t, f.names(), 4, "a job with a pod holds its place")
+	f.change("theirs", func(job *batchv1.Job) { job.Status.Active = 0 })
+	f.settle(queued)
+	require.Len(t, f.names(), 5)
 }
 
 // TestADeletedRepositoryHoldsItsPlaceUntilItsJobEnds deletes a repository before its job has a pod, which it soon gets.
@@ -273,7 +260,7 @@ func TestALateCacheStartsNoSecondJob(t *testing.T) {
 	key := f.repository("r1")
 	f.Repositories = fixtureRepositories{&fixture{repositories: maps.Clone(f.repositories)}}
 	f.run(key, f.end(batchv1.JobComplete))
-	require.Positive(t, f.settle(key))
+	require.Greater(t, f.settle(key), 50*time.Minute)
 	require.Len(t, f.names(), 1)
 	require.Equal(t, 1, f.patches)
 }
@@ -287,19 +274,34 @@ func TestARepositoryThatDoesNotTakeItsTurnWakesTheNext(t *testing.T) {
 			})
 		}
 	}
+	notReady := func(f *fixture, first string) {
+		f.repositories[first].Status.Phase = velerov1.BackupRepositoryPhaseNotReady
+	}
+	dueLater := func(f *fixture, first string) {
+		f.repositories[first].Spec.MaintenanceFrequency.Duration = 90 * time.Minute
+	}
+	queued := func(then func(*fixture, string)) func(*fixture, string) {
+		return func(f *fixture, first string) {
+			f.Limit = 0
+			f.settle(first)
+			f.Limit = 1
+			then(f, first)
+		}
+	}
 	for name, change := range map[string]func(f *fixture, first string){
 		"a webhook denies its job": created(&apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusBadRequest, Message: "denied"}}),
 		"its job is invalid":       created(apierrors.NewInvalid(schema.GroupKind{Kind: "Job"}, "r1", field.ErrorList{field.Required(field.NewPath("spec"), "")})),
 		"it is deleted":            func(f *fixture, first string) { delete(f.repositories, first) },
-		"it is not Ready": func(f *fixture, first string) {
-			f.repositories[first].Status.Phase = velerov1.BackupRepositoryPhaseNotReady
-		},
+		"it is not Ready":          notReady,
+		"it is no longer Ready":    queued(notReady),
+		"it is due later":          queued(dueLater),
 	} {
 		f := newFixture(t)
-		f.Limit = 1
-		first, second := f.repository("r1"), f.repository("r2")
+		f.Limit, f.Policy.MaxJitter = 1, 0 // all are due at the same time: their names decide
+		first, second, third := f.repository("r1"), f.repository("r2"), f.repository("r3")
 		f.pass(2 * time.Hour)
 		f.settle(second)
+		f.settle(third)
 		change(f, first)
 		clear(f.enqueued)
 		_, err := f.Reconcile(t.Context(), first)
@@ -318,31 +320,29 @@ func TestARepositoryIsDueUntilItsJobIsCreated(t *testing.T) {
 	key := f.repository("r1")
 	f.pass(2 * time.Hour)
 	for _, denied = range []bool{true, false} {
-		_, err := f.Reconcile(t.Context(), key)
-		require.Equal(t, denied, apierrors.IsBadRequest(err))
+		next, err := f.Reconcile(t.Context(), key)
+		require.Equal(t, denied, next == 0 && apierrors.IsBadRequest(err))
 		require.Equal(t, map[string]float64{"lateen_maintenance_due": map[bool]float64{true: 1}[denied]}, f.values("lateen_maintenance_due"))
 	}
 }
 
 func TestAJobThatNoCacheHasKeepsItsPlace(t *testing.T) {
-	for name, lost := range map[string]error{"it was created": nil, "its creation had no answer": errors.New("unexpected EOF")} {
-		t.Run(name, func(t *testing.T) {
-			f := newFixture(t)
-			f.Limit, f.Jobs = 1, &staleJobs{}
-			first, second := f.repository("r1"), f.repository("r2")
-			f.pass(2 * time.Hour)
-			f.client.PrependReactor("create", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
-				if lost != nil {
-					require.NoError(t, f.client.Tracker().Create(action.GetResource(), action.(clienttesting.CreateAction).GetObject(), "velero"))
-				}
-				return lost != nil, nil, lost
-			})
-			_, err := f.Reconcile(t.Context(), first)
-			require.ErrorIs(t, err, lost)
-			f.settle(second)
-			created, err := f.client.BatchV1().Jobs("velero").List(t.Context(), metav1.ListOptions{})
-			require.NoError(t, err)
-			require.Len(t, created.Items, 1)
+	for _, lost := range []error{nil, errors.New("unexpected EOF")} {
+		f := newFixture(t)
+		f.Limit, f.Jobs = 1, &staleJobs{}
+		first, second := f.repository("r1"), f.repository("r2")
+		f.pass(2 * time.Hour)
+		f.client.PrependReactor("create", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			if lost != nil {
+				require.NoError(t, f.client.Tracker().Create(action.GetResource(), action.(clienttesting.CreateAction).GetObject(), "velero"))
+			}
+			return lost != nil, nil, lost
 		})
+		_, err := f.Reconcile(t.Context(), first)
+		require.ErrorIs(t, err, lost)
+		require.Regexp(t, "^(<nil>|the API server did not answer: create maintenance job r1-[0-9]+: unexpected EOF)$", fmt.Sprint(err))
+		f.settle(second)
+		f.Jobs = fixtureJobs{f}
+		require.Len(t, f.names(), 1, "lost answer: %v", lost)
 	}
 }

@@ -1,7 +1,6 @@
 package repository
 
 import (
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -58,7 +57,7 @@ func TestJobsOfALongRepositoryAreNotDeletedBecauseTheCacheLackedIt(t *testing.T)
 	f.settle(byLabel)
 	f.pass(f.Policy.DeleteDelay)
 	clear(f.enqueued)
-	f.settle(byLabel)
+	require.Zero(t, f.settle(byLabel))
 	require.Equal(t, []string{"j1"}, f.names())
 	require.True(t, f.enqueued[key])
 }
@@ -95,8 +94,11 @@ func TestAJobWithoutARepositoryThatNeverGetsAPodIsReleasedFirst(t *testing.T) {
 	f.job("j1", "gone")
 	require.Equal(t, f.Policy.PodWait, f.settle("velero/gone"))
 	f.pass(f.Policy.PodWait)
-	f.settle("velero/gone")
+	f.Jobs = &staleJobs{cached: f.Jobs.List()}
+	require.Zero(t, f.settle("velero/gone"))
 	require.EqualValues(t, 1, f.read("j1").Status.Failed, "Velero's server waits for this number")
+	require.EqualValues(t, 1, f.Jobs.List()[0].Status.Failed, "the next step knows it before the event")
+	f.Jobs = fixtureJobs{f}
 	f.change("j1", f.end(batchv1.JobFailed))
 	require.Equal(t, f.Policy.DeleteDelay, f.settle("velero/gone"))
 	f.pass(f.Policy.DeleteDelay)
@@ -116,10 +118,9 @@ func TestRejectedStartsBackOffWithAHistoryOfThree(t *testing.T) {
 	key := f.repository("r1")
 	f.pass(2 * time.Hour)
 	for i := range 6 {
-		next := f.settle(key)
-		require.Equal(t, 5*time.Minute<<i, next)
+		require.Equal(t, 5*time.Minute<<i, f.settle(key))
 		f.resync(key, 3)
-		f.pass(next)
+		f.pass(5 * time.Minute << i)
 	}
 }
 
@@ -154,7 +155,7 @@ func TestJobsWithPendingPodsFreeTheirPlaceAfterTheTimeout(t *testing.T) {
 	require.Len(t, f.names(), 3)
 	require.Equal(t, f.Policy.PendingWait, f.settle("velero/r1"))
 	f.pass(f.Policy.PendingWait)
-	f.settle("velero/r1")
+	require.Zero(t, f.settle("velero/r1"))
 	run := f.repositories["velero/r1"].Status.RecentMaintenance[0]
 	require.Equal(t, "pod did not start: pod is not scheduled: Unschedulable: 0/3 nodes are available (after 30m0s)", run.Message)
 	require.EqualValues(t, 1, f.read("of-r1").Status.Failed, "Kubernetes ends it, and Velero's server sees it")
@@ -201,6 +202,7 @@ func TestADeletedRepositoryIsNeitherDueNorRunning(t *testing.T) {
 	f.change(f.names()[0], f.end(batchv1.JobComplete))
 	f.settle(running)
 	require.Equal(t, map[string]float64{"lateen_maintenance_running": 0, "lateen_maintenance_due": 0}, load())
+	require.Empty(t, f.values("lateen_maintenance_frequency_seconds", "velero_repo_maintenance_success_total"), "it would be overdue for ever")
 }
 
 // TestOnlyMaintainableRepositoriesAreOverdue turns one repository read-only; another one uses restic.
@@ -211,18 +213,15 @@ func TestOnlyMaintainableRepositoriesAreOverdue(t *testing.T) {
 	key, restic, fresh := f.repository("r1"), f.repository("r2"), f.repository("r3")
 	f.repositories[restic].Spec.RepositoryType = "restic"
 	f.repositories[fresh].Status = velerov1.BackupRepositoryStatus{Phase: velerov1.BackupRepositoryPhaseNotReady}
-	shown := func() map[string]float64 {
-		return f.values("lateen_maintenance_last_success_timestamp_seconds", "lateen_maintenance_frequency_seconds")
-	}
+	last, frequency := "lateen_maintenance_last_success_timestamp_seconds", "lateen_maintenance_frequency_seconds"
+	shown := func() map[string]float64 { return f.values(last, frequency) }
 	settle := func() {
 		for _, one := range []string{key, restic, fresh} {
 			f.settle(one)
 		}
 	}
 	settle()
-	never := map[string]float64{"lateen_maintenance_last_success_timestamp_seconds r3": 0, "lateen_maintenance_frequency_seconds r3": 3600}
-	both := map[string]float64{"lateen_maintenance_last_success_timestamp_seconds r1": 1764000000, "lateen_maintenance_frequency_seconds r1": 3600}
-	maps.Copy(both, never)
+	both := map[string]float64{last + " r1": 1764000000, frequency + " r1": 3600, last + " r3": 0, frequency + " r3": 3600}
 	require.Equal(t, both, shown(), "restic has none")
 	location.Spec.AccessMode = velerov1.BackupStorageLocationAccessModeReadOnly
 	f.repositories[fresh].Status.Phase = velerov1.BackupRepositoryPhaseReady
@@ -232,7 +231,7 @@ func TestOnlyMaintainableRepositoriesAreOverdue(t *testing.T) {
 	f.repositories[fresh].Status.Phase = velerov1.BackupRepositoryPhaseNotReady
 	f.Policy.Frequency = 30 * time.Minute
 	settle()
-	both["lateen_maintenance_frequency_seconds r1"], both["lateen_maintenance_frequency_seconds r3"] = 1800, 1800
+	both[frequency+" r1"], both[frequency+" r3"] = 1800, 1800
 	require.Equal(t, both, shown(), "--repo-maintenance-frequency counts")
 }
 

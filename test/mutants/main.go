@@ -11,9 +11,12 @@ import (
 	"strings"
 )
 
+// changed are the directories whose packages are changed.
+const changed = "reconcile,exposer,informers,deploy,metrics,cmd/lateen/agent,cmd/lateen/config,cmd/lateen/startup"
+
 func main() {
 	root := flag.String("root", "..", "directory of the program")
-	packages := flag.String("packages", "reconcile,exposer,informers,deploy,metrics,cmd/lateen/agent,cmd/lateen/config,cmd/lateen/startup", "directories whose packages are changed")
+	packages := flag.String("packages", changed, "directories whose packages are changed")
 	least := flag.Float64("least", 95, "percentage of the mutants that must be found")
 	reverts := flag.String("reverts", "", "pattern of patches, each of which reverts a fix: they are played instead of mutants")
 	flag.Parse()

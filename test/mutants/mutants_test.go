@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,4 +16,9 @@ func TestEachRevertApplies(t *testing.T) {
 			require.NoError(t, one.apply(t.Context(), "../..", "--check"), "the code has changed: write the patch anew")
 		})
 	}
+}
+
+func TestEachEquivalentMutantExists(t *testing.T) {
+	p := &program{root: "../..", dirs: strings.Split(changed, ","), sources: map[string]*source{}}
+	require.NoError(t, p.generate(t.Context()))
 }

@@ -50,7 +50,7 @@ type place struct {
 // reached by unit tests do not count.
 func measure(ctx context.Context, root string, dirs []string, least float64) error {
 	p := &program{root: root, dirs: dirs, sources: map[string]*source{}}
-	for _, step := range []func(context.Context) error{p.cover, p.generate, p.compile, p.link} {
+	for _, step := range []func(context.Context) error{p.generate, p.cover, p.compile, p.link} {
 		if err := step(ctx); err != nil {
 			return err
 		}

@@ -71,15 +71,6 @@ func TestParseOfEverything(t *testing.T) {
 	}, got)
 }
 
-func TestParseEmptyIsTheDefaults(t *testing.T) {
-	for _, text := range []string{"{}", " { } ", `{"loadConcurrency": {}, "podResources": {}}`, `{"podLabels": null, "cachePVC": null}`} {
-		got, problems := parse(text, nil)
-		require.Empty(t, problems, text)
-		require.Equal(t, config.Defaults(), got, text)
-	}
-	require.Equal(t, config.Limits{Concurrency: 1, GlobalConcurrency: 1, MaxConcurrency: 1}, config.Defaults().Limits)
-}
-
 func TestParseLimitsTheNumberOfProblems(t *testing.T) {
 	text := `{"podLabels": {` + strings.Repeat(`"a b": 1, `, 1000) + `"c": "d"}, "priorityClassName": 1}`
 	got, problems := parse(text, nil)
@@ -153,18 +144,6 @@ func TestAnEditOfAnyFieldIsAppliedOrNeedsARestart(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestAnEditAppliesWhatIsSafeAndKeepsTheRest(t *testing.T) {
-	edited := parsed(t, `{"podLabels": {"a": "2"}, "loadConcurrency": {"globalConfig": 4}}`)
-	got := config.Apply(parsed(t, inForce), edited)
-	require.Equal(t, []string{"priorityClassName", "loadConcurrency", "podResources", "podLabels"}, got.Applied)
-	require.Equal(t, []string{"loadConcurrency.prepareQueueLength", "backupPVC", "cachePVC"}, got.Pending)
-	require.Equal(t, 4, got.Config.Concurrency)
-	require.Equal(t, 5, got.Config.PrepareQueueLength)
-	require.Equal(t, map[string]string{"a": "2"}, got.Config.Movers.Labels)
-	require.True(t, got.Config.Movers.BackupClaims["fast"].ReadOnly)
-	require.Equal(t, "fast", got.Config.Movers.Cache.StorageClass)
 }
 
 // checkProblems returns the sections with a value that cannot be used.

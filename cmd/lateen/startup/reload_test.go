@@ -65,13 +65,6 @@ func TestABadEditIsRejectedAsAWholeWithPlaceAndRemedy(t *testing.T) {
 	}
 }
 
-func TestADeletedConfigMapKeepsTheConfiguration(t *testing.T) {
-	e := newEdits(t)
-	reload := e.inForce.Reload(t.Context(), e.client, e.options, clock.RealClock{}, nil)
-	require.Nil(t, reload.InForce)
-	require.Equal(t, "configmaps velero/agents: was deleted; create it again", reload.Added[0].String())
-}
-
 func TestAnUnknownFieldIsReportedOnceAndRejectsWithStrictConfigOnly(t *testing.T) {
 	const text = `{"priorityClassName": "low", "podLables": {}}`
 	e := newEdits(t)

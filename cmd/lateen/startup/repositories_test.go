@@ -263,17 +263,3 @@ func TestUntestedVersionsOfVelero(t *testing.T) {
 		require.Equal(t, message, startup.UntestedVelero(image), image)
 	}
 }
-
-func TestUntestedVersionsOfKubernetes(t *testing.T) {
-	for gitVersion, message := range map[string]string{
-		"v1.37.0":             "",
-		"v1.35.4":             "",
-		"v1.36.3+k3s1":        "",
-		"v1.36.4-eks-3abbec1": "",
-		"unknown":             "",
-		"v1.33.13":            "Kubernetes v1.33.13 is older than 1.34, the oldest version tested with Lateen",
-		"v1.38.0-beta.0":      "Kubernetes v1.38.0-beta.0 is newer than 1.37, the newest version tested with Lateen",
-	} {
-		require.Equal(t, message, startup.UntestedKubernetes(gitVersion), gitVersion)
-	}
-}

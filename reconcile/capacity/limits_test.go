@@ -21,9 +21,9 @@ func limitedTo(limits Limits, preparation *Preparation) *recordedPreparation {
 func TestTheClusterHasALimit(t *testing.T) {
 	for name, preparation := range map[string]*Preparation{"with a queue": NewQueue(9, 9), "without": FixedPreparation(9)} {
 		t.Run(name, func(t *testing.T) {
-			p := limitedTo(Limits{Cluster: 2}, preparation)
+			p := limitedTo(Limits{Cluster: 2, StorageClasses: map[string]int{"": 1}}, preparation)
 			require.True(t, p.tryAcquire("node-1", "first", 1))
-			require.True(t, p.tryOf("fast", "second", 2))
+			require.True(t, p.tryOf("", "second", 2), "without a class, it has no limit of one")
 			require.False(t, p.tryAcquire("node-2", "third", 3))
 			p.track("first", Working, "node-1")
 			require.Empty(t, p.taken(), "a transfer counts until it ends")
@@ -73,13 +73,23 @@ func TestAStorageClassEnqueuesNoMoreThanItHasRoomFor(t *testing.T) {
 	p.Release("fourth")
 	require.Equal(t, []types.UID{"second"}, p.taken())
 	require.True(t, p.tryOf("slow", "second", 2))
+	p.Track(Transfer{UID: "second", StorageClass: "slow"}, Working, "", nil)
+	p.SetLimits(Limits{Cluster: 1, StorageClasses: map[string]int{"slow": 1}})
+	require.False(t, p.tryOf("slow", "third", 3), "the cluster is full too")
+	p.Release("second")
+	require.Equal(t, []types.UID{"third"}, p.taken(), "once")
 }
 
-func TestTransfersOfVelerosAgentsCount(t *testing.T) {
-	p := limitedTo(Limits{Cluster: 1}, FixedPreparation(9))
+func TestTransfersThatOtherAgentsAcceptedCount(t *testing.T) {
+	p := limitedTo(Limits{Cluster: 1}, FixedPreparation(1))
 	p.Track(Transfer{UID: "accepted-by-velero", Veleros: true}, Working, "", nil)
 	require.False(t, p.tryOf("", "second", 2))
 	require.Zero(t, p.fleet.InUse(), "they are not paced")
+	require.False(t, p.tryAcquire("node-1", "third", 3))
+	p.track("accepted by another coordinator", Starting, "node-1")
+	p.SetLimits(Limits{Cluster: 4})
+	require.False(t, p.tryAcquire("node-1", "third", 3), "its node has no place")
+	require.True(t, p.tryAcquire("node-2", "fourth", 4), "the third does not hold it up")
 }
 
 // TestNoTransferWaitsForeverAndNoLimitIsExceeded plays transfers of three classes on two nodes and in the fleet. Each is tried when it
@@ -105,8 +115,7 @@ func TestNoTransferWaitsForeverAndNoLimitIsExceeded(t *testing.T) {
 				running = slices.Delete(running, index, index+1)
 			} else if uid := due[0]; p.TryAcquire(all[uid], p.enqueue(uid)) {
 				p.Track(all[uid], Starting, "", nil)
-				running = append(running, uid)
-				accepted++
+				running, accepted = append(running, uid), accepted+1
 				due = due[1:]
 			} else {
 				due = due[1:]

@@ -112,6 +112,8 @@ func TestTwiceAsManyMoversWaitAsSlotsBecomeFreeWhileOneStarts(t *testing.T) {
 func TestThePaceFollowsTheLastTransfers(t *testing.T) {
 	p := newPreparation(1)
 	p.run("short", home, time.Second, time.Second)
+	p.run("while the clock was set back", home, 0, 0)
+	require.Equal(t, pace{time.Second, time.Second}, p.nodePace)
 	require.Equal(t, 1+2, p.homes.On(home).Limit())
 	for i := range 10 {
 		p.run(types.UID(fmt.Sprint("long", i)), home, time.Second, time.Minute)
@@ -138,7 +140,7 @@ func TestOnlyWhatWasSeenWholeIsMeasured(t *testing.T) {
 		"ready at the start of the agent":   {[]Stage{Ready, Working, Ended}, pace{work: time.Hour}},
 		"late at the start of the agent":    {[]Stage{Late, Ready}, pace{}},
 		"failed before it worked":           {[]Stage{Starting, Ready, Ended}, pace{start: time.Hour}},
-		"its mover was lost":                {[]Stage{Starting, Working, Ready}, pace{}},
+		"its mover was lost":                {[]Stage{Starting, Working, Ready, Working, Late, Ended}, pace{}},
 		"deleted":                           {[]Stage{Starting, Ended}, pace{}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -184,33 +186,28 @@ func TestABusyNodeHoldsNoPlacesOfOtherNodes(t *testing.T) {
 	p := newPreparation(4) // on a node, 4 work and 10 wait
 	p.SetNodes(2)
 	waiting := numbered(30)
-	for _, uid := range waiting {
-		p.track(uid, Starting, "")
-		p.track(uid, Ready, "")
+	track := func(uids []types.UID, stage Stage) {
+		for _, uid := range uids {
+			p.track(uid, stage, "")
+		}
 	}
+	track(waiting, Starting)
+	track(waiting, Ready)
 	require.Equal(t, 14, p.fleet.InUse())
 	require.True(t, p.tryAcquire("", "for another node", 40))
 	p.Release("for another node")
-	for _, uid := range waiting[:4] {
-		p.track(uid, Working, "")
-	}
+	track(waiting[:4], Working)
 	require.Equal(t, 14, p.fleet.InUse())
+	track(waiting[29:], Working)
+	require.Equal(t, 15, p.fleet.InUse(), "its mover works")
 	p.enqueued = nil
-	for _, uid := range waiting[:4] {
-		p.track(uid, Ended, "")
-	}
-	require.Subset(t, p.enqueued, waiting[14:18], "they are counted now")
-	for _, uid := range waiting[4:] {
-		p.track(uid, Ready, "")
-	}
+	track(waiting[:4], Ended)
+	require.Subset(t, p.enqueued, waiting[14:17], "they are counted now")
+	track(waiting[4:], Ready)
 	require.Equal(t, 14, p.fleet.InUse())
-	for _, uid := range waiting[4:] {
-		p.track(uid, Starting, "") // its mover was lost, and the next one may run elsewhere
-	}
+	track(waiting[4:], Starting) // their movers were lost, and the next ones may run elsewhere
 	require.Equal(t, 26, p.fleet.InUse())
-	for _, uid := range waiting {
-		p.track(uid, Ended, "")
-	}
+	track(waiting, Ended)
 	require.Zero(t, p.fleet.InUse()+p.share.On("busy").InUse())
 }
 
@@ -264,12 +261,12 @@ func TestEachNodeHasPlacesOfItsOwn(t *testing.T) {
 	p.SetSlotsOf("small", 1)
 	require.Equal(t, 1+4, p.given("small"))
 	require.Equal(t, 4+10, p.given(home))
-	require.True(t, p.KnowsSlotsOf("small"))
-	require.False(t, p.KnowsSlotsOf(home))
+	require.Equal(t, []bool{true, false}, []bool{p.KnowsSlotsOf("small"), p.KnowsSlotsOf(home)})
 	p.Release("b0000")
 	require.True(t, p.tryAcquire(home, "b0014", 14), "the one that was next")
-	p.SetSlotsOf(home, 4)
+	p.SetSlotsOf(home, 2)
 	p.ForgetSlots("small")
+	require.Equal(t, 4+10, p.homes.On(home).Limit())
 	require.Equal(t, []bool{true, false}, []bool{p.KnowsSlotsOf("small"), p.KnowsSlotsOf(home)})
 	p.SetSlots(2)
 	require.False(t, p.KnowsSlotsOf("small"), "the rules may have changed")

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"runtime"
-	"sync"
 	"testing"
 	"time"
 
@@ -13,18 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// recorder records what was enqueued, also by timers.
-type recorder struct {
-	mutex    sync.Mutex
-	enqueued []types.UID
-}
+// recorder records what was enqueued.
+type recorder struct{ enqueued []types.UID }
 
 func (r *recorder) enqueue(uid types.UID) func() {
-	return func() {
-		r.mutex.Lock()
-		defer r.mutex.Unlock()
-		r.enqueued = append(r.enqueued, uid)
-	}
+	return func() { r.enqueued = append(r.enqueued, uid) }
 }
 
 // created returns the creation time of the resource with that age; smaller numbers are older.
@@ -102,6 +94,8 @@ func TestANodeHasNoMorePlacesThanItsSlots(t *testing.T) {
 	require.Empty(t, q.taken(), "the cluster has no place")
 	q.Release("b4")
 	require.Equal(t, []types.UID{"b2"}, q.taken())
+	q.Release("b3")
+	require.False(t, q.try("n1", "b5"), "b2 is next there")
 }
 
 func TestBackupsLeaveAQuarterOfThePlacesToRestores(t *testing.T) {

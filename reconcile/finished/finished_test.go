@@ -25,9 +25,9 @@ type fixture struct {
 	deleted []string
 }
 
-func newFixture(phase velerov1.BackupPhase) *fixture {
+// newFixture has DataUploads of these names that ended two hours ago.
+func newFixture(phase velerov1.BackupPhase, names ...string) *fixture {
 	f := &fixture{phase: phase}
-	notFound := apierrors.NewNotFound(velerov1.Resource("backups"), "b")
 	f.Collector = Collector{
 		TTL: time.Hour, Clock: clocktesting.NewFakePassiveClock(time.Now()), Pause: func(context.Context) bool { return true },
 		Kinds: []Kind{{
@@ -41,7 +41,7 @@ func newFixture(phase velerov1.BackupPhase) *fixture {
 			Owner: func(context.Context, string) (types.UID, string, error) {
 				f.asked++
 				if f.phase == "" {
-					return "", "", notFound
+					return "u", "", apierrors.NewNotFound(velerov1.Resource("backups"), "b")
 				}
 				return "u", string(f.phase), nil
 			},
@@ -53,6 +53,9 @@ func newFixture(phase velerov1.BackupPhase) *fixture {
 				return nil
 			},
 		}},
+	}
+	for _, name := range names {
+		f.add(name, 2*time.Hour)
 	}
 	return f
 }
@@ -81,9 +84,7 @@ func TestOnlyTransfersOfADoneOwnerAreDeleted(t *testing.T) {
 		velerov1.BackupPhaseFinalizing: false, velerov1.BackupPhaseFinalizingPartiallyFailed: false, "a phase of a later Velero": false,
 	} {
 		t.Run(string(phase), func(t *testing.T) {
-			f := newFixture(phase)
-			f.add("first", 2*time.Hour)
-			f.add("second", 2*time.Hour)
+			f := newFixture(phase, "first", "second")
 			require.NoError(t, f.Sweep(t.Context()))
 			if want {
 				require.Equal(t, []string{"first", "second"}, f.deleted)
@@ -115,17 +116,18 @@ func TestARecreatedOwnerDoesNotKeepATransfer(t *testing.T) {
 }
 
 func TestAnOwnerThatCannotBeReadKeepsItsTransfers(t *testing.T) {
-	f := newFixture(velerov1.BackupPhaseCompleted)
-	f.add("first", 2*time.Hour)
+	f := newFixture(velerov1.BackupPhaseCompleted, "first")
 	f.Kinds[0].Owner = func(context.Context, string) (types.UID, string, error) { return "", "", errors.New("no answer") }
 	require.ErrorContains(t, f.Sweep(t.Context()), "get Backup b: no answer")
 	require.Empty(t, f.deleted)
+	f.Kinds[0].List = func(context.Context, metav1.ListOptions) (runtime.Object, error) { return nil, errors.New("no answer") }
+	deleted, err := f.sweep(t.Context(), f.Kinds[0])
+	require.EqualError(t, err, "list finished datauploads: no answer")
+	require.Zero(t, deleted)
 }
 
 func TestATransferThatChangedStays(t *testing.T) {
-	f := newFixture(velerov1.BackupPhaseCompleted)
-	f.add("first", 2*time.Hour)
-	f.add("second", 2*time.Hour)
+	f := newFixture(velerov1.BackupPhaseCompleted, "first", "second")
 	tried, answer := 0, error(apierrors.NewConflict(velerov2alpha1.Resource("datauploads"), "first", errors.New("changed")))
 	f.Kinds[0].Delete = func(context.Context, string, metav1.DeleteOptions) error { tried++; return answer }
 	require.NoError(t, f.Sweep(t.Context()))
@@ -140,9 +142,7 @@ func TestATransferThatChangedStays(t *testing.T) {
 }
 
 func TestASweepEndsWithItsTerm(t *testing.T) {
-	f := newFixture(velerov1.BackupPhaseCompleted)
-	f.add("first", 2*time.Hour)
-	f.add("second", 2*time.Hour)
+	f := newFixture(velerov1.BackupPhaseCompleted, "first", "second")
 	f.Pause = func(context.Context) bool { return false }
 	require.NoError(t, f.Sweep(t.Context()))
 	require.Equal(t, []string{"first"}, f.deleted)

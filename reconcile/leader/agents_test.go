@@ -3,6 +3,7 @@ package leader
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+	testingclock "k8s.io/utils/clock/testing"
 )
 
 // trackerFixture is an AgentTracker that records its changes, in a synctest bubble.
@@ -21,7 +23,8 @@ type trackerFixture struct {
 	lock    sync.Mutex
 	answers map[string]answer // the last ones, without ready
 	changes []string
-	flips   []string // changes of ready alone
+	flips   []string     // changes of ready alone
+	ended   atomic.Int32 // number of states that have ended
 	nodes   map[string]*watchedNode
 }
 
@@ -30,10 +33,11 @@ func newTrackerFixture(t *testing.T) *trackerFixture {
 	f := &trackerFixture{T: t, answers: map[string]answer{}, nodes: map[string]*watchedNode{}}
 	f.AgentTracker = NewAgentTracker(time.Minute, clock.RealClock{}, f, func(node string) {
 		if !f.Knows(node) { // the callback may call the tracker
+			f.ended.Add(1)
 			return
 		}
 		f.AgentTracker.lock.Lock()
-		now := f.requested(node).answer
+		now := f.AgentTracker.nodes[node].answer
 		f.AgentTracker.lock.Unlock()
 		f.lock.Lock()
 		defer f.lock.Unlock()
@@ -62,9 +66,8 @@ func inTerm(t *testing.T, test func(f *trackerFixture)) {
 func (t *trackerFixture) takeChanges() []string {
 	t.lock.Lock()
 	defer t.lock.Unlock()
-	observed := t.changes
-	t.changes = nil
-	return observed
+	defer func() { t.changes = nil }()
+	return t.changes
 }
 
 // agentPod returns the pod of an agent. transition is the time of its Ready condition.
@@ -81,6 +84,11 @@ func agentPod(name, node string, ready corev1.ConditionStatus, transition int) *
 
 func terminating(pod *corev1.Pod) *corev1.Pod {
 	pod.DeletionTimestamp = &metav1.Time{Time: created(0)}
+	return pod
+}
+
+func withUID(uid types.UID, pod *corev1.Pod) *corev1.Pod {
+	pod.UID = uid
 	return pod
 }
 
@@ -122,6 +130,7 @@ func TestAnAgentThatIsNotReadyForTheGracePeriodIsUnavailable(t *testing.T) {
 		require.False(t, f.isWatched(), "it was not requested")
 		require.Equal(t, []string{"n1 true"}, f.takeChanges())
 		letPass(time.Hour)
+		require.False(t, f.Lost("n1"), "its Node was not watched")
 		require.Equal(t, 1, f.Nodes())
 		f.Update(agentPod("a", "n1", isReady, 2))
 		require.Equal(t, []string{"n1 false"}, f.takeChanges())
@@ -157,8 +166,8 @@ func TestOneReadyPodIsEnough(t *testing.T) {
 		letPass(time.Hour)
 		f.Update(agentPod("new", "n1", isReady, 1))
 		f.Delete(agentPod("old", "n1", isReady, 0))
-		letPass(time.Hour)
 		require.False(f, f.Unavailable("n1"))
+		letPass(time.Hour)
 		require.Empty(f, f.takeChanges())
 		f.Delete(agentPod("new", "n1", isReady, 1))
 		require.Zero(f, f.Nodes())
@@ -175,28 +184,39 @@ func TestOnlyAReadyAgentOfLateenMayGetNewTransfers(t *testing.T) {
 		f.Start()
 		require.True(t, f.Ready("n1"))
 		require.False(t, f.Ready("n2"), "it has no agent")
-		veleros := agentPod("v", "n3", isReady, 0)
-		veleros.Spec.Containers = []corev1.Container{{Command: []string{"/velero"}, Args: []string{"node-agent", "server"}}}
-		f.Update(veleros)
-		require.False(t, f.Ready("n3"), "its agent is Velero's")
 		f.Update(agentPod("a", "n1", notReady, 1))
 		require.False(t, f.Ready("n1"))
+		f.Update(velerosPod(isReady, 0))
+		require.False(t, f.Ready("n1"), "its agent is Velero's")
 		f.Update(agentPod("a", "n1", isReady, 2))
-		require.True(t, f.Ready("n1"))
+		for i := range 20 {
+			f.Update(agentPod(fmt.Sprint("new", i), "n1", notReady, 0))
+			require.True(t, f.Ready("n1") && f.RunsVelero("n1"), "one Ready pod of each, among others in any order")
+		}
+		f.Update(agentPod("unscheduled", "", isReady, 0))
+		f.Delete(agentPod("unscheduled", "", isReady, 0))
+		require.False(t, f.Knows(""), "an unscheduled pod is on no node")
 		f.Stop()
 		require.False(t, f.Ready("n1"))
 	})
 }
 
-func TestAnAgentThatTerminatesIsNotReady(t *testing.T) {
+func TestTheGracePeriodGoesOnWhileNoPodIsReady(t *testing.T) {
 	inTerm(t, func(f *trackerFixture) {
 		f.Update(agentPod("a", "n1", isReady, 0))
 		letPass(time.Hour)
-		f.Update(terminating(agentPod("a", "n1", isReady, 0)))
-		letPass(time.Minute / 2)
-		f.Update(terminating(agentPod("a", "n1", notReady, 30)))
-		letPass(time.Minute / 2)
-		require.Equal(f, []string{"n1 true"}, f.takeChanges(), "that its condition follows is not a new beginning")
+		pending := withUID("second", agentPod("a", "n1", notReady, 0))
+		pending.Status.Conditions = nil
+		for _, pod := range []*corev1.Pod{
+			terminating(agentPod("a", "n1", isReady, 0)), terminating(agentPod("a", "n1", notReady, 10)), // its condition follows
+			pending, withUID("second", agentPod("a", "n1", notReady, 30)),
+			withUID("third", agentPod("a", "n1", notReady, 40)), terminating(withUID("third", agentPod("a", "n1", notReady, 50))),
+		} {
+			require.Empty(f, f.takeChanges())
+			f.Update(pod)
+			letPass(10 * time.Second)
+		}
+		require.Equal(f, []string{"n1 true"}, f.takeChanges(), "a minute after its agent began to terminate")
 	})
 }
 
@@ -219,73 +239,61 @@ func TestTheGracePeriodRestartsWhenAnAgentWasReady(t *testing.T) {
 func TestARecreatedPodReplacesTheOldOne(t *testing.T) {
 	inTerm(t, func(f *trackerFixture) {
 		f.Update(agentPod("a", "n1", isReady, 0))
-		requeue := agentPod("a", "n1", notReady, 9)
-		requeue.UID = "another"
-		f.Update(requeue)
+		f.Update(withUID("another", agentPod("a", "n1", notReady, 9)))
 		f.Delete(agentPod("a", "n1", isReady, 0)) // a late event
+		require.Equal(f, 1, f.Nodes())
 		letPass(time.Minute)
 		require.Equal(f, []string{"n1 true"}, f.takeChanges())
-		requeue = agentPod("a", "n1", isReady, 10)
-		requeue.UID = "another"
-		f.Update(requeue)
+		f.Update(withUID("another", agentPod("a", "n1", isReady, 10)))
 		require.Equal(f, []string{"n1 false"}, f.takeChanges())
-	})
-}
-
-func TestAnUnscheduledPodIsOnNoNode(t *testing.T) {
-	inTerm(t, func(f *trackerFixture) {
-		f.Update(agentPod("a", "", isReady, 0))
-		f.Delete(agentPod("a", "", isReady, 0))
-		letPass(time.Hour)
-		require.Empty(f, f.takeChanges())
 	})
 }
 
 func TestAfterTheTermNothingChanges(t *testing.T) {
 	inTerm(t, func(f *trackerFixture) {
-		f.Update(agentPod("a", "n1", notReady, 0))
-		letPass(time.Minute - 1)
-		f.Stop()
 		letPass(time.Hour)
+		timers := testingclock.NewFakeClock(f.clock.Now())
+		f.clock = timers
+		require.True(f, f.Unavailable("n2") && f.Unavailable("n3"))
+		f.Update(agentPod("b", "n2", isReady, 0))
+		f.Update(agentPod("a", "n1", notReady, 0))
+		require.False(f, f.Lost("n1"))
+		f.deliver("n1", notReady)
+		require.Equal(f, 3, timers.Waiters(), "one each for the agent and the Node of n1, and for the end of the state of n3")
+		f.Stop()
+		require.Zero(f, timers.Waiters())
+		timers.Step(time.Hour)
 		f.Update(agentPod("a", "n1", isReady, 0))
 		require.Empty(f, f.takeChanges())
 		require.False(f, f.Unavailable("n1"))
 	})
 }
 
-// known returns how many nodes have a state.
-func (t *trackerFixture) known() int {
-	t.AgentTracker.lock.Lock()
-	defer t.AgentTracker.lock.Unlock()
-	return len(t.AgentTracker.nodes)
-}
-
 func TestTheStateOfANodeEndsAfterTheNode(t *testing.T) {
 	inTerm(t, func(f *trackerFixture) {
 		for i := range 200 {
 			name := fmt.Sprint("n", i)
-			pod := agentPod(name, name, notReady, 0)
 			f.Update(agentPod(name, name, isReady, 0))
-			f.Update(pod)
+			f.Update(agentPod(name, name, notReady, 0))
 			require.False(f, f.Lost(name))
-			if i%2 == 0 {
-				f.deliverOf(name, "")
-			} else {
-				f.deliverOf(name, notReady)
+			if i%2 == 1 {
+				f.deliver(name, notReady)
 				letPass(time.Minute)
-				f.deliverOf(name, "")
 			}
-			f.Delete(pod)
+			f.deliver(name, "")
+			f.Delete(agentPod(name, name, notReady, 0))
 		}
 		letPass(time.Minute)
+		require.True(f, f.Unavailable("unwatched"))
 		require.Zero(f, f.Nodes())
 		for range 20 {
 			require.True(f, f.Lost("n199"), "it is asked for")
 			letPass(forgetAfter / 2)
 		}
-		require.Equal(f, 1, f.known())
+		require.Len(f, f.AgentTracker.nodes, 1)
 		letPass(2 * forgetAfter)
-		require.Zero(f, f.known())
+		require.Empty(f, f.AgentTracker.nodes)
+		require.Equal(f, int32(201), f.ended.Load(), "each is reported")
 		for name := range f.nodes {
 			require.Nil(f, f.entry(name).enqueue, "it is still watched")
 		}
@@ -295,13 +303,16 @@ func TestTheStateOfANodeEndsAfterTheNode(t *testing.T) {
 func TestTheStateOfANodeStaysWhileItsNodeExists(t *testing.T) {
 	inTerm(t, func(f *trackerFixture) {
 		require.False(f, f.Lost("n1"))
-		f.deliver(isReady)
+		f.deliver("n1", isReady)
 		letPass(10 * forgetAfter)
-		f.deliver(notReady)
+		f.deliver("n1", notReady)
 		letPass(time.Minute)
 		f.takeChanges()
 		require.True(f, f.Lost("n1"), "its watch has shown it")
 		letPass(10 * forgetAfter)
+		f.deliver("n1", "")
+		f.entry("n1").node = &corev1.Node{} // it is back, and its event is on its way
+		letPass(forgetAfter)
 		require.True(f, f.isWatched())
 	})
 }
@@ -349,13 +360,8 @@ func (t *trackerFixture) isWatched() bool {
 	return t.entry("n1").enqueue != nil
 }
 
-// deliver sends the Node n1 through its watch. An empty status means that it does not exist.
-func (t *trackerFixture) deliver(ready corev1.ConditionStatus) {
-	t.Helper()
-	t.deliverOf("n1", ready)
-}
-
-func (t *trackerFixture) deliverOf(name string, ready corev1.ConditionStatus) {
+// deliver sends a Node through its watch. An empty status means that it does not exist.
+func (t *trackerFixture) deliver(name string, ready corev1.ConditionStatus) {
 	t.Helper()
 	t.lock.Lock()
 	of := t.entry(name)
@@ -375,17 +381,19 @@ func TestANodeThatIsNotReadyForTheGracePeriodIsLost(t *testing.T) {
 	for name, state := range map[string]corev1.ConditionStatus{"it does not answer": corev1.ConditionUnknown, "it says so": notReady, "it was deleted": ""} {
 		t.Run(name, func(t *testing.T) {
 			inTerm(t, func(f *trackerFixture) {
-				f.Update(agentPod("a", "n1", isReady, 0))
 				require.False(f, f.Lost("n1"))
+				f.Update(agentPod("a", "n1", isReady, 0))
 				require.False(f, f.isWatched(), "a Node whose agent is Ready answers")
 				f.Update(agentPod("a", "n1", notReady, 1))
 				require.True(f, f.isWatched(), "it was requested")
-				f.deliver(state)
+				f.deliver("n1", state)
 				letPass(time.Minute - 1)
 				require.False(f, f.Lost("n1"))
 				letPass(1)
 				require.True(f, f.Lost("n1"))
 				require.Equal(f, []string{"n1 true"}, f.takeChanges()[:1])
+				f.Update(agentPod("a", "n1", notReady, 100))
+				require.False(f, f.Lost("n1"), "its agent was Ready for a moment")
 				f.Update(agentPod("a", "n1", isReady, 200))
 				require.False(f, f.Lost("n1"))
 				require.False(f, f.isWatched())
@@ -398,21 +406,21 @@ func TestANodeThatIsNotReadyForTheGracePeriodIsLost(t *testing.T) {
 func TestANodeIsNotLostWhileItIsReadyOrUnknown(t *testing.T) {
 	inTerm(t, func(f *trackerFixture) {
 		require.False(f, f.Lost("n1"))
-		require.True(f, f.isWatched(), "it has no agent")
 		letPass(time.Hour)
+		require.True(f, f.isWatched(), "it has no agent")
 		require.True(f, f.Unavailable("n1"))
 		require.False(f, f.Lost("n1"), "the watch has shown nothing")
-		f.deliver(isReady)
+		f.deliver("n1", isReady)
 		letPass(time.Hour)
 		require.False(f, f.Lost("n1"), "only its agent is away")
 		f.takeChanges()
-		f.deliver(notReady)
+		f.deliver("n1", notReady)
 		letPass(time.Minute - 1)
-		f.deliver(isReady) // a short outage
+		f.deliver("n1", isReady) // a short outage
 		letPass(time.Hour)
 		require.False(f, f.Lost("n1"))
 		require.Empty(f, f.takeChanges())
-		f.deliver(notReady)
+		f.deliver("n1", notReady)
 		letPass(time.Minute)
 		require.Equal(f, []string{"n1 true"}, f.takeChanges(), "a change to report")
 		require.True(f, f.Lost("n1"))
@@ -439,10 +447,7 @@ func TestANodeRunsVeleroUntilItsAgentIsDeletedOrReplaced(t *testing.T) {
 		"while it terminates":               {func(f *trackerFixture) { f.Update(terminating(velerosPod(isReady, 0))) }, true},
 		"not when it is away for longer":    {func(f *trackerFixture) { f.Update(velerosPod(notReady, 1)); letPass(time.Minute) }, false},
 		"not once its pod is deleted":       {func(f *trackerFixture) { f.Delete(velerosPod(isReady, 0)) }, false},
-		"not once Lateen's is Ready there": {func(f *trackerFixture) {
-			f.Update(velerosPod(notReady, 1))
-			f.Update(agentPod("l", "n1", isReady, 2))
-		}, false},
+		"not once Lateen's is Ready there":  {func(f *trackerFixture) { f.Update(velerosPod(notReady, 1)); f.Update(agentPod("l", "n1", isReady, 2)) }, false},
 	}
 	for name, test := range after {
 		t.Run(name, func(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -84,6 +85,9 @@ func TestACandidateThatLosesAnElectionIsIdleAgain(t *testing.T) {
 		p.advance(5 * time.Minute)
 		require.Empty(t, p.requests(leader))
 		require.Same(t, leader, p.leader())
+		leader.stop()
+		p.advance(2 * time.Second)
+		require.NotSame(t, leader, p.leader(), "they campaign again")
 	})
 }
 
@@ -171,12 +175,12 @@ func TestACoordinatorThatObservesAnotherOneStopsAndLetsOthersCampaignFirst(t *te
 
 func TestADeletedLeaseIsRecreated(t *testing.T) {
 	elected(t, 0, func(p *election, _ *candidate) {
-		p.join(0)
+		second := p.join(0)
 		p.advance(time.Second)
 		require.NoError(p, p.candidates[0].client.CoordinationV1().Leases("velero").Delete(p.Context(), testLease, metav1.DeleteOptions{}))
 		p.advance(10 * time.Second)
-		p.leader()
-		require.NotEmpty(p, *p.lease().Spec.HolderIdentity)
+		require.Same(p, second, p.leader(), "before its former holder would renew it")
+		require.Equal(p, "agent-1", *p.lease().Spec.HolderIdentity)
 	})
 }
 
@@ -381,13 +385,7 @@ func (e *election) serve(action clienttesting.Action) (bool, runtime.Object, err
 
 // leaders returns the candidates whose term runs.
 func (e *election) leaders() []*candidate {
-	var leaders []*candidate
-	for _, c := range e.candidates {
-		if c.leads() {
-			leaders = append(leaders, c)
-		}
-	}
-	return leaders
+	return slices.DeleteFunc(slices.Clone(e.candidates), func(c *candidate) bool { return !c.leads() })
 }
 
 // leader returns the only candidate whose term runs.

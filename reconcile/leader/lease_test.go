@@ -1,7 +1,6 @@
 package leader
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,24 +18,23 @@ func TestALeaseAcquiredDuringACampaignIsNotTakenForTheExpiredOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := NewCoordinator(Options{Client: fake.NewClientset(), Namespace: "velero", Name: testLease, Identity: "me", Clock: clock.RealClock{}})
 		require.NoError(t, err)
-		lease := func(holder string) *coordinationv1.Lease {
-			return &coordinationv1.Lease{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: testLease},
-				Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: new(int32(30)), RenewTime: new(metav1.NowMicro())},
-			}
+		lease := coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: testLease},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("old"), LeaseDurationSeconds: new(int32(30)), RenewTime: new(metav1.NowMicro())},
 		}
-		c.view.observe(lease("old"))
+		c.view.observe(&lease)
 		letPass(time.Hour)
 		free, ok := c.awaitLease(t.Context())
 		require.True(t, ok)
 		require.Equal(t, "old", free.HolderIdentity)
-		held := lease("new")
+		held := lease.DeepCopy()
+		held.Spec.LeaseTransitions = new(int32(1)) // the same holder again, whose clock stands still
 		_, err = c.Client.CoordinationV1().Leases("velero").Create(t.Context(), held, metav1.CreateOptions{})
 		require.NoError(t, err)
 		c.view.observe(held) // before the election begins
 		record, _, err := expiredLock{c.lock(), free}.Get(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, "new", record.HolderIdentity)
+		require.Equal(t, "old", record.HolderIdentity)
 	})
 }
 
@@ -76,11 +74,8 @@ func TestTheLeaseIsWatchedByItsName(t *testing.T) {
 		client := fake.NewClientset()
 		c, err := NewCoordinator(Options{Client: client, Namespace: "velero", Name: testLease, Identity: "me", Clock: clock.RealClock{}})
 		require.NoError(t, err)
-		ctx, stop := context.WithCancel(t.Context())
-		done := c.watch(ctx)
-		letPass(time.Second)
-		stop()
-		<-done
+		c.Renew = c.Lease // no election can begin, so Run stops its watch and returns
+		require.ErrorContains(t, c.Run(t.Context(), nil), "create leader elector")
 		var verbs []string
 		for _, action := range client.Actions() {
 			verbs = append(verbs, action.GetVerb())

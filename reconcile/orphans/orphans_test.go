@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -86,6 +87,8 @@ func TestOrphansOfEveryResourceAreRemovedAndCounted(t *testing.T) {
 		"volumesnapshots VolumeSnapshot-a", "volumesnapshotcontents VolumeSnapshotContent-a",
 	}, f.deleted(), "users before what they use")
 	require.InDelta(t, 4, total(t, f.registry), 0)
+	require.NoError(t, f.Sweep(t.Context()))
+	require.Empty(t, f.counted, "none is there any longer")
 }
 
 func TestSnapshotsAndContentsAreLeftToOthers(t *testing.T) {
@@ -181,11 +184,8 @@ func TestSweepsRunAtTheStartOfATermAndEveryTenMinutes(t *testing.T) {
 			return broken.Load(), nil, errors.New("500")
 		})
 		ctx, stop := context.WithCancel(t.Context())
-		stopped := make(chan struct{})
-		go func() {
-			defer close(stopped)
-			f.Run(ctx)
-		}()
+		var running sync.WaitGroup
+		running.Go(func() { f.Run(ctx) })
 		sweeps := func() int {
 			defer f.client.ClearActions()
 			return len(slices.DeleteFunc(f.client.Actions(), func(action clienttesting.Action) bool { return !action.Matches("list", "pods") }))
@@ -200,7 +200,7 @@ func TestSweepsRunAtTheStartOfATermAndEveryTenMinutes(t *testing.T) {
 		letPass(time.Hour)
 		require.Equal(t, 6, sweeps(), "whether they succeed or not")
 		stop()
-		<-stopped
+		running.Wait()
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/exposer"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
@@ -33,7 +35,7 @@ type driven struct {
 	stopped chan struct{} // closed when Run has returned
 
 	lock  sync.Mutex
-	calls map[string][]time.Duration // by key, since the start
+	calls map[string][]time.Duration // when each key was reconciled, since the start
 }
 
 const testGrace = 4 * time.Second
@@ -68,22 +70,6 @@ func (d *driven) pass(duration time.Duration) {
 	synctest.Wait()
 }
 
-// times returns when the key was reconciled.
-func (d *driven) times(key string) []time.Duration {
-	d.lock.Lock()
-	defer d.lock.Unlock()
-	return d.calls[key]
-}
-
-func (d *driven) isReady() bool {
-	select {
-	case <-d.Ready():
-		return true
-	default:
-		return false
-	}
-}
-
 func TestAFailedReconcileIsRetriedWithoutEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := drive(t, 1, []string{"a"}, func(context.Context, string) (time.Duration, error) {
@@ -94,7 +80,7 @@ func TestAFailedReconcileIsRetriedWithoutEnd(t *testing.T) {
 		for at, pause := time.Duration(0), minBackoff; at <= 24*time.Hour; at, pause = at+pause, min(2*pause, maxBackoff) {
 			want = append(want, at)
 		}
-		require.Equal(t, want, d.times("a"))
+		require.Equal(t, want, d.calls["a"])
 		require.Greater(t, len(want), 2800, "a day of tries")
 	})
 }
@@ -102,18 +88,15 @@ func TestAFailedReconcileIsRetriedWithoutEnd(t *testing.T) {
 func TestASuccessResetsTheBackoffAndMayRequestADelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failed := errors.New("failed")
-		answers := []struct {
-			requeue time.Duration
-			err     error
-		}{{0, failed}, {0, failed}, {time.Minute, nil}, {0, failed}, {0, nil}}
+		answers := []error{failed, failed, nil, failed, nil}
 		d := drive(t, 1, []string{"a"}, func(context.Context, string) (time.Duration, error) {
-			answer := answers[0]
+			err := answers[0]
 			answers = answers[1:]
-			return answer.requeue, answer.err
+			return time.Duration(min(len(answers), 1)) * time.Second, err // a delay with an error is ignored
 		})
 		d.pass(24 * time.Hour)
 		ms := time.Millisecond
-		require.Equal(t, []time.Duration{0, 20 * ms, 60 * ms, time.Minute + 60*ms, time.Minute + 80*ms}, d.times("a"))
+		require.Equal(t, []time.Duration{0, 20 * ms, 60 * ms, 1060 * ms, 1080 * ms}, d.calls["a"])
 	})
 }
 
@@ -121,34 +104,28 @@ func TestAControllerIsReadyOnceEveryFirstKeyWasTried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		block := make(chan struct{})
 		d := drive(t, 3, []string{"works", "fails", "takes long"}, func(_ context.Context, key string) (time.Duration, error) {
-			switch key {
-			case "fails":
-				return 0, errors.New("no")
-			case "takes long":
+			if key == "takes long" {
 				<-block
 			}
-			return 0, nil
+			return 0, map[string]error{"fails": errors.New("no")}[key]
 		})
 		d.pass(time.Minute)
-		require.False(t, d.isReady(), "one is being tried still")
+		select {
+		case <-d.Ready():
+			require.Fail(t, "one is being tried still")
+		default:
+		}
 		close(block)
-		synctest.Wait()
-		require.True(t, d.isReady(), "a failure counts as tried")
-	})
-}
-
-func TestAControllerWithoutFirstKeysIsReady(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := drive(t, 1, nil, func(context.Context, string) (time.Duration, error) { return 0, nil })
-		synctest.Wait()
-		require.True(t, d.isReady())
+		<-d.Ready() // a failure counts as tried
+		d = drive(t, 1, nil, func(context.Context, string) (time.Duration, error) { return 0, nil })
+		<-d.Ready()
 		d.Enqueue("a")
 		synctest.Wait()
-		require.Equal(t, []time.Duration{0}, d.times("a"), "and works")
+		require.Equal(t, []time.Duration{0}, d.calls["a"], "it works without first keys")
 	})
 }
 
-func TestAStoppingControllerFinishesTheRunningReconcile(t *testing.T) {
+func TestAStoppingControllerFinishesTheRunningReconcilesWithinTheGracePeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const takes = 3 * time.Second
 		var ended error
@@ -162,14 +139,9 @@ func TestAStoppingControllerFinishesTheRunningReconcile(t *testing.T) {
 		<-d.stopped
 		require.Equal(t, takes, time.Since(d.started))
 		require.NoError(t, ended, "the running reconcile has its context until the grace period is over")
-		require.Empty(t, d.times("b"), "nothing new is begun")
+		require.Empty(t, d.calls["b"], "nothing new is begun")
 		require.Zero(t, d.queue.Len())
-	})
-}
-
-func TestAStoppingControllerWaitsForTheGracePeriodOnly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := drive(t, 2, []string{"a", "b"}, func(ctx context.Context, _ string) (time.Duration, error) {
+		d = drive(t, 2, []string{"a", "b"}, func(ctx context.Context, _ string) (time.Duration, error) {
 			<-ctx.Done() // like a request to an API server that does not answer
 			return 0, ctx.Err()
 		})
@@ -189,6 +161,8 @@ func TestASlotIsReleasedOnlyIfNothingWasWritten(t *testing.T) {
 		answer error
 		kept   int
 	}{
+		"302":              {apierrors.NewGenericServerResponse(302, "patch", resource, "b1", "moved", 0, true), 1},
+		"400":              {apierrors.NewBadRequest("no patch"), 0},
 		"500":              {apierrors.NewInternalError(errors.New("etcd")), 1},
 		"503":              {apierrors.NewServiceUnavailable("starting"), 1},
 		"504":              {apierrors.NewTimeoutError("etcd", 1), 1},
@@ -198,63 +172,42 @@ func TestASlotIsReleasedOnlyIfNothingWasWritten(t *testing.T) {
 		"422":              {apierrors.NewInvalid(velerov1.SchemeGroupVersion.WithKind("PodVolumeBackup").GroupKind(), "b1", nil), 0},
 		"429":              {apierrors.NewTooManyRequests("slow down", 1), 0},
 	} {
-		for outcome, committed := range map[string]bool{"it was written": true, "it was not written": false} {
-			if committed && test.kept == 0 {
-				continue
-			}
-			t.Run(name+", "+outcome, func(t *testing.T) {
-				const starts = 3 // after Accepted and Prepared
-				s := newFixture(t, fault{call: "patch podvolumebackups", ordinal: starts, err: test.answer, committed: committed})
-				s.Preparing.SetLimits(capacity.Limits{Cluster: 1})
-				for s.calls["patch podvolumebackups"] < starts {
-					_, err := s.Reconcile(t.Context(), testKey)
-					require.Equal(t, s.calls["patch podvolumebackups"] == starts, err != nil, "%v", err)
-					if err != nil {
-						require.ErrorContains(t, err, "write started to velero/b1: ")
-					}
-					s.kubelet(t)
-				}
-				require.Equal(t, test.kept, s.NodeSlots.On(testNode).InUse())
-				require.False(t, s.Preparing.TryAcquire(capacity.Transfer{UID: "another"}, func() {}), "it is accepted")
-			})
+		for _, committed := range []bool{false, true}[:1+test.kept] {
+			s := newFixture(t, fault{call: "patch podvolumebackups", ordinal: 3, err: test.answer, committed: committed})
+			s.Preparing.SetLimits(capacity.Limits{Cluster: 1})
+			s.prepare(t)
+			s.stepFails(t, "write started to velero/b1: ")
+			require.Equal(t, test.kept, s.NodeSlots.On(testNode).InUse(), "%s, written: %t", name, committed)
+			require.False(t, s.Preparing.TryAcquire(capacity.Transfer{UID: "another"}, func() {}), "it is accepted")
 		}
 	}
 }
 
 func TestAWriteIsReportedOnceIfItsAnswerIsLost(t *testing.T) {
-	const completes = 4 // after Accepted, Prepared and InProgress
-	for outcome, committed := range map[string]bool{"it was written": true, "it was not written": false} {
-		t.Run(outcome, func(t *testing.T) {
-			var phases []transfer.Phase
-			s := newFixture(t, fault{call: "patch podvolumebackups", ordinal: completes, err: io.ErrUnexpectedEOF, committed: committed})
-			s.OnUpdate = func(_ *velerov1.PodVolumeBackup, _, after transfer.State) { phases = append(phases, after.Phase) }
-			s.run(t)
-			sent := s.sent()
-			require.Len(t, sent, 1)
-			require.Contains(t, sent[0], "Normal Completed Moved 10 bytes")
-			require.Equal(t, []transfer.Phase{transfer.Accepted, transfer.Prepared, transfer.InProgress, transfer.Completed}, phases)
-		})
+	for _, committed := range []bool{true, false} {
+		var phases []transfer.Phase
+		s := newFixture(t, fault{call: "patch podvolumebackups", ordinal: 4, err: io.ErrUnexpectedEOF, committed: committed})
+		s.OnUpdate = func(_ *velerov1.PodVolumeBackup, _, after transfer.State) { phases = append(phases, after.Phase) }
+		cached := s.object
+		s.Cached = func(string) (*velerov1.PodVolumeBackup, bool) { // is one call behind
+			defer func() { cached = s.object }()
+			return cached.DeepCopy(), true
+		}
+		s.run(t)
+		require.Regexp(t, `^\[Normal Completed Moved 10 bytes in \w+\]$`, s.sent(), "written: %t", committed)
+		require.Equal(t, []transfer.Phase{transfer.Accepted, transfer.Prepared, transfer.InProgress, transfer.Completed}, phases)
 	}
 }
 
 // An error does not prove the end of a pod: neither the mover nor the source counts as deleted (T6).
 func TestAnErrorIsNotTheEndOfAPod(t *testing.T) {
-	for name, phase := range map[string]velerov1.PodVolumeBackupPhase{
-		"of the mover":  velerov1.PodVolumeBackupPhaseInProgress,
-		"of the source": velerov1.PodVolumeBackupPhaseAccepted,
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newRunning()
-			s.object.Status.Phase = phase
-			if phase == velerov1.PodVolumeBackupPhaseInProgress { // the source is known to exist
-				s.pods["app/db"] = sourcePod()
-			}
-			s.failing = apierrors.NewForbidden(corev1.Resource("pods"), "db", errors.New("no rights"))
-			_, err := s.Reconcile(t.Context(), testKey)
-			require.ErrorIs(t, err, s.failing)
-			require.Equal(t, "1", s.object.ResourceVersion, "nothing is written")
-			require.Empty(t, s.kube.Actions(), "nothing is created and nothing is deleted")
-		})
+	for phase, cached := range map[velerov1.PodVolumeBackupPhase]*corev1.Pod{"InProgress": sourcePod(), "Accepted": nil} {
+		s := newRunning()
+		s.object.Status.Phase, s.pods["app/db"] = phase, cached
+		s.failing = apierrors.NewForbidden(corev1.Resource("pods"), "db", errors.New("no rights"))
+		s.stepFails(t, "no rights")
+		require.Equal(t, "1", s.object.ResourceVersion, "nothing is written")
+		require.Empty(t, s.kube.Actions(), "nothing is created and nothing is deleted")
 	}
 }
 
@@ -293,11 +246,8 @@ func (f *fixture) fails(call string) bool {
 }
 
 func (f *fixture) react(action clienttesting.Action) (bool, runtime.Object, error) {
-	call := action.GetVerb() + " " + action.GetResource().Resource
-	if sub := action.GetSubresource(); sub != "" {
-		call += "/" + sub
-	}
-	return f.fails(call), nil, f.fault.err
+	call := action.GetVerb() + " " + action.GetResource().Resource + "/" + action.GetSubresource()
+	return f.fails(strings.TrimSuffix(call, "/")), nil, f.fault.err
 }
 
 // Patch fails if it is the call that fails, before or after it took effect.
@@ -316,11 +266,8 @@ func (f *fixture) Patch(ctx context.Context, name string, pt types.PatchType, pa
 func (f *fixture) Mover(string) *corev1.Pod { return f.Pod(testKey) }
 
 func (f *fixture) Pod(key string) *corev1.Pod {
-	name := types.NamespacedName{Namespace: "app", Name: "db"}
-	if key == testKey {
-		name = types.NamespacedName{Namespace: "velero", Name: "b1"}
-	}
-	object, err := f.kube.Tracker().Get(corev1.SchemeGroupVersion.WithResource("pods"), name.Namespace, name.Name)
+	namespace, name, _ := strings.Cut(key, "/")
+	object, err := f.kube.Tracker().Get(corev1.SchemeGroupVersion.WithResource("pods"), namespace, name)
 	if err != nil {
 		return nil
 	}
@@ -339,13 +286,18 @@ func (f *fixture) kubelet(t *testing.T) {
 		pod.UID, pod.Spec.NodeName, pod.Status.Phase = "mover-uid", testNode, corev1.PodRunning
 	case f.object.Status.Phase == velerov1.PodVolumeBackupPhaseInProgress && pod.Status.Phase == corev1.PodRunning:
 		pod.Status.Phase = corev1.PodSucceeded
-		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "b1-uid", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
-			Message: `{"snapshotID":"snap","source":{"byPath":"/b1-uid"},"totalBytes":10}`,
-		}}}}
-	default:
-		return
+		pod.Status.ContainerStatuses = ended(0, `{"snapshotID":"snap","source":{"byPath":"/b1-uid"},"totalBytes":10}`)
 	}
 	require.NoError(t, f.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), pod, "velero"))
+}
+
+// prepare reconciles until the mover is ready to start.
+func (f *fixture) prepare(t *testing.T) {
+	t.Helper()
+	f.steps(t, 2) // accept it, create the mover
+	f.kubelet(t)
+	f.step(t)
+	require.Equal(t, transfer.Prepared, f.state().Phase)
 }
 
 // run reconciles until the transfer is terminal and cleaned up.
@@ -353,9 +305,8 @@ func (f *fixture) run(t *testing.T) {
 	t.Helper()
 	const most = 40
 	for range most {
-		if _, err := f.Reconcile(t.Context(), testKey); err != nil {
-			t.Log("step:", err)
-		}
+		_, err := f.Reconcile(t.Context(), testKey)
+		t.Log("step:", err)
 		f.kubelet(t)
 		if f.object.Status.Phase == velerov1.PodVolumeBackupPhaseCompleted && len(f.object.Finalizers) == 0 {
 			return
@@ -365,14 +316,14 @@ func (f *fixture) run(t *testing.T) {
 	require.Failf(t, "did not converge", "after %d steps: %+v, mover left: %v", most, f.object.Status, f.Mover(testKey) != nil)
 }
 
-// A rebind deletes the restore claim while the cache shows the mover of an earlier attempt, which is deleted. When the cache
-// shows the mover that ran, the rebind deletes that too: the claim waits for it.
-func TestARebindGoesOnWithAMoverThatItsCacheShowsLate(t *testing.T) {
+func TestAnAgentKnowsWhatItHasCreatedAndDeleted(t *testing.T) {
 	var local localState
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "c", UID: "claim"}}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "pod"}}
 	both := exposer.Existing{Pod: pod, Claims: []*corev1.PersistentVolumeClaim{claim}}
 	require.False(t, local.isDeleting("d1", both))
+	// A rebind deletes the restore claim while the cache shows the mover of an earlier attempt, which is deleted. When the cache
+	// shows the mover that ran, the rebind deletes that too: the claim waits for it.
 	local.markRebind("d1", exposer.Existing{Claims: both.Claims}, "")
 	require.True(t, local.isDeleting("d1", exposer.Existing{Claims: both.Claims}))
 	require.False(t, local.isDeleting("d1", both))
@@ -381,7 +332,11 @@ func TestARebindGoesOnWithAMoverThatItsCacheShowsLate(t *testing.T) {
 	require.True(t, local.isDeleting("d1", exposer.Existing{Pod: pod}))
 	require.False(t, local.isDeleting("d1", exposer.Existing{}))
 	require.False(t, local.isDeleting("d1", exposer.Existing{Claims: []*corev1.PersistentVolumeClaim{claim, {ObjectMeta: metav1.ObjectMeta{UID: "other"}}}}))
-	local.markDeleted("d1", exposer.Existing{Force: true}, true)
+	forced := exposer.Existing{Pod: pod, Force: true}
+	require.NotNil(t, local.toRemove("d1", forced).Pod)
+	local.markDeleted("d1", forced, true)
+	require.Nil(t, local.toRemove("d1", forced).Pod)
+	local.markDeleted("d1", exposer.Existing{Pod: pod}, false)
 	mover, claims := local.undeleted("d1", []string{"c", "other"})
 	require.False(t, mover, "its deletion is known")
 	require.Equal(t, []string{"other"}, claims)
@@ -389,4 +344,16 @@ func TestARebindGoesOnWithAMoverThatItsCacheShowsLate(t *testing.T) {
 	mover, claims = local.undeleted("d2", []string{"c"})
 	require.True(t, mover, "no event reports the deletion of what no cache has")
 	require.Equal(t, []string{"c"}, claims)
+	local.exposed("b1", 0, "its claim is being deleted", nil)
+	require.Zero(t, local.loss("b1", 0, nil), "none was created")
+	local.exposed("b1", 0, "", nil)
+	require.Zero(t, local.loss("b1", 0, &corev1.Pod{}))
+	require.Equal(t, transfer.Vanished(), local.loss("b1", 0, nil))
+	first := transfer.Loss{Reason: objects.LostEvicted}
+	local.markLost("b1", 0, first)
+	local.markLost("b1", 0, transfer.Vanished())
+	require.Equal(t, first, local.loss("b1", 0, nil))
+	local.identify("b1", "uid")
+	require.Equal(t, types.UID("uid"), local.forget("b1"))
+	require.Empty(t, local.forget("b1"))
 }

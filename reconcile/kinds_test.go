@@ -1,6 +1,9 @@
 package reconcile
 
 import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +17,21 @@ func newBackup() *single[*velerov1.PodVolumeBackup] {
 	return newSingle(transfer.PodVolumeBackup(), &velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{
 		Node: testNode, Volume: "data", UploaderType: "kopia", Pod: corev1.ObjectReference{Namespace: "app", Name: "db", UID: "pod-uid"},
 	}})
+}
+
+// steps reconciles that often.
+func (s *single[T]) steps(t *testing.T, count int) {
+	t.Helper()
+	for range count {
+		s.step(t)
+	}
+}
+
+// stepFails reconciles once, with an error.
+func (s *single[T]) stepFails(t *testing.T, message string) {
+	t.Helper()
+	_, err := s.Reconcile(t.Context(), testKey)
+	require.ErrorContains(t, err, message)
 }
 
 // newRunning returns a PodVolumeBackup in progress, whose mover and pod no cache has.
@@ -48,13 +66,17 @@ func newDownload(class string) *single[*velerov2alpha1.DataDownload] {
 	return s
 }
 
+// newUpload returns a DataUpload of a snapshot in that phase.
+func newUpload(phase velerov2alpha1.DataUploadPhase) *single[*velerov2alpha1.DataUpload] {
+	spec := velerov2alpha1.DataUploadSpec{SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{VolumeSnapshot: "snap"}}
+	return newSingle(transfer.DataUpload(), &velerov2alpha1.DataUpload{Spec: spec, Status: velerov2alpha1.DataUploadStatus{Phase: phase}})
+}
+
 // sourcePod is app/db on this node.
 func sourcePod() *corev1.Pod {
+	data := corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db", UID: "pod-uid"},
-		Spec: corev1.PodSpec{NodeName: testNode, Volumes: []corev1.Volume{{
-			Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
-		}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db", UID: "pod-uid"}, Spec: corev1.PodSpec{NodeName: testNode, Volumes: []corev1.Volume{data}},
 	}
 }
 
@@ -85,4 +107,9 @@ func moverPod() *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "mover-uid", OwnerReferences: []metav1.OwnerReference{{UID: "b1-uid", Controller: new(true)}}},
 		Spec:       corev1.PodSpec{NodeName: testNode}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
 	}
+}
+
+// ended is the status of a mover's container that has ended.
+func ended(code int32, message string) []corev1.ContainerStatus {
+	return []corev1.ContainerStatus{{Name: "b1-uid", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Message: message}}}}
 }

@@ -20,7 +20,8 @@ import (
 
 func TestAMoverThatReportsAnythingIsNotStalled(t *testing.T) {
 	s := newWorking()
-	timeout, begun := s.Limits.StallTimeout, s.clock.Now()
+	timeout, begun := time.Second, s.clock.Now()
+	s.Limits.StallTimeout = timeout
 	require.Equal(t, timeout, s.step(t))
 	for i, change := range []func(){
 		func() { s.says(eventStarted, "Data path for b1 started", begun) },
@@ -34,8 +35,15 @@ func TestAMoverThatReportsAnythingIsNotStalled(t *testing.T) {
 		require.Zero(t, s.inactivity())
 	}
 	require.Equal(t, 2, s.lists, "none while the progress changes")
+	s.says(EventRestarted, "", begun.Add(time.Hour)) // of an agent
 	s.clock.Step(timeout)
-	s.step(t)
+	s.unlisted, s.Limits.StallTimeout = errors.New("no answer"), 0
+	require.Zero(t, s.step(t), "there is no limit")
+	s.Limits.StallTimeout = timeout
+	s.stepFails(t, "no answer")
+	s.unlisted = nil
+	s.steps(t, 2)
+	require.Len(t, s.kube.Actions(), 2, "its log is read, and its pod is deleted once")
 	require.True(t, s.kube.Actions()[1].Matches("delete", "pods"))
 }
 
@@ -46,8 +54,7 @@ func TestTheTimesOfAnEarlierMoverDoNotHideTheReportsOfTheNext(t *testing.T) {
 	s.step(t)
 	s.clock.Step(s.Limits.StallTimeout)
 	s.step(t)
-	s.object.Status.StartTimestamp = &metav1.Time{Time: s.clock.Now()} // of the next
-	s.reports = nil
+	s.object.Status.StartTimestamp, s.reports = &metav1.Time{Time: s.clock.Now()}, nil // of the next
 	s.says(eventStarted, "", s.clock.Now())
 	s.step(t)
 	s.clock.Step(s.Limits.StallTimeout)
@@ -62,10 +69,9 @@ func TestAnEventThatIsNoReportOfTheMoverDoesNotCount(t *testing.T) {
 		"of a mover elsewhere":     func(event *corev1.Event) { event.Source.Host = "n2" },
 		"of before its start":      func(event *corev1.Event) { event.LastTimestamp.Time = event.LastTimestamp.Add(-time.Second) },
 		"started":                  func(*corev1.Event) {},
-		"started over an hour ago": func(event *corev1.Event) { event.Reason = eventProgress }, // the API server keeps an Event for an hour
+		"started over an hour ago": func(event *corev1.Event) { event.Reason, event.Source.Host = eventProgress, testNode }, // that Event is deleted
 	} {
-		s := newWorking()
-		counts := strings.HasPrefix(sentence, "started")
+		s, counts := newWorking(), strings.HasPrefix(sentence, "started")
 		s.pods[testKey].CreationTimestamp = metav1.NewTime(s.clock.Now())
 		s.says(eventStarted, "", s.clock.Now())
 		change(s.reports[0])
@@ -82,43 +88,40 @@ func newCanceledUnlisted(t *testing.T) *single[*velerov1.PodVolumeBackup] {
 	s := newWorking()
 	s.object.Status.Phase, s.object.Spec.Cancel = velerov1.PodVolumeBackupPhaseCanceling, true
 	s.unlisted = errors.New("no answer")
-	_, err := s.Reconcile(t.Context(), testKey)
-	require.ErrorIs(t, err, s.unlisted)
+	s.stepFails(t, "no answer")
 	require.Empty(t, s.kube.Actions(), "it may have started")
 	return s
 }
 
-func TestACancelListsTheEventsOfItsMoverOnce(t *testing.T) {
+func TestACancelListsTheEventsOfItsMoverOnceAndDoesNotWaitForThemForEver(t *testing.T) {
 	s := newCanceledUnlisted(t)
 	s.unlisted, s.object.Spec.Cancel, s.object.DeletionTimestamp = nil, false, &metav1.Time{Time: s.clock.Now()} // a deletion cancels, too
 	s.says(eventStarted, "", s.clock.Now())
-	for range 2 {
-		require.Equal(t, s.Limits.CancelGrace, s.step(t))
-	}
+	require.Equal(t, 2*s.Limits.CancelGrace, s.step(t)+s.step(t))
 	require.Equal(t, 2, s.lists)
-}
-
-func TestAFailedMoverKeepsItsLastProgress(t *testing.T) {
-	for sentence, test := range map[string]struct {
-		unlisted error
-		done     int64
-	}{"reported": {nil, 3}, "unreadable": {errors.New("no answer"), 0}} {
-		s := newWorking()
-		s.unlisted = test.unlisted
-		s.says(eventProgress, `{"totalBytes":10,"doneBytes":3}`, s.clock.Now())
-		s.pods[testKey].Status.Phase = corev1.PodFailed
-		s.pods[testKey].Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "b1-uid", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}}}
-		s.step(t)
-		require.Equal(t, transfer.Failed, s.state().Phase, sentence)
-		require.Equal(t, test.done, s.state().Progress.Done, sentence)
-	}
-}
-
-func TestACancelDoesNotWaitForEverForEvents(t *testing.T) {
-	s := newCanceledUnlisted(t)
+	s = newCanceledUnlisted(t)
 	s.clock.Step(s.Limits.CancelGrace)
 	s.step(t)
 	require.True(t, s.kube.Actions()[1].Matches("delete", "pods"))
+}
+
+func TestAFailedMoverKeepsItsLastProgressAndItsLog(t *testing.T) {
+	for done, unlisted := range map[int64]error{3: nil, 0: errors.New("no answer")} {
+		for _, phase := range []corev1.PodPhase{corev1.PodFailed, corev1.PodSucceeded} { // it succeeded without a result
+			s, logs := newWorking(), 0
+			s.unlisted, s.MoverLog = unlisted, func(context.Context, string, []byte) { logs++ }
+			s.Preparing.SetLimits(capacity.Limits{Cluster: 1})
+			s.says(eventProgress, `{"totalBytes":10,"doneBytes":3}`, s.clock.Now())
+			s.says(moverReasons+"Failed", `{"totalBytes":10,"doneBytes":4}`, s.clock.Now())
+			s.pods[testKey].Status = corev1.PodStatus{Phase: phase, ContainerStatuses: ended(1, "")}
+			s.step(t)
+			require.True(t, free(s.Preparing), "before the event of the write")
+			require.Equal(t, transfer.Failed, s.state().Phase, phase)
+			require.Equal(t, done, s.state().Progress.Done, phase)
+			s.step(t)
+			require.Equal(t, 1, logs, phase)
+		}
+	}
 }
 
 // writeProgress writes the progress that the mover reported, with the rate limiter of a coordinator.
@@ -138,6 +141,8 @@ func TestTheLastProgressOfTheMoverIsWritten(t *testing.T) {
 	s.says(eventProgress, "no JSON", s.clock.Now().Add(time.Minute))
 	s.says(eventProgress, `{"totalBytes":10,"doneBytes":9}`, s.clock.Now().Add(time.Minute))
 	s.reports[3].Source.Host = "n2" // of a mover on a lost node
+	require.True(t, mayBeFrom(&corev1.Pod{}, s.reports[3]), "the cache does not show the node of the mover yet")
+	s.NodeSlots.ForceAcquire(testNode, "another") // it needs no slot of this agent
 	left, err := s.writeProgress(t, flowcontrol.NewFakeNeverRateLimiter())
 	require.NoError(t, err)
 	require.Equal(t, s.Limits.FirstProgress, left)
@@ -173,9 +178,9 @@ func TestProgressOfAResourceThatChangedIsWrittenLater(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, left, "it is deleted")
 	s.Cached = func(string) (*velerov1.PodVolumeBackup, bool) { return s.object, true }
-	s.Client = refusing{}
+	s.Client = refusing{errors.New("refused")}
 	_, err = s.writeProgress(t, flowcontrol.NewFakeAlwaysRateLimiter())
-	require.ErrorIs(t, err, errRefused)
+	require.ErrorContains(t, err, "refused")
 }
 
 // The resource ends and is labelled as done before the answer to a write of its progress is handled.
@@ -194,11 +199,9 @@ func TestALateAnswerCountsNoResourceThatHasEnded(t *testing.T) {
 	require.True(t, s.Preparing.TryAcquire(capacity.Transfer{UID: "another"}, func() {}))
 }
 
-var errRefused = errors.New("refused")
-
 // refusing refuses each patch.
-type refusing struct{}
+type refusing struct{ err error }
 
-func (refusing) Patch(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (*velerov1.PodVolumeBackup, error) {
-	return nil, errRefused
+func (r refusing) Patch(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (*velerov1.PodVolumeBackup, error) {
+	return nil, r.err
 }

@@ -27,63 +27,58 @@ import (
 
 // TestNoMoverWritesToAVolumeWhosePodResumed covers a restore whose mover was lost after the pod resumed.
 func TestNoMoverWritesToAVolumeWhosePodResumed(t *testing.T) {
-	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
-	succeeded := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
 	for name, test := range map[string]struct {
 		phase    velerov1.PodVolumeRestorePhase
 		restarts string
-		node     string // of the pod: this agent's, or one for which it stands in
+		node     string // of the mover: this agent's, or one for which it stands in
 	}{
 		"as its mover is lost":                {phase: velerov1.PodVolumeRestorePhaseInProgress, node: testNode},
 		"as its mover is lost, its agent too": {phase: velerov1.PodVolumeRestorePhaseInProgress, node: "n2"},
 		"in the pause before the next mover":  {phase: velerov1.PodVolumeRestorePhaseAccepted, restarts: "1", node: testNode},
 		"before the start of the next mover":  {phase: velerov1.PodVolumeRestorePhasePrepared, restarts: "1", node: testNode},
+		"before it is accepted":               {},
 	} {
-		t.Run(name, func(t *testing.T) {
-			s := newRestore()
-			s.Agent.Fleet = coordinatorFleet{absent: "n2"}
-			s.object.Status = velerov1.PodVolumeRestoreStatus{Phase: test.phase, Node: test.node, AcceptedTimestamp: &metav1.Time{Time: s.clock.Now()}}
-			s.object.Annotations = map[string]string{api.AnnotationRestarts: test.restarts}
-			set := func(pod *corev1.Pod) {
-				s.live["app/db"] = pod
-				if test.node == testNode {
-					s.pods["app/db"] = pod
-				}
+		s := newRestore()
+		s.Agent.Fleet = coordinatorFleet{absent: "n2"}
+		s.object.Status = velerov1.PodVolumeRestoreStatus{Phase: test.phase, Node: test.node, AcceptedTimestamp: &metav1.Time{Time: s.clock.Now()}}
+		s.object.Annotations = map[string]string{api.AnnotationRestarts: test.restarts}
+		set := func(pod *corev1.Pod) {
+			s.live["app/db"] = pod
+			if test.node != "n2" {
+				s.pods["app/db"] = pod
 			}
-			if test.restarts != "" {
-				set(waitingPod(running))
-				s.step(t)
-				require.NotEqual(t, transfer.Failed, s.state().Phase, s.state().Message)
-				s.object.Status.Phase = test.phase
-				s.clock.Step(time.Minute)
-			}
-			set(waitingPod(succeeded))
+		}
+		if test.restarts != "" {
+			set(waitingPod(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}))
 			s.step(t)
-			require.Equal(t, transfer.Failed, s.state().Phase)
-			require.Contains(t, s.state().Message, "no mover may overwrite it")
-			require.Empty(t, s.kube.Actions(), "no mover is created")
-		})
+			require.NotEqual(t, transfer.Failed, s.state().Phase, s.state().Message)
+			s.object.Status.Phase = test.phase
+			s.clock.Step(time.Minute)
+		}
+		resumed := waitingPod(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}})
+		resumed.Status.Phase = corev1.PodSucceeded
+		set(resumed)
+		s.becomes(t, transfer.Failed, name)
+		require.Contains(t, s.state().Message, "restore-wait of pod app/db has ended")
+		require.Contains(t, s.state().Message, "no mover may overwrite it")
+		require.Empty(t, s.kube.Actions(), "no mover is created")
 	}
 }
 
 func TestARestoreWaitsForItsPodWhileThePodExists(t *testing.T) {
-	running := waitingPod(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
 	for name, node := range map[string]string{"on this node, for its init container": testNode, "that is not scheduled": ""} {
-		t.Run(name, func(t *testing.T) {
-			s := newRestore()
-			s.live["app/db"] = targetOn(node)
-			if node != "" {
-				s.pods["app/db"] = targetOn(node)
-			}
-			for range 5 {
-				require.Positive(t, s.step(t))
-				require.Equal(t, transfer.New, s.state().Phase, s.state().Message)
-				s.clock.Step(s.Limits.PrepareTimeout)
-			}
-			s.live["app/db"], s.pods["app/db"] = running, running
-			s.step(t)
-			require.Equal(t, transfer.Accepted, s.state().Phase)
-		})
+		s := newRestore()
+		s.live["app/db"] = targetOn(node)
+		if node != "" {
+			s.pods["app/db"] = targetOn(node)
+		}
+		for range 5 {
+			require.Positive(t, s.step(t))
+			require.Equal(t, transfer.New, s.state().Phase, s.state().Message)
+			s.clock.Step(s.Limits.PrepareTimeout)
+		}
+		s.pods["app/db"] = waitingPod(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
+		s.becomes(t, transfer.Accepted, name)
 	}
 }
 
@@ -94,7 +89,6 @@ func TestTheWaitForAnAgentBeginsAfterThatForThePod(t *testing.T) {
 	s.clock.Step(s.Limits.PrepareTimeout)
 	s.Agent.Fleet = coordinatorFleet{absent: "n2"}
 	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
-	require.Equal(t, transfer.New, s.state().Phase, s.state().Message)
 	s.clock.Step(s.Limits.PrepareTimeout)
 	s.step(t)
 	require.Contains(t, s.state().Message, "no ready node-agent on node n2")
@@ -102,40 +96,24 @@ func TestTheWaitForAnAgentBeginsAfterThatForThePod(t *testing.T) {
 
 func TestARestoreFailsAtOnceWhenItsPodIsDeleted(t *testing.T) {
 	for name, node := range map[string]string{"on its node": testNode, "before it has a node": ""} {
-		t.Run(name, func(t *testing.T) {
-			s := newRestore()
-			s.live["app/db"], s.pods["app/db"] = targetOn(node), targetOn(node)
-			s.step(t)
-			s.clock.Step(s.Limits.FetchTarget)
-			delete(s.pods, "app/db")
-			if node != "" {
-				s.object.Spec.Pod.UID = "" // its node is known
-				s.step(t)
-				require.Equal(t, transfer.New, s.state().Phase, "only the cache has lost it")
-			}
-			delete(s.live, "app/db")
-			s.step(t)
-			require.Equal(t, transfer.Failed, s.state().Phase)
-			require.Contains(t, s.state().Message, "does not exist any more")
-		})
+		s := newRestore()
+		s.live["app/db"], s.pods["app/db"] = targetOn(node), targetOn(node)
+		s.step(t)
+		s.clock.Step(s.Limits.FetchTarget)
+		delete(s.pods, "app/db")
+		if node != "" {
+			s.object.Spec.Pod.UID = "" // its node is known
+			s.becomes(t, transfer.New, "only the cache has lost it")
+		}
+		delete(s.live, "app/db")
+		s.becomes(t, transfer.Failed, name)
+		require.Contains(t, s.state().Message, "does not exist any more")
 	}
 	unseen := newRestore() // the name and the UID of its pod are known
-	unseen.step(t)
-	unseen.clock.Step(unseen.Limits.FetchTarget)
-	unseen.step(t)
-	require.Equal(t, transfer.Failed, unseen.state().Phase)
-}
-
-func TestARestoreToAPodThatResumedOrEndedFails(t *testing.T) {
-	for _, phase := range []corev1.PodPhase{corev1.PodRunning, corev1.PodFailed} {
-		pod := waitingPod(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}})
-		pod.Status.Phase = phase
-		s := newRestore()
-		s.live["app/db"], s.pods["app/db"] = pod, pod
-		s.step(t)
-		require.Equal(t, transfer.Failed, s.state().Phase)
-		require.Contains(t, s.state().Message, "restore-wait of pod app/db has ended")
-	}
+	unseen.clock.Step(unseen.step(t) - time.Second)
+	require.Equal(t, time.Second, unseen.step(t), "its watch may be late")
+	unseen.clock.Step(time.Second)
+	unseen.becomes(t, transfer.Failed)
 }
 
 // newLateDelivery returns a DataDownload whose rebind is past its deadline. Its agent has just started and has no local state.
@@ -184,32 +162,30 @@ func TestARebindPastItsDeadlineIsObservedOnceMore(t *testing.T) {
 		"the target is not bound": {target: target, volume: volume, phase: "Failed", policy: "Retain",
 			message: "restored volume was not rebound in time; target claim app/restored is not yet bound to PersistentVolume pv; restored volume kept as PersistentVolume pv"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			s := newLateDelivery(t, test.target.DeepCopy(), test.volume.DeepCopy())
-			s.pods[testKey] = newWorking().pods[testKey]
-			s.pods[testKey].Status.Phase = corev1.PodSucceeded
-			var logs []string
-			s.MoverLog = func(_ context.Context, mover string, _ []byte) { logs = append(logs, mover) }
-			require.Equal(t, s.Limits.RebindGrace, s.step(t))
-			require.Equal(t, velerov2alpha1.DataDownloadPhaseInProgress, s.object.Status.Phase)
-			require.Zero(t, s.restored.watched, "the coordinator has a cache of all claims")
-			require.Equal(t, test.volume == done, s.local.read(testKey).rebound)
-			require.Equal(t, []string{testKey}, logs, "saved before the pod is deleted")
-			if test.bind {
-				require.NoError(t, s.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), bound, "app"))
-				require.NoError(t, s.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), held, ""))
-			}
-			s.clock.Step(s.Limits.RebindGrace)
-			s.step(t)
-			s.step(t)
-			require.Equal(t, test.phase, s.object.Status.Phase)
-			require.Equal(t, test.message, s.object.Status.Message)
-			require.True(t, test.message == "" || slices.Contains(s.sent(), "Warning Failed "+test.message))
-			volume, err := s.kube.CoreV1().PersistentVolumes().Get(t.Context(), "pv", metav1.GetOptions{})
-			require.NoError(t, err)
-			require.Equal(t, test.policy, volume.Spec.PersistentVolumeReclaimPolicy)
-			require.Equal(t, []string{testKey}, logs, "saved once, before the mover is deleted")
-		})
+		s := newLateDelivery(t, test.target.DeepCopy(), test.volume.DeepCopy())
+		s.pods[testKey] = newWorking().pods[testKey]
+		s.pods[testKey].Status.Phase = corev1.PodSucceeded
+		var logs []string
+		s.MoverLog = func(_ context.Context, mover string, _ []byte) { logs = append(logs, mover) }
+		require.Equal(t, s.Limits.RebindGrace, s.step(t))
+		require.Equal(t, velerov2alpha1.DataDownloadPhaseInProgress, s.object.Status.Phase)
+		require.Zero(t, s.restored.watched, "the coordinator has a cache of all claims")
+		require.Equal(t, test.volume == done, s.local.read(testKey).rebound)
+		require.Equal(t, []string{testKey}, logs, "saved before the pod is deleted")
+		if test.bind {
+			require.NoError(t, s.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), bound, "app"))
+			require.NoError(t, s.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), held, ""))
+		}
+		s.clock.Step(s.Limits.RebindGrace)
+		s.step(t)
+		s.step(t)
+		require.Equal(t, test.phase, s.object.Status.Phase, name)
+		require.Equal(t, test.message, s.object.Status.Message)
+		require.True(t, test.message == "" || slices.Contains(s.sent(), "Warning Failed "+test.message))
+		volume, err := s.kube.CoreV1().PersistentVolumes().Get(t.Context(), "pv", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, test.policy, volume.Spec.PersistentVolumeReclaimPolicy)
+		require.Equal(t, []string{testKey}, logs, "saved once, before the mover is deleted")
 	}
 }
 
@@ -234,28 +210,26 @@ func TestARebindThatTheAPIServerRefusesFailsAtItsDeadline(t *testing.T) {
 		"unauthorized": {apierrors.NewUnauthorized("expired token"), "InProgress"},
 		"changed":      {apierrors.NewConflict(corev1.Resource("persistentvolumes"), "pv", nil), "InProgress"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			target := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "restored", UID: "target-uid"}}
-			s := newLateDelivery(t, target, volume.DeepCopy(), claim.DeepCopy())
-			answered := false
-			s.kube.PrependReactor("patch", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
-				return !answered, nil, test.answer
-			})
-			_, err := s.Reconcile(t.Context(), testKey)
-			require.ErrorContains(t, err, "rebind velero/b1: ")
-			s.clock.Step(s.Limits.RebindGrace)
-			_, err = s.Reconcile(t.Context(), testKey)
-			require.Equal(t, test.phase == "Failed", err == nil)
-			require.Equal(t, test.phase, s.object.Status.Phase)
-			if answered = name == "not answered"; answered {
-				s.step(t)
-				require.Equal(t, test.phase, s.object.Status.Phase, "an agent that was cut off has had no time")
-			}
-			if test.phase == "Failed" {
-				require.Contains(t, s.object.Status.Message, "restored volume was not rebound in time; ")
-				require.Contains(t, s.object.Status.Message, "restored PersistentVolume pv cannot be kept, and is deleted with its claim unless its reclaim policy is Retain: ")
-			}
+		target := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "restored", UID: "target-uid"}}
+		s := newLateDelivery(t, target, volume.DeepCopy(), claim.DeepCopy())
+		answered := false
+		s.kube.PrependReactor("patch", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return !answered, nil, test.answer
 		})
+		_, err := s.Reconcile(t.Context(), testKey)
+		require.ErrorContains(t, err, "rebind velero/b1: ")
+		s.clock.Step(s.Limits.RebindGrace)
+		_, err = s.Reconcile(t.Context(), testKey)
+		require.Equal(t, test.phase == "Failed", err == nil)
+		require.Equal(t, test.phase, s.object.Status.Phase)
+		if answered = name == "not answered"; answered {
+			s.step(t)
+			require.Equal(t, test.phase, s.object.Status.Phase, "an agent that was cut off has had no time")
+		}
+		if test.phase == "Failed" {
+			require.Contains(t, s.object.Status.Message, "restored volume was not rebound in time; ")
+			require.Contains(t, s.object.Status.Message, "restored PersistentVolume pv cannot be kept, and is deleted with its claim unless its reclaim policy is Retain: ")
+		}
 	}
 }
 
@@ -268,9 +242,13 @@ func TestAnAgentWatchesTheClaimOfARestoreThatTheCoordinatorExposed(t *testing.T)
 	s.step(t)
 	require.Equal(t, types.NamespacedName{Namespace: "velero", Name: "b1"}, s.restored.watched)
 	require.Empty(t, s.kube.Actions(), "the watch enqueues it")
-	s.restored.known = true
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: moverPod().ObjectMeta, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv"}}
+	s.claims = map[string]*corev1.PersistentVolumeClaim{testKey: claim}
+	_, known := s.moverClaim(s.newRequest(testKey, s.object))
+	require.True(t, known, "one that it created is in its cache")
+	s.claims, s.restored.claim, s.restored.known = nil, claim, true
 	s.step(t)
-	require.NotEmpty(t, s.kube.Actions())
+	require.True(t, s.kube.Actions()[0].Matches("get", "persistentvolumes"), "the volume of the claim")
 	require.NotZero(t, s.restored.watched, "until the volume is rebound")
 	s.clock.Step(s.Limits.RebindGrace)
 	s.step(t)
@@ -298,14 +276,25 @@ func TestARebindWaitsUntilTheNodeOfItsMoverHasDetachedTheVolume(t *testing.T) {
 	require.Equal(t, types.NamespacedName{Name: attachment.Name}, s.attached.watched)
 	require.Equal(t, "PersistentVolume pv is still attached to node n1", s.local.read(testKey).blocker)
 	s.kube.ClearActions()
+	s.clock.Step(s.Limits.RebindGrace / 2)
 	s.step(t)
 	require.Empty(t, s.kube.Actions(), "the watch enqueues it")
+	s.attached.enqueue()
+	require.Equal(t, 1, s.enqueued)
 	s.attached.detached = true // and no request asks again
 	s.step(t)
 	require.Contains(t, s.local.read(testKey).blocker, "is not yet bound")
 	require.Zero(t, s.attached.watched, "that of the consumer's pod may have the same name")
-	s.clock.Step(s.Limits.RebindGrace)
+	s.target.claim = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: "target-uid"}, Status: corev1.PersistentVolumeClaimStatus{Phase: "Pending"}}
+	logs := 0
+	s.MoverLog = func(context.Context, string, []byte) { logs++ }
+	s.pods[testKey] = moverPod() // the cache was late
+	s.kube.ClearActions()
 	s.step(t)
+	require.Empty(t, s.kube.Actions(), "Kubernetes binds the target")
+	s.clock.Step(s.Limits.RebindGrace / 2)
+	s.step(t)
+	require.Equal(t, 1, logs, "saved before the clean-up")
 	require.Equal(t, velerov2alpha1.DataDownloadPhaseFailed, s.object.Status.Phase)
 	s.attached.watched = types.NamespacedName{Name: attachment.Name}
 	s.step(t)
@@ -314,17 +303,26 @@ func TestARebindWaitsUntilTheNodeOfItsMoverHasDetachedTheVolume(t *testing.T) {
 
 func TestARebindSendsNothingWhileAnEventIsDue(t *testing.T) {
 	s := newLateDelivery(t)
-	s.pods[testKey] = moverPod()
+	s.pods[testKey], s.failing = moverPod(), errors.New("the mover is not read after its success")
 	s.pods[testKey].DeletionTimestamp = &metav1.Time{}
+	s.claims = map[string]*corev1.PersistentVolumeClaim{testKey + "-cache": {ObjectMeta: metav1.ObjectMeta{OwnerReferences: moverPod().OwnerReferences}}}
 	s.step(t)
-	require.Empty(t, s.kube.Actions())
+	require.Empty(t, s.kube.Actions(), "the cache claim stays until the clean-up")
 	require.False(t, deleting(exposer.Existing{Pod: s.pods[testKey], Claims: make([]*corev1.PersistentVolumeClaim, 1)}), "its claim is not deleted yet")
+	s.local.markRebind(testKey, exposer.Existing{Pod: s.pods[testKey]}, "")
+	s.pods[testKey] = moverPod()
+	s.step(t)
+	require.Empty(t, s.kube.Actions(), "the cache does not show its deletion yet")
 	delete(s.pods, testKey)
 	s.target.claim = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: "reserved"}, Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}}
 	s.local.markRebind(testKey, exposer.Existing{}, "reserved")
 	s.step(t)
 	require.Empty(t, s.kube.Actions(), "Kubernetes binds the target")
-	s.target.claim.UID = "recreated"
+	s.target.claim.Status.Phase = corev1.ClaimBound
+	require.False(t, s.binds(s.newRequest(testKey, s.object)))
+	s.target.claim.Status.Phase, s.target.claim.DeletionTimestamp = corev1.ClaimPending, &metav1.Time{}
+	require.False(t, s.binds(s.newRequest(testKey, s.object)))
+	s.target.claim.DeletionTimestamp, s.target.claim.UID = nil, "recreated"
 	s.step(t)
 	require.NotEmpty(t, s.kube.Actions())
 }
@@ -348,31 +346,28 @@ func newTwoVolumes(phase velerov1.PodVolumeRestorePhase, restarts string) (*sing
 
 func TestASecondMoverDoesNotStartWhileAnotherVolumeOfItsPodIsRestored(t *testing.T) {
 	s, other := newTwoVolumes(velerov1.PodVolumeRestorePhaseInProgress, "0")
+	s.failing = errors.New("its pod is not read before its start")
 	for range 3 {
 		require.Zero(t, s.step(t), "an event of the other one brings it on")
 		require.Equal(t, transfer.Prepared, s.state().Phase)
 	}
 	require.Zero(t, s.NodeSlots.On(testNode).InUse())
+	left := map[velerov1.PodVolumeRestorePhase]time.Duration{"Completed": s.Limits.RestartDelay} // the kubelet may report late that restore-wait has ended
 	for version, phase := range []velerov1.PodVolumeRestorePhase{"Completed", "InProgress", "Completed"} {
 		other.Status.Phase, other.ResourceVersion = phase, strconv.Itoa(2+version)
-		if phase == velerov1.PodVolumeRestorePhaseCompleted {
-			require.Equal(t, s.Limits.RestartDelay, s.step(t), "the kubelet may still have to report that restore-wait has ended")
-		} else {
-			require.Zero(t, s.step(t))
-		}
-		s.clock.Step(s.Limits.RestartDelay / 2)
+		require.Equal(t, left[phase], s.step(t))
+		s.clock.Step(s.Limits.RestartDelay - time.Second)
 	}
-	require.Equal(t, transfer.Prepared, s.state().Phase)
-	s.clock.Step(s.Limits.RestartDelay / 2)
-	s.step(t)
-	require.Equal(t, transfer.InProgress, s.state().Phase)
+	require.Equal(t, time.Second, s.step(t))
+	s.clock.Step(time.Second)
+	s.failing = nil
+	s.becomes(t, transfer.InProgress)
 }
 
 func TestASecondMoverWaitsHoweverLongTheFirstWasAlone(t *testing.T) {
 	s, other := newTwoVolumes(velerov1.PodVolumeRestorePhaseInProgress, "0")
 	s.object.Annotations, s.pods[testKey].Annotations = nil, nil
-	s.step(t)
-	require.Equal(t, transfer.InProgress, s.state().Phase)
+	s.becomes(t, transfer.InProgress)
 	second, _ := newTwoVolumes(velerov1.PodVolumeRestorePhaseCompleted, "0")
 	s.object.Status, s.object.Annotations, s.pods[testKey] = second.object.Status, second.object.Annotations, second.pods[testKey]
 	other.Status.Phase, other.ResourceVersion = velerov1.PodVolumeRestorePhaseCompleted, "2"
@@ -385,10 +380,14 @@ func TestASecondMoverDoesNotStartUnderAPodThatALateCacheShowsAsWaiting(t *testin
 	s, _ := newTwoVolumes(velerov1.PodVolumeRestorePhaseCompleted, "0")
 	s.live["app/db"] = waitingPod(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}})
 	s.clock.Step(s.step(t))
-	s.step(t)
-	require.Equal(t, transfer.Failed, s.state().Phase)
+	s.becomes(t, transfer.Failed)
 	require.Contains(t, s.state().Message, "no mover may overwrite it")
 	require.Zero(t, s.NodeSlots.On(testNode).InUse())
+	s, _ = newTwoVolumes(velerov1.PodVolumeRestorePhaseCompleted, "0")
+	delete(s.pods, "app/db")
+	s.clock.Step(s.step(t))
+	s.becomes(t, transfer.InProgress)
+	require.Equal(t, 2, s.gets, "a pod that no cache has is read once each time")
 }
 
 func TestAFirstMoverDoesNotStartWhileASecondOneOfItsPodWorks(t *testing.T) {
@@ -396,18 +395,17 @@ func TestAFirstMoverDoesNotStartWhileASecondOneOfItsPodWorks(t *testing.T) {
 	delete(s.object.Annotations, api.AnnotationRestarts)
 	delete(s.pods[testKey].Annotations, api.AnnotationAttempt)
 	s.failing = errors.New("a first mover needs no GET")
-	s.step(t)
-	require.Equal(t, transfer.Prepared, s.state().Phase)
+	s.becomes(t, transfer.Prepared)
 	other.Annotations[api.AnnotationRestarts] = "0"
 	other.ResourceVersion = "2"
-	s.step(t)
-	require.Equal(t, transfer.InProgress, s.state().Phase, "first movers run side by side")
+	s.becomes(t, transfer.InProgress, "first movers run side by side")
 }
 
 func TestRestoresShareAPodByItsIdentity(t *testing.T) {
 	s, other := newTwoVolumes("", "0")
 	require.True(t, s.SharePod(s.object, other))
 	require.False(t, s.SharePod(s.object, s.object))
+	require.False(t, newDownload("").SharePod(&velerov2alpha1.DataDownload{}, newDownload("").object), "they have none")
 	for _, change := range []func(*corev1.ObjectReference){
 		func(pod *corev1.ObjectReference) { pod.UID = "another" }, func(pod *corev1.ObjectReference) { pod.Name = "another" },
 		func(pod *corev1.ObjectReference) { pod.Namespace = "another" },
@@ -433,6 +431,5 @@ func TestARestoreWaitsForTheStartOfAnotherOfItsPodOnly(t *testing.T) {
 	require.Equal(t, transfer.Prepared, s.state().Phase)
 	s.starting.Clear()
 	s.starting.Store(types.NamespacedName{Namespace: pod.Namespace, Name: "another"}, true)
-	s.step(t)
-	require.Equal(t, transfer.InProgress, s.state().Phase)
+	s.becomes(t, transfer.InProgress)
 }

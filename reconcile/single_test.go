@@ -45,6 +45,7 @@ type single[T transfer.Object] struct {
 	pods     map[string]*corev1.Pod // cached, by key: movers, pods of this node and those that wait for a restore
 	live     map[string]*corev1.Pod // on the API server
 	failing  error                  // the error of each GET of a pod; nil for none
+	gets     int                    // of pods
 	target   watchedClaim
 	attached watchedAttachment                        // of the restored volume
 	restored watchedClaim                             // into which the mover restored
@@ -54,6 +55,7 @@ type single[T transfer.Object] struct {
 	lists    int             // of these
 	unlisted error           // the answer to each
 	siblings []T
+	enqueued int // times
 }
 
 func newSingle[T transfer.Object](kind transfer.Kind[T], object T) *single[T] {
@@ -83,7 +85,7 @@ func newSingle[T transfer.Object](kind transfer.Kind[T], object T) *single[T] {
 		Cached:   func(string) (T, bool) { return kind.Copy(s.object), true },
 		Record:   func(T) {}, // the cache is never late
 		Client:   s,
-		Enqueue:  func(string) {},
+		Enqueue:  func(string) { s.enqueued++ },
 		Siblings: func(T) []T { return s.siblings },
 		OnUpdate: func(T, transfer.State, transfer.State) {},
 	}
@@ -91,14 +93,11 @@ func newSingle[T transfer.Object](kind transfer.Kind[T], object T) *single[T] {
 }
 
 func (s *single[T]) livePod(_ context.Context, namespace, name string) (*corev1.Pod, error) {
-	pod := s.live[namespace+"/"+name]
-	switch {
-	case s.failing != nil:
-		return nil, s.failing
-	case pod == nil:
-		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
+	s.gets++
+	if pod := s.live[namespace+"/"+name]; pod != nil || s.failing != nil {
+		return pod.DeepCopy(), s.failing
 	}
-	return pod.DeepCopy(), nil
+	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
 }
 
 func (s *single[T]) liveEvents(_ context.Context, about types.UID) ([]*corev1.Event, error) {
@@ -124,12 +123,15 @@ func (s *single[T]) Claim(key string) *corev1.PersistentVolumeClaim { return s.c
 // watchedClaim is the watch of one claim. Forget ends it.
 type watchedClaim struct {
 	watched types.NamespacedName
+	enqueue func()
 	claim   *corev1.PersistentVolumeClaim
 	known   bool // the watch has shown whether the claim exists
 }
 
-func (w *watchedClaim) Watch(_ types.UID, claim types.NamespacedName, _ func()) { w.watched = claim }
-func (w *watchedClaim) Forget(types.UID)                                        { w.watched, w.known = types.NamespacedName{}, false }
+func (w *watchedClaim) Watch(_ types.UID, claim types.NamespacedName, enqueue func()) {
+	w.watched, w.enqueue = claim, enqueue
+}
+func (w *watchedClaim) Forget(types.UID) { w.watched, w.known = types.NamespacedName{}, false }
 
 func (w *watchedClaim) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, known bool) {
 	return w.claim, w.known
@@ -147,16 +149,10 @@ func (w *watchedAttachment) Detached(types.UID) (detached, watched bool) {
 // Patch applies a JSON merge patch as the API server does. It refuses one of another resourceVersion.
 func (s *single[T]) Patch(_ context.Context, name string, _ types.PatchType, patch []byte, _ metav1.PatchOptions, _ ...string) (T, error) {
 	var none T
-	original, err := json.Marshal(s.object)
-	if err != nil {
-		return none, err
-	}
-	merged, err := jsonpatch.MergePatch(original, patch)
-	if err != nil {
-		return none, err
-	}
+	original, unreadable := json.Marshal(s.object)
+	merged, wrong := jsonpatch.MergePatch(original, patch)
 	written := reflect.New(reflect.TypeFor[T]().Elem()).Interface().(T)
-	if err := json.Unmarshal(merged, written); err != nil {
+	if err := errors.Join(unreadable, wrong, json.Unmarshal(merged, written)); err != nil {
 		return none, err
 	}
 	if written.GetResourceVersion() != s.object.GetResourceVersion() {
@@ -177,6 +173,13 @@ func (s *single[T]) step(t *testing.T) time.Duration {
 	after, err := s.Reconcile(t.Context(), testKey)
 	require.NoError(t, err)
 	return after
+}
+
+// becomes reconciles once, after which the resource has that phase.
+func (s *single[T]) becomes(t *testing.T, phase transfer.Phase, why ...any) {
+	t.Helper()
+	s.step(t)
+	require.Equal(t, phase, s.state().Phase, "%v: %s", why, s.state().Message)
 }
 
 // sent returns the Events since its last call.

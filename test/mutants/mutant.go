@@ -97,14 +97,14 @@ func (p *program) omitEquivalent() error {
 		if p.sources[file] == nil {
 			continue // a comment, or another package
 		}
-		found := false
+		var lines []int
 		for _, m := range p.sources[file].mutants {
 			if m.String() == line {
-				m.omitted, found = true, true
+				m.omitted, lines = true, append(lines, m.line)
 			}
 		}
-		if !found {
-			return fmt.Errorf("%s has a mutant that does not exist: %s", list, line)
+		if lines = slices.Compact(lines); len(lines) != 1 {
+			return fmt.Errorf("%s: want a mutant of one line, got lines %v: %s", list, lines, line)
 		}
 	}
 	return nil

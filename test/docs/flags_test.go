@@ -31,22 +31,6 @@ func lateen(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// commands are the program's, by their names; those that every program made with its library has are left out.
-func commands(t *testing.T) []string {
-	t.Helper()
-	_, after, found := strings.Cut(lateen(t, "--help"), "Available Commands:\n")
-	require.True(t, found)
-	list, _, _ := strings.Cut(after, "\n\n")
-	var all []string
-	for each := range strings.Lines(list) {
-		if name := strings.Fields(each)[0]; name != "help" && name != "completion" {
-			all = append(all, name)
-		}
-	}
-	require.NotEmpty(t, all)
-	return all
-}
-
 // flagsOf are the flags of a command but for --help.
 func flagsOf(t *testing.T, command string) []flagOf {
 	t.Helper()

@@ -31,10 +31,7 @@ func TestMoverIsTheNewerOfTwoCaches(t *testing.T) {
 		movers, here := newFeed(), newFeed()
 		caches := &Caches{Movers: podInformer(t, movers), LocalPods: podInformer(t, here)}
 		running(t, caches.Movers, caches.LocalPods)
-		is := func() string {
-			synctest.Wait()
-			return moverIs(caches)
-		}
+		is := func() string { synctest.Wait(); return moverIs(caches) }
 		require.Equal(t, "absent", is())
 		movers.set(pod("a", labelled("unscheduled"))) // version 1
 		require.Equal(t, "unscheduled", is())
@@ -81,7 +78,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNotAcceptable)
 		return
 	}
-	if r.Method == http.MethodPatch {
+	if r.Method != http.MethodGet {
 		_, _ = w.Write([]byte(`{"apiVersion":"velero.io/v1","kind":"PodVolumeBackup","metadata":{"name":"b1","namespace":"velero"},"status":{"phase":"Accepted"}}`))
 		return
 	}
@@ -136,20 +133,28 @@ func TestCachesListOnlyWhatAnAgentNeeds(t *testing.T) {
 	term, err := caches.NewTerm(kube)
 	require.NoError(t, err)
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		var both sync.WaitGroup
-		both.Go(func() { caches.Run(ctx) })
-		both.Go(func() { reports.Run(ctx) })
-		both.Go(func() { term.Run(ctx) })
-		both.Wait()
-	}()
-	for _, synced := range slices.Concat(caches.Synced(), reports.Synced(), term.Synced()) {
-		done(t, synced)
+	stopped := make(chan struct{}, 3)
+	for _, run := range []func(context.Context){caches.Run, reports.Run, term.Run} {
+		go func() { run(ctx); stopped <- struct{}{} }()
 	}
+	for _, synced := range slices.Concat(caches.Synced(), reports.Synced(), term.Synced()) {
+		<-synced.Done()
+	}
+	require.Empty(t, stopped, "they run until the context ends")
 	stop()
-	<-stopped
+	for range 3 {
+		<-stopped
+	}
+	caches.LocalPods.Record(pod("here", atVersion("7")))
+	term.Targets.Record(pod("waits", atVersion("7")))
+	for _, current := range []*CoordinatorCaches{term, nil} { // a coordinator also reads the transfers of other nodes and the pods that wait for a restore
+		caches.SetCoordinator(current)
+		caches.PodVolumeBackups.Record(backup(""))
+		_, exists := caches.PodVolumeBackups.Get("velero/b1")
+		require.Equal(t, current != nil, exists)
+		require.Equal(t, current != nil, caches.Pod("velero/waits") != nil)
+		require.NotNil(t, caches.Pod("velero/here"))
+	}
 	served.lock.Lock()
 	defer served.lock.Unlock()
 	label := objects.OwnerLabels("uid", node)[api.LabelExposer]
@@ -183,7 +188,10 @@ func TestVeleroClientsSendJSONToTheirPaths(t *testing.T) {
 	written, err := velero.PodVolumeBackups("velero").Patch(t.Context(), "b1", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	require.Equal(t, velerov1.PodVolumeBackupPhaseAccepted, written.Status.Phase)
-	require.Equal(t, []string{"PATCH /apis/velero.io/v1/namespaces/velero/podvolumebackups/b1 "}, served.requests)
+	_, err = velero.PodVolumeBackups("velero").Create(t.Context(), written, metav1.CreateOptions{})
+	require.NoError(t, err, "it has no protobuf")
+	paths := []string{"PATCH /apis/velero.io/v1/namespaces/velero/podvolumebackups/b1 ", "POST /apis/velero.io/v1/namespaces/velero/podvolumebackups "}
+	require.Equal(t, paths, served.requests)
 }
 
 func TestTargetFSType(t *testing.T) {

@@ -18,43 +18,38 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 )
 
 // recorder records the objects with which a handler was called, as name@what.
-type recorder struct {
-	lock  sync.Mutex
-	calls []string
-}
+type recorder chan string
 
-func (r *recorder) record(pod *corev1.Pod) {
-	r.lock.Lock()
-	defer r.lock.Unlock()
-	r.calls = append(r.calls, pod.Name+"@"+pod.Labels["is"])
-}
+func (r recorder) record(pod *corev1.Pod) { r <- pod.Name + "@" + pod.Labels["is"] }
 
 // take returns the calls since its last call, ordered by name.
-func (r *recorder) take() []string {
-	r.lock.Lock()
-	defer r.lock.Unlock()
-	observed := r.calls
-	r.calls = nil
-	slices.Sort(observed)
-	return observed
+func (r recorder) take() (calls []string) {
+	for len(r) > 0 {
+		calls = append(calls, <-r)
+	}
+	slices.Sort(calls)
+	return calls
 }
 
 func TestHandlersAreCalledForAddUpdateAndDelete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, w := newFeed(pod("a", labelled("first")), pod("b")), &recorder{}
+		f, w := newFeed(pod("a", labelled("first")), pod("b")), make(recorder, 9)
 		informer := podInformer(t, f)
 		running(t, informer)
 		checker, err := informer.AddHandler(w.record)
 		require.NoError(t, err)
-		done(t, checker)
+		<-checker.Done()
 		require.Equal(t, []string{"a@first", "b@"}, w.take(), "the checker of a late handler is done when it has handled all objects")
 
 		f.set(pod("a", labelled("changed")))
@@ -63,14 +58,13 @@ func TestHandlersAreCalledForAddUpdateAndDelete(t *testing.T) {
 		f.remove(pod("a"))
 		synctest.Wait()
 		require.Equal(t, []string{"a@changed"}, w.take())
-		_, exists := informer.Get("velero/a")
-		require.False(t, exists)
+		require.Len(t, informer.List(), 1)
 	})
 }
 
 func TestHandlersAreCalledForDeletionsMissedByTheWatchOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, w := newFeed(pod("goes"), pod("stays")), &recorder{}
+		f, w := newFeed(pod("goes"), pod("stays")), make(recorder, 9)
 		informer := podInformer(t, f)
 		_, err := informer.AddHandler(w.record)
 		require.NoError(t, err)
@@ -239,7 +233,9 @@ func TestTheFirstListIsFromTheCacheOfTheServerUnlessItMustBeConsistent(t *testin
 			require.NoError(t, err)
 			informer.fail(errors.New("timeout"))
 			running(t, informer)
-			require.Equal(t, []string{version}, server.versions)
+			_, err = ListWatch(server, scope).ListWithContext(t.Context(), metav1.ListOptions{ResourceVersion: "5"})
+			require.NoError(t, err)
+			require.Equal(t, []string{version, "5"}, server.versions, "a later list may be of any version that is not older")
 			require.Nil(t, informer.failure.Load(), "a watch continues the list")
 		})
 	}
@@ -286,30 +282,36 @@ func running(t *testing.T, informers ...*Informer[*corev1.Pod]) {
 	for _, informer := range informers {
 		all.Go(func() { informer.run(ctx) })
 	}
-	t.Cleanup(func() {
-		stop()
-		all.Wait()
-	})
+	t.Cleanup(func() { stop(); all.Wait() })
 	for _, informer := range informers {
-		done(t, informer.synced())
+		<-informer.synced().Done()
 	}
 }
 
-// forbidding is an API server that forbids all requests while denied.
+// forbidding is an API server that forbids all requests while denied, or all but lists.
 type forbidding struct {
 	*feed
-	denied atomic.Bool
+	denied, lists atomic.Bool
 }
 
 func (f *forbidding) List(context.Context, metav1.ListOptions) (*corev1.PodList, error) {
+	if f.lists.Load() {
+		return &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, nil
+	}
 	return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", nil)
 }
 
 func (f *forbidding) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-	if f.denied.Load() {
-		return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", nil)
+	denied := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", nil)
+	switch {
+	case !f.denied.Load():
+		return f.feed.Watch(ctx, opts)
+	case opts.SendInitialEvents == nil:
+		return nil, denied
 	}
-	return f.feed.Watch(ctx, opts)
+	w := watch.NewRaceFreeFake() // it opens, then fails
+	w.Error(&denied.ErrStatus)
+	return w, nil
 }
 
 func TestACacheWhoseRequestsFailIsReportedOnceInEachOutage(t *testing.T) {
@@ -327,7 +329,8 @@ func TestACacheWhoseRequestsFailIsReportedOnceInEachOutage(t *testing.T) {
 		<-reported
 		server.denied.Store(false)
 		<-time.After(2 * time.Minute)
-		for range 2 {
+		for i, request := range []string{"failed to list *v1.Pod: ", ""} {
+			server.lists.Store(i == 1)                                       // then a watch fails
 			informer.fail(&url.Error{Op: "Get", Err: errors.New("timeout")}) // nobody reaches the API server
 			<-time.After(10 * time.Minute)
 			informer.fail(&url.Error{Op: "Get", Err: errors.New("timeout")})
@@ -337,7 +340,7 @@ func TestACacheWhoseRequestsFailIsReportedOnceInEachOutage(t *testing.T) {
 			require.Empty(t, reported, "the requests may be allowed soon")
 			<-time.After(10 * time.Minute)
 			require.Len(t, reported, 1)
-			require.Equal(t, "pods: failed to list *v1.Pod: pods is forbidden: <nil>", <-reported)
+			require.Equal(t, "pods: "+request+"pods is forbidden: <nil>", <-reported)
 			server.denied.Store(false)
 			server.set(pod("a"))
 			<-time.After(2 * time.Minute)
@@ -346,13 +349,37 @@ func TestACacheWhoseRequestsFailIsReportedOnceInEachOutage(t *testing.T) {
 	})
 }
 
-func done(t *testing.T, checker cache.DoneChecker) {
-	t.Helper()
-	select {
-	case <-checker.Done():
-	case <-time.After(time.Minute):
-		require.Fail(t, "not done", checker.Name())
-	}
+func TestWatchConfigMapReadsTheNewestVersionOnceForSeveralChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, w, broken := fake.NewClientset(), watch.NewRaceFreeFake(), apierrors.NewInternalError(errors.New("no leader"))
+		client.PrependReactor("list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, broken })
+		requests := 0
+		client.PrependWatchReactor("configmaps", func(action clienttesting.Action) (bool, watch.Interface, error) {
+			require.Equal(t, "metadata.name=config", action.(clienttesting.WatchAction).GetWatchRestrictions().Fields.String())
+			if requests++; requests == 1 {
+				return true, nil, broken
+			}
+			return true, w, nil
+		})
+		config := func(version string) *corev1.ConfigMap {
+			return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "config", ResourceVersion: version}}
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended, read, name := make(chan error), make(chan *corev1.ConfigMap), types.NamespacedName{Namespace: "velero", Name: "config"}
+		go func() { ended <- WatchConfigMap(ctx, client, name, func(found *corev1.ConfigMap) { read <- found }) }()
+		first := config("1")
+		first.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+		w.Action(watch.Bookmark, first)
+		require.Nil(t, <-read, "there is none")
+		w.Add(config("2"))
+		synctest.Wait()
+		for _, version := range []string{"3", "4", "5"} { // while version 2 is handled
+			w.Modify(config(version))
+			synctest.Wait()
+		}
+		require.Equal(t, config("2"), <-read)
+		require.Equal(t, config("5"), <-read)
+		stop()
+		require.NoError(t, <-ended, "the last version is not read again")
+	})
 }
-
-var _ Source[*corev1.PodList] = &feed{}

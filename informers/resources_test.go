@@ -1,12 +1,10 @@
 package informers
 
 import (
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 )
 
@@ -25,23 +23,19 @@ func newPods(t *testing.T, own, all *feed) *Resources[*corev1.Pod] {
 	return pods
 }
 
-func onNode(name, node string) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name, Labels: map[string]string{"node": node}}}
+func onNode(name, node string, changes ...func(*corev1.Pod)) *corev1.Pod {
+	return pod(name, append(changes, func(pod *corev1.Pod) { pod.Labels = map[string]string{"node": node} })...)
 }
 
 func TestAnAgentHasAllResourcesOnlyWhileItCoordinates(t *testing.T) {
 	here, there := onNode("here", "n1"), onNode("there", "n2")
 	pods := newPods(t, newFeed(here), newFeed(here, there))
 	require.NoError(t, pods.Index("label", func(pod *corev1.Pod) []string { return []string{pod.Labels["node"]} }))
-	var lock sync.Mutex
-	delivered := map[string]int{}
-	_, err := pods.AddHandler(func(pod *corev1.Pod) {
-		lock.Lock()
-		defer lock.Unlock()
-		delivered[pod.Name]++
-	})
+	delivered := make(recorder, 9)
+	handled, err := pods.AddHandler(delivered.record)
 	require.NoError(t, err)
 	running(t, pods.own)
+	<-handled.Done()
 	names := func() (names []string) {
 		for _, pod := range append(pods.List(), pods.ByIndex("label", "n2")...) {
 			names = append(names, pod.Name)
@@ -50,32 +44,24 @@ func TestAnAgentHasAllResourcesOnlyWhileItCoordinates(t *testing.T) {
 	}
 	require.Equal(t, []string{"here"}, names())
 	term := &group{}
-	handled := pods.widen(term)
+	handledAll := pods.widen(term)
 	require.NoError(t, term.err)
-	require.Len(t, handled, 1)
+	require.Len(t, handledAll, 1)
 	running(t, pods.next)
-	for _, checker := range handled {
-		done(t, checker)
-	}
+	<-handledAll[0].Done()
 	require.Equal(t, []string{"here"}, names(), "the term has not begun")
 	pods.use(true)
 	require.ElementsMatch(t, []string{"here", "there", "there"}, names())
 	_, exists := pods.Get("velero/there")
 	require.True(t, exists)
 	pods.use(false)
+	require.Nil(t, pods.next, "nothing keeps its objects")
 	require.Equal(t, []string{"here"}, names())
-	lock.Lock()
-	defer lock.Unlock()
-	require.Equal(t, map[string]int{"here": 2, "there": 1}, delivered)
+	require.Equal(t, []string{"here@", "here@", "there@"}, delivered.take())
 }
 
 func TestOwnWritesStayKnownWhenATermBeginsAndEnds(t *testing.T) {
 	pods := newPods(t, newFeed(onNode("here", "n1")), newFeed(onNode("here", "n1")))
-	written := func(version string) *corev1.Pod {
-		pod := onNode("here", "n1")
-		pod.ResourceVersion = version
-		return pod
-	}
 	reads := func(version string) {
 		t.Helper()
 		pod, exists := pods.Get("velero/here")
@@ -84,15 +70,13 @@ func TestOwnWritesStayKnownWhenATermBeginsAndEnds(t *testing.T) {
 	}
 	pods.widen(&group{})
 	running(t, pods.own, pods.next)
-	pods.Record(written("10"))
+	pods.Record(onNode("here", "n1", atVersion("10")))
 	reads("10")
 	pods.use(true)
 	reads("10")
-	pods.Record(written("11"))
+	pods.Record(onNode("here", "n1", atVersion("11")))
 	reads("11")
-	other := onNode("there", "n2")
-	other.ResourceVersion = "12"
-	pods.Record(other)
+	pods.Record(onNode("there", "n2", atVersion("12")))
 	pods.use(false)
 	reads("11")
 	_, exists := pods.Get("velero/there")

@@ -3,7 +3,9 @@ package informers
 import (
 	"context"
 	"testing"
+	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/fake"
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -12,7 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/discovery"
 	ktesting "k8s.io/client-go/testing"
-	"k8s.io/utils/clock"
+	"k8s.io/klog/v2"
+	clocktesting "k8s.io/utils/clock/testing"
 )
 
 // slowDiscovery answers that there are no snapshots once it may.
@@ -40,15 +43,16 @@ func TestASlowDiscoveryDelaysNoRead(t *testing.T) {
 	}
 	snapshots.set(&snapshotTerm{ctx: t.Context()})
 	available := make(chan bool)
-	go func() {
-		served, err := snapshots.Available(t.Context())
-		available <- served || err != nil
-	}()
+	go func() { served, err := snapshots.Available(t.Context()); available <- served || err != nil }()
 	<-slow.requests
 	require.Nil(t, snapshots.Snapshot("app", "a"))
 	require.Nil(t, snapshots.Content("a"))
 	close(slow.answer)
 	require.False(t, <-available)
+	snapshots.set(&snapshotTerm{ctx: t.Context(), started: true})
+	served, err := snapshots.Available(t.Context())
+	require.NoError(t, err)
+	require.True(t, served)
 }
 
 func TestSnapshotsThatCannotBeWatchedAreReported(t *testing.T) {
@@ -56,12 +60,21 @@ func TestSnapshotsThatCannotBeWatchedAreReported(t *testing.T) {
 	client.PrependWatchReactor("volumesnapshotcontents", func(ktesting.Action) (bool, watch.Interface, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{}, "", nil)
 	})
-	reported := make(chan string, 9)
-	snapshots := NewSnapshots(client.SnapshotV1(), nil, nil, Watchdog{Clock: clock.RealClock{}, Report: func(failing string) { reported <- failing }})
-	ctx, end := context.WithCancel(t.Context())
+	reported, logged := make(chan string, 9), make(chan string, 9)
+	failing := Watchdog{Clock: clocktesting.NewFakePassiveClock(time.Time{}), Report: func(failing string) { reported <- failing }}
+	snapshots := NewSnapshots(client.SnapshotV1(), nil, nil, failing)
+	log := funcr.New(func(_, line string) { logged <- line }, funcr.Options{})
+	ctx, end := context.WithCancel(klog.NewContext(t.Context(), log))
 	term := &snapshotTerm{ctx: ctx}
 	require.NoError(t, term.watch(snapshots))
 	require.Contains(t, <-reported, "volumesnapshotcontents: ")
+	snapshots.set(term)
+	expired, cancel := context.WithTimeout(ctx, 0)
+	defer cancel()
+	_, err := snapshots.Available(expired)
+	require.EqualError(t, err, "read snapshots: caches are not synced yet")
 	end()
 	term.running.Wait()
+	require.NotEmpty(t, logged)
+	require.Contains(t, <-logged, "Failed to watch")
 }

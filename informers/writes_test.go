@@ -67,32 +67,26 @@ func TestACreatedMoverIsReturnedAndKeptUntilTheCacheIsNewer(t *testing.T) {
 		then func(f *feed) // at version 5; the pod was created at version 7
 		is   string
 	}{
-		"while it receives no event":     {then: func(*feed) {}, is: "made"},
-		"while it receives older events": {then: func(f *feed) { f.set(pod("b")) }, is: "made"},
-		"until it has the pod":           {then: func(f *feed) { f.version = 6; f.set(pod("a", ofUID("1"), labelled("running"))) }, is: "running"},
-		"until the pod is deleted again": {is: "absent", then: func(f *feed) {
-			f.version = 6
-			f.set(pod("a", ofUID("1")))
-			f.remove(pod("a"))
-		}},
+		"while it receives no event":      {then: func(*feed) {}, is: "made"},
+		"while it receives older events":  {then: func(f *feed) { f.set(pod("b")) }, is: "made"},
+		"until it has the pod":            {then: func(f *feed) { f.version = 6; f.set(pod("a", ofUID("1"), labelled("running"))) }, is: "running"},
+		"until the pod is deleted again":  {then: func(f *feed) { f.version = 6; f.set(pod("a", ofUID("1"))); f.remove(pod("a")) }, is: "absent"},
 		"until it receives a newer event": {then: func(f *feed) { f.version = 9; f.set(pod("b")) }, is: "absent"},
 	}
 	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFeed(pod("b"))
-				f.version = 5
-				caches := &Caches{Movers: podInformer(t, f), LocalPods: podInformer(t, newFeed())}
-				running(t, caches.Movers, caches.LocalPods)
-				require.Nil(t, caches.Mover("velero/a"))
-				caches.Movers.Record(pod("a", ofUID("1"), labelled("made"), atVersion("7")))
-				test.then(f)
-				synctest.Wait()
-				caches.Movers.Record(pod("another", atVersion("20"))) // which drops what the cache has
-				_, kept := caches.Movers.written["velero/a"]
-				require.Equal(t, test.is == "made", kept)
-				require.Equal(t, test.is, moverIs(caches))
-			})
+		synctest.Test(t, func(t *testing.T) {
+			f := newFeed(pod("b"))
+			f.version = 5
+			caches := &Caches{Movers: podInformer(t, f), LocalPods: podInformer(t, newFeed())}
+			running(t, caches.Movers, caches.LocalPods)
+			require.Nil(t, caches.Mover("velero/a"))
+			caches.Movers.Record(pod("a", ofUID("1"), labelled("made"), atVersion("7")))
+			test.then(f)
+			synctest.Wait()
+			caches.Movers.Record(pod("another", atVersion("20"))) // which drops what the cache has
+			_, kept := caches.Movers.written["velero/a"]
+			require.Equal(t, test.is == "made", kept, name)
+			require.Equal(t, test.is, moverIs(caches), name)
 		})
 	}
 }
@@ -119,37 +113,37 @@ func TestAMoverDeletedInOneCacheIsNotReturnedFromAnother(t *testing.T) {
 func ofUID(uid types.UID) func(*corev1.Pod) { return func(pod *corev1.Pod) { pod.UID = uid } }
 
 func TestADeletedObjectIsReadAsDeletingUntilTheCacheHasIt(t *testing.T) {
+	deleting := func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{} }
 	tests := map[string]struct {
 		then func(f *feed)
 		show bool // a pod exists
 		ends bool // and it is deleting
+		kept bool // the deletion is not dropped
 	}{
-		"while it receives no event":   {then: func(*feed) {}, show: true, ends: true},
-		"when it is updated meanwhile": {then: func(f *feed) { f.set(pod("a", ofUID("1"), labelled("x"))) }, show: true, ends: true},
-		"when it waits for its finalizers": {then: func(f *feed) {
-			f.set(pod("a", ofUID("1"), func(pod *corev1.Pod) { pod.DeletionTimestamp = new(metav1.Now()) }))
-		}, show: true, ends: true},
+		"while it receives no event":                       {then: func(*feed) {}, show: true, ends: true, kept: true},
+		"when it is updated meanwhile":                     {then: func(f *feed) { f.set(pod("a", ofUID("1"), labelled("x"))) }, show: true, ends: true, kept: true},
+		"when it waits for its finalizers":                 {then: func(f *feed) { f.set(pod("a", ofUID("1"), deleting)) }, show: true, ends: true},
 		"when it is deleted":                               {then: func(f *feed) { f.remove(pod("a")) }},
 		"and not a recreated pod of its name":              {then: func(f *feed) { f.remove(pod("a")); f.set(pod("a", ofUID("2"))) }, show: true},
 		"and not a recreated pod without a deletion event": {then: func(f *feed) { f.set(pod("a", ofUID("2"))) }, show: true},
 	}
 	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFeed(pod("a", ofUID("1")))
-				informer := podInformer(t, f)
-				running(t, informer)
-				shown, _ := informer.Get("velero/a")
-				require.Nil(t, shown.DeletionTimestamp)
-				informer.RecordDeletion("velero/a", "1")
-				test.then(f)
-				synctest.Wait()
-				shown, exists := informer.Get("velero/a")
-				require.Equal(t, test.show, exists)
-				if test.show {
-					require.Equal(t, test.ends, shown.DeletionTimestamp != nil)
-				}
-			})
+		synctest.Test(t, func(t *testing.T) {
+			f := newFeed(pod("a", ofUID("1")))
+			informer := podInformer(t, f)
+			running(t, informer)
+			shown, _ := informer.Get("velero/a")
+			require.Nil(t, shown.DeletionTimestamp)
+			informer.RecordDeletion("velero/a", "1")
+			test.then(f)
+			synctest.Wait()
+			informer.RecordDeletion("velero/deleted-before", "9") // which drops what the cache has
+			require.Equal(t, test.kept, len(informer.deleted) > 0, name)
+			shown, exists := informer.Get("velero/a")
+			require.Equal(t, test.show, exists, name)
+			if test.show {
+				require.Equal(t, test.ends, shown.DeletionTimestamp != nil, name)
+			}
 		})
 	}
 }
@@ -168,20 +162,5 @@ func TestAnObjectThatWasWrittenThenDeletedIsReadAsDeletingIfTheCacheHasIt(t *tes
 		found := informer.List()
 		require.Equal(t, []string{"written"}, labelsOf(found))
 		require.NotNil(t, found[0].DeletionTimestamp)
-	})
-}
-
-func TestADeletionIsDroppedOnceTheCacheHasIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFeed(pod("a", ofUID("1")))
-		informer := podInformer(t, f)
-		running(t, informer)
-		informer.RecordDeletion("velero/deleted-before", "9")
-		informer.RecordDeletion("velero/a", "1")
-		require.Len(t, informer.deleted, 1)
-		f.remove(pod("a"))
-		synctest.Wait()
-		informer.RecordDeletion("velero/deleted-before", "9")
-		require.Empty(t, informer.deleted)
 	})
 }

@@ -105,12 +105,6 @@ func parsed(t *testing.T, text string) config.Config {
 	return config
 }
 
-const inForce = `{
-	"priorityClassName": "low", "podLabels": {"a": "1"}, "podResources": {"cpuLimit": "1"},
-	"loadConcurrency": {"globalConfig": 2, "prepareQueueLength": 5},
-	"backupPVC": {"fast": {"readOnly": true}}, "cachePVC": {"storageClass": "fast"}
-}`
-
 func TestAnEditOfAnyFieldIsAppliedOrNeedsARestart(t *testing.T) {
 	for text, want := range map[string]config.Edit{
 		`{"priorityClassName": "high"}`:                                       {Applied: []string{"priorityClassName"}},

@@ -269,6 +269,13 @@ func TestAfterTheTermNothingChanges(t *testing.T) {
 	})
 }
 
+// known returns how many nodes have a state.
+func (t *trackerFixture) known() int {
+	t.AgentTracker.lock.Lock()
+	defer t.AgentTracker.lock.Unlock()
+	return len(t.AgentTracker.nodes)
+}
+
 func TestTheStateOfANodeEndsAfterTheNode(t *testing.T) {
 	inTerm(t, func(f *trackerFixture) {
 		for i := range 200 {
@@ -290,9 +297,9 @@ func TestTheStateOfANodeEndsAfterTheNode(t *testing.T) {
 			require.True(f, f.Lost("n199"), "it is asked for")
 			letPass(forgetAfter / 2)
 		}
-		require.Len(f, f.AgentTracker.nodes, 1)
+		require.Equal(f, 1, f.known())
 		letPass(2 * forgetAfter)
-		require.Empty(f, f.AgentTracker.nodes)
+		require.Zero(f, f.known())
 		require.Equal(f, int32(201), f.ended.Load(), "each is reported")
 		for name := range f.nodes {
 			require.Nil(f, f.entry(name).enqueue, "it is still watched")
@@ -311,7 +318,9 @@ func TestTheStateOfANodeStaysWhileItsNodeExists(t *testing.T) {
 		require.True(f, f.Lost("n1"), "its watch has shown it")
 		letPass(10 * forgetAfter)
 		f.deliver("n1", "")
+		f.lock.Lock()
 		f.entry("n1").node = &corev1.Node{} // it is back, and its event is on its way
+		f.lock.Unlock()
 		letPass(forgetAfter)
 		require.True(f, f.isWatched())
 	})

@@ -72,6 +72,7 @@ func installation(text string, changes ...func(runtime.Object)) *fake.Clientset 
 			Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 500},
 		},
 		&appsv1.Deployment{ObjectMeta: meta("velero"), Spec: appsv1.DeploymentSpec{Template: server}},
+		&appsv1.Deployment{ObjectMeta: meta("other"), Spec: appsv1.DeploymentSpec{Template: workload("other:1", "other")}},
 		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "local"}},
 		&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "velero-low"}, Value: 10, PreemptionPolicy: new(corev1.PreemptNever)},
 	}
@@ -138,6 +139,7 @@ func TestLoadOfEverything(t *testing.T) {
 	got, err := startup.Load(t.Context(), client, options(t), newHasty())
 	require.NoError(t, err)
 	require.Empty(t, got.Problems)
+	require.Equal(t, "agent-config", got.ConfigMap.Name)
 	require.Len(t, got.Templates, 1, "there are no agents on Windows")
 	require.Equal(t, startup.Node{Name: "node-1", Labels: map[string]string{"size": "big", "kubernetes.io/os": "linux"}, OS: corev1.Linux}, got.Node)
 	require.Equal(t, 8, got.Config.Concurrency, "the labels of the node count")
@@ -171,11 +173,14 @@ func TestLoadFallsBackToNoPriorityClass(t *testing.T) {
 		"missing":                             {text: `{"priorityClassName": "nobody"}`, requests: 1, configured: "nobody", reason: priority.NotFound, says: "create it"},
 		"forbidden, which is not tried again": {text: `{"priorityClassName": "velero-low"}`, fail: notAllowed("priorityclasses"), requests: 1, configured: "velero-low", effective: "velero-low", says: "allow get on priorityclasses"},
 		"an error that stays":                 {text: `{"priorityClassName": "velero-low"}`, fail: apierrors.NewInternalError(errors.New("etcd")), requests: -1, configured: "velero-low", effective: "velero-low", says: `cannot read PriorityClass "velero-low": Internal error occurred: etcd`},
-		"no ConfigMap":                        {reason: priority.ConfigMissing},
-		"an empty ConfigMap":                  {text: " ", reason: priority.ConfigEmpty},
+		"an empty ConfigMap":                  {text: " ", reason: priority.ConfigEmpty, says: "configmaps velero/agent-config: key a is empty"},
 		"no JSON":                             {text: `{"priorityClassName": "velero-low"`, reason: priority.ConfigInvalid},
 		"a name that is none":                 {text: `{"priorityClassName": "Velero Low"}`, reason: priority.ConfigInvalid},
 		"another section that is wrong":       {text: `{"priorityClassName": "velero-low", "podLabels": 1}`, requests: 1, configured: "velero-low", effective: "velero-low"},
+		"no ConfigMap": {
+			reason: priority.ConfigMissing,
+			says:   "configmaps velero/agent-config: does not exist, so all settings have defaults; create it or remove --node-agent-configmap",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := installation(test.text)
@@ -236,8 +241,9 @@ func TestLoadFailsWithAOneLineError(t *testing.T) {
 		"everything is a server error": {"*", apierrors.NewInternalError(errors.New("etcd")), true, []string{"get nodes node-1: no response from the API server within 30s", "etcd"}},
 		"the ConfigMap's read alone":   {"configmaps", apierrors.NewServiceUnavailable("later"), true, []string{"configmaps velero/agent-config", "30s"}},
 		"a storage class's read alone": {"storageclasses", apierrors.NewInternalError(errors.New("etcd")), true, []string{"get storageclasses local: no response from the API server within 30s"}},
-		"wrong credentials":            {"*", apierrors.NewUnauthorized("who?"), false, []string{"credentials", "--kubeconfig"}},
-		"an unknown authority":         {"*", &url.Error{Op: "Get", URL: "https://192.0.2.1", Err: &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}}, false, []string{"certificate", "kubeconfig"}},
+		"wrong credentials":            {"*", apierrors.NewUnauthorized("who?"), false, []string{"get nodes node-1: API server rejected", "--kubeconfig"}},
+		"an unknown authority":         {"*", &url.Error{Op: "Get", URL: "https://192.0.2.1", Err: &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}}, false, []string{"get nodes node-1: certificate", "kubeconfig"}},
+		"a canceled request":           {"*", &url.Error{Op: "Get", URL: "https://192.0.2.1", Err: context.Canceled}, false, []string{"node-1: Get", "canceled"}},
 		"a node that may not be read":  {"nodes", notAllowed("nodes"), false, []string{"not allowed", `apiGroups: [""]`, "resources: [nodes]"}},
 		"a ConfigMap likewise":         {"configmaps", notAllowed("configmaps"), false, []string{"resources: [configmaps]", "verbs: [get]"}},
 		"a DaemonSet likewise":         {"daemonsets", notAllowed("daemonsets"), false, []string{`apiGroups: ["apps"]`, "resources: [daemonsets]"}},
@@ -251,16 +257,12 @@ func TestLoadFailsWithAOneLineError(t *testing.T) {
 			client, clock := installation(fullConfig), newHasty()
 			fault(client, test.resource, 0, test.fail)
 			_, err := startup.Load(t.Context(), client, options(t), clock)
-			require.Error(t, err)
 			for _, part := range test.message {
 				require.ErrorContains(t, err, part)
 			}
 			require.NotContains(t, err.Error(), "\n")
-			if took := clock.Now().Sub(time.Unix(0, 0)); test.waits {
-				require.Equal(t, 30*time.Second, took)
-			} else {
-				require.Zero(t, took, "what will not change is not waited for")
-			}
+			want := map[bool]time.Duration{true: 30 * time.Second}[test.waits]
+			require.Equal(t, want, clock.Now().Sub(time.Unix(0, 0)), "what will not change is not waited for")
 		})
 	}
 }
@@ -274,6 +276,12 @@ func TestLoadStopsWhenItsContextIsCanceled(t *testing.T) {
 	})
 	_, err := startup.Load(ctx, client, options(t), clocktesting.NewFakeClock(time.Unix(0, 0)))
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestRetryReleasesTheContextOfAnAttempt(t *testing.T) {
+	var attempt func() error
+	require.NoError(t, startup.Retry(t.Context(), options(t), newHasty(), func(ctx context.Context) error { attempt = ctx.Err; return nil }))
+	require.ErrorIs(t, attempt(), context.Canceled)
 }
 
 func TestLoadNamesTheMissingKind(t *testing.T) {
@@ -345,16 +353,6 @@ var fullConfig = func() string {
 	return string(text)
 }()
 
-func TestLoadNamesTheMissingConfigMap(t *testing.T) {
-	got, err := startup.Load(t.Context(), installation(""), options(t), newHasty())
-	require.NoError(t, err)
-	require.Equal(t, config.Defaults(), got.Config)
-	require.Len(t, got.Problems, 1)
-	require.Equal(t, config.Missing, got.Problems[0].Reason)
-	require.Contains(t, got.Problems[0].String(), "configmaps velero/agent-config: does not exist")
-	require.Contains(t, got.Problems[0].Message, "--node-agent-configmap")
-}
-
 func TestLoadOfAStrictConfiguration(t *testing.T) {
 	client := installation(`{"priorityClassName": "velero-low", "podLabels": 1, "loadConcurency": {}}`)
 	_, err := startup.Load(t.Context(), client, options(t, "--strict-config"), newHasty())
@@ -363,8 +361,8 @@ func TestLoadOfAStrictConfiguration(t *testing.T) {
 	}
 	require.NotContains(t, err.Error(), "\n")
 
-	_, err = startup.Load(t.Context(), installation(fullConfig), options(t, "--strict-config"), newHasty())
-	require.NoError(t, err)
+	_, err = startup.Load(t.Context(), installation(fullConfig, preempting), options(t, "--strict-config"), newHasty())
+	require.NoError(t, err, "a class that preempts is accepted")
 }
 
 // Defect D33: the priority class was resolved after enforceStrict.
@@ -380,14 +378,16 @@ func TestStrictConfigurationIncludesThePriorityClass(t *testing.T) {
 	}
 }
 
+var preempting = changed("velero-low", func(class *schedulingv1.PriorityClass) { class.PreemptionPolicy = nil })
+
 func TestAClassThatPreemptsIsReportedAndInForce(t *testing.T) {
-	client := installation(`{"priorityClassName": "velero-low"}`, changed("velero-low", func(class *schedulingv1.PriorityClass) { class.PreemptionPolicy = nil }))
-	got, err := startup.Load(t.Context(), client, options(t, "--strict-config"), newHasty())
+	client := installation(`{"priorityClassName": "velero-low", "podLables": {}}`, preempting)
+	got, err := startup.Load(t.Context(), client, options(t), newHasty())
 	require.NoError(t, err)
 	require.Equal(t, "velero-low", got.Settings().PriorityClass)
-	require.Len(t, got.Problems, 1)
-	require.Equal(t, config.Risky, got.Problems[0].Reason)
-	require.Contains(t, got.Problems[0].String(), `priorityClassName: movers of PriorityClass "velero-low" can preempt the pod`)
+	require.Len(t, got.Problems, 2)
+	require.Equal(t, config.Risky, got.Problems[1].Reason, "after those of the ConfigMap")
+	require.Contains(t, got.Problems[1].String(), `priorityClassName: movers of PriorityClass "velero-low" can preempt the pod`)
 	for text, problems := range map[string]int{`{"priorityClassName": "velero-low", "podLabels": {}}`: 1, `{}`: 0} {
 		reload := got.Reload(t.Context(), client, options(t), newHasty(), &corev1.ConfigMap{Data: map[string]string{"a": text}})
 		require.Empty(t, reload.Added, text)
@@ -421,10 +421,11 @@ func TestLoadNamesTheMissingRBACRulesOfCopies(t *testing.T) {
 	got, err := startup.Load(t.Context(), client, options(t), newHasty())
 	require.NoError(t, err)
 	require.Len(t, got.Problems, 1)
-	require.Equal(t, config.Forbidden, got.Problems[0].Reason)
-	require.Equal(t, config.SectionBackupPVC, got.Problems[0].Section)
-	require.Equal(t, "backupPVC.gold.secretNames", got.Problems[0].Path)
-	require.Contains(t, got.Problems[0].Message, "agents may not get secrets key in namespace velero")
+	problem := got.Problems[0]
+	require.Equal(t, config.Problem{
+		Section: config.SectionBackupPVC, Path: "backupPVC.gold.secretNames", Reason: config.Forbidden, Message: problem.Message,
+	}, problem)
+	require.Contains(t, problem.Message, "agents may not get secrets key in namespace velero")
 	require.Equal(t, []string{"key", "ca"}, got.Config.Movers.BackupClaims["gold"].SecretNames, "the rights may come later")
 	require.Equal(t, []authorizationv1.ResourceAttributes{
 		{Namespace: "velero", Verb: "create", Resource: "configmaps"},

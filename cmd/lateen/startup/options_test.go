@@ -1,6 +1,7 @@
 package startup_test
 
 import (
+	"cmp"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lateen-project/lateen/cmd/lateen/startup"
+	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 // parsed returns the options from these arguments, without the environment.
@@ -47,18 +49,20 @@ func TestOptionsAcceptTheArgumentsOfVelerosManifests(t *testing.T) {
 	options := parsed(t, "--features=", "--node-agent-configmap=node-agent-config", "--backup-repository-configmap=repo", "--log-level=warning", "--kubeconfig=file", "--kubecontext=lab")
 	require.NoError(t, options.Complete(environment("NODE_NAME=node-1", "VELERO_NAMESPACE=backup"), "server"))
 	require.True(t, options.AsVelero)
-	require.Equal(t, []string{"file", "lab"}, []string{options.Kubeconfig, options.Kubecontext})
-	require.Equal(t, "node-agent-config", options.NodeAgentConfigMap)
-	require.Equal(t, "repo", options.BackupRepositoryConfigMap)
-	require.Equal(t, "warning", options.LogLevel)
-	require.Equal(t, "backup", options.Namespace)
+	require.Equal(t, []string{"file", "lab", "node-agent-config", "repo", "warning", "backup"}, []string{
+		options.Kubeconfig, options.Kubecontext, options.NodeAgentConfigMap, options.BackupRepositoryConfigMap, options.LogLevel, options.Namespace,
+	})
 }
 
 func TestTheLeastValuesAreAccepted(t *testing.T) {
 	options := parsed(t, "--namespace=flag", "--mover-retries=0", "--workers=1", "--kube-api-burst=1", "--repo-maintenance-timeout=1s", "--repo-maintenance-frequency=0",
-		"--repo-maintenance-concurrency=0", "--finished-ttl=0", "--cancel-grace=0", "--resource-timeout=1ns", "--kube-api-qps=0.5")
+		"--repo-maintenance-concurrency=0", "--finished-ttl=0", "--cancel-grace=0", "--resource-timeout=1ns", "--kube-api-qps=0.5",
+		"--data-mover-prepare-timeout=1ns", "--startup-timeout=1ns", "--stall-timeout=0")
 	require.NoError(t, options.Complete(environment("NODE_NAME=node-1", "VELERO_NAMESPACE=environment")))
 	require.Equal(t, "flag", options.Namespace)
+	want := transfer.DefaultLimits()
+	want.PrepareTimeout, want.CancelGrace, want.StallTimeout, want.Retries = 1, 0, 0, 0
+	require.Equal(t, want, options.Limits())
 }
 
 func TestEachDocumentedValueIsAccepted(t *testing.T) {
@@ -81,12 +85,12 @@ func TestEachDocumentedValueIsAccepted(t *testing.T) {
 
 func TestMaintenanceWindow(t *testing.T) {
 	for argument, want := range map[string][2]time.Duration{
-		"": {}, "01:00-05:30": {time.Hour, 5*time.Hour + 30*time.Minute}, "22:00-02:00": {22 * time.Hour, 2 * time.Hour},
+		"": {}, "01:00": {}, "01:00-05:30": {time.Hour, 5*time.Hour + 30*time.Minute}, "22:00-02:00": {22 * time.Hour, 2 * time.Hour},
 	} {
 		options := parsed(t, "--repo-maintenance-window="+argument)
 		start, end, err := options.Window()
-		require.NoError(t, err)
-		require.Equal(t, want, [2]time.Duration{start, end})
+		require.Equal(t, argument == "01:00", err != nil, argument)
+		require.Equal(t, want, [2]time.Duration{start, end}, argument)
 	}
 }
 
@@ -139,18 +143,12 @@ func TestCompleteErrorsNameFlagAndRemedy(t *testing.T) {
 		"with a host path that is not absolute":          {arguments: []string{"--host-path=host_pods"}, message: []string{`--host-path "host_pods"`, "/host_pods"}},
 		"with two mistakes, both are named":              {arguments: []string{"--workers=0", "--log-format=xml"}, message: []string{"--workers", "--log-format"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			options := parsed(t, test.arguments...)
-			if test.environment == "" {
-				test.environment = "NODE_NAME=node-1"
-			}
-			err := options.Complete(environment(test.environment))
-			require.Error(t, err)
-			for _, part := range test.message {
-				require.ErrorContains(t, err, part)
-			}
-			require.NotContains(t, err.Error(), "\n")
-		})
+		options := parsed(t, test.arguments...)
+		err := options.Complete(environment(cmp.Or(test.environment, "NODE_NAME=node-1")))
+		for _, part := range test.message {
+			require.ErrorContains(t, err, part, name)
+		}
+		require.NotContains(t, err.Error(), "\n", name)
 	}
 }
 

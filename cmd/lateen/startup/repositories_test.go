@@ -65,17 +65,20 @@ func TestTheNameOfTheServerCountsEverywhere(t *testing.T) {
 	}))
 	var mayList bool
 	client.PrependReactor("list", "deployments", func(ktesting.Action) (bool, runtime.Object, error) { return !mayList, nil, notAllowed("deployments") })
-	for _, name := range []string{"deployment/backup", "daemonset"} {
-		mayList = name == "daemonset"
-		got, err := startup.Load(t.Context(), client, options(t, "--strict-config", "--mover-template="+name), newHasty())
-		require.NoError(t, err, name)
-		require.Equal(t, "velero:server", got.Templates[corev1.Linux].Image, name)
-		require.Equal(t, "velero-server", got.Templates[corev1.Linux].ServiceAccount, name)
-		require.Equal(t, "jobs", got.MaintenanceConfigMap, name)
-		require.Equal(t, startup.NamedBy("Deployment backup"), got.MaintenanceNamedBy, name)
-		found, err := startup.ReadServer(t.Context(), client, "velero", startup.ServerName(name))
-		require.NoError(t, err, name)
-		require.Equal(t, "backup", found.Name, name)
+	for _, arguments := range [][]string{
+		{"--mover-template=deployment/backup"}, {"--mover-template=deployment/backup", "--mover-image=velero:server", "--mover-service-account=velero-server"}, nil,
+	} {
+		mayList = arguments == nil
+		options := options(t, append(arguments, "--strict-config")...)
+		got, err := startup.Load(t.Context(), client, options, newHasty())
+		require.NoError(t, err, arguments)
+		require.Equal(t, "velero:server", got.Templates[corev1.Linux].Image, arguments)
+		require.Equal(t, "velero-server", got.Templates[corev1.Linux].ServiceAccount, arguments)
+		require.Equal(t, "jobs", got.MaintenanceConfigMap, arguments)
+		require.Equal(t, startup.NamedBy("Deployment backup"), got.MaintenanceNamedBy, arguments)
+		found, err := startup.ReadServer(t.Context(), client, "velero", startup.ServerName(options.MoverTemplate))
+		require.NoError(t, err, arguments)
+		require.Equal(t, "backup", found.Name, arguments)
 	}
 }
 
@@ -106,14 +109,15 @@ func TestJobsTakeTheConfigMapOfTheServersFlag(t *testing.T) {
 	velero := server("server", "--repo-maintenance-job-configmap=jobs")
 	client := fake.NewClientset(
 		velero,
-		&corev1.ConfigMap{ObjectMeta: meta("jobs"), Data: map[string]string{"global": `{"keepLatestMaintenanceJobs":1,"priorityClassName":"low"}`}},
+		&corev1.ConfigMap{ObjectMeta: meta("jobs"), Data: map[string]string{"global": `{"keepLatestMaintenanceJobs":1,"priorityClassName":"low"}`, "notes": ""}},
 	)
 	found, err := startup.ReadServer(t.Context(), client, "velero", "")
 	require.NoError(t, err)
 	require.Equal(t, velero, found)
 	got, problems, err := startup.ReadMaintenance(t.Context(), client, startup.Options{Namespace: "velero"}, found, &velerov1.BackupRepository{})
 	require.NoError(t, err)
-	require.Empty(t, problems)
+	require.Len(t, problems, 1)
+	require.Contains(t, problems[0].String(), "configmaps velero/jobs: unknown key notes")
 	require.Equal(t, 1, got.Jobs.Keep)
 	require.Equal(t, "low", got.PriorityClassName)
 	for reason, fail := range map[priority.Reason]error{
@@ -127,9 +131,7 @@ func TestJobsTakeTheConfigMapOfTheServersFlag(t *testing.T) {
 			continue
 		}
 		require.NoError(t, err)
-		want := config.DefaultMaintenance()
-		want.Unreadable = reason
-		require.Equal(t, want, got)
+		require.Equal(t, config.Maintenance{Unreadable: reason, Jobs: config.DefaultMaintenance().Jobs}, got)
 		require.Len(t, problems, 1)
 		require.Equal(t, "configmaps velero/jobs", problems[0].Path)
 	}
@@ -197,9 +199,7 @@ func TestLoadCacheSettings(t *testing.T) {
 			require.Nil(t, got.Settings().Cache)
 			require.Len(t, got.Problems, 1)
 			problem := got.Problems[0]
-			require.Equal(t, config.SectionCachePVC, problem.Section)
-			require.Equal(t, test.reason, problem.Reason)
-			require.Equal(t, test.path, problem.Path)
+			require.Equal(t, config.Problem{Section: config.SectionCachePVC, Path: test.path, Reason: test.reason, Message: problem.Message}, problem)
 			require.Contains(t, problem.Message, test.message)
 		})
 	}
@@ -238,6 +238,7 @@ func TestLoadOfTheBackupRepositoryConfigMap(t *testing.T) {
 			require.Equal(t, config.SectionBackupRepository, got.Problems[1].Section)
 			require.Equal(t, test.reason, got.Problems[1].Reason)
 			require.Contains(t, got.Problems[1].String(), test.message)
+			require.Equal(t, got.Problems[1:], reload.Problems)
 			require.Empty(t, got.Priority.Reason, "the priority class is of the other ConfigMap")
 
 			_, err = startup.Load(t.Context(), client, options(t, append(arguments, "--strict-config")...), newHasty())

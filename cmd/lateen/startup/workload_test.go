@@ -4,7 +4,6 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,31 +21,32 @@ import (
 func TestLoadOfTheMoversIdentity(t *testing.T) {
 	for name, test := range map[string]struct {
 		arguments      []string
-		missing        string // the name of a Deployment that does not exist
+		missing        bool // there is no server
+		requests       int  // expected GETs of Deployments
 		image, account string
-		hostPods       string
 		problem, fails string
 	}{
-		"that of the server":          {image: "velero:server", account: "velero-server"},
-		"that of the flags":           {arguments: []string{"--mover-image=mine:1", "--mover-service-account=mine"}, missing: "velero", image: "mine:1", account: "mine"},
-		"the image of the flag alone": {arguments: []string{"--mover-image=mine:1"}, image: "mine:1", account: "velero-server"},
-		"the server is the template and missing": {
-			arguments: []string{"--mover-template=deployment/velero"}, missing: "velero", fails: "deployments velero/velero: it does not exist",
-		},
-		"without server it is not the agent's own": {missing: "velero", fails: "--mover-service-account"},
+		"that of the server":          {image: "velero:server", account: "velero-server", requests: 1},
+		"that of the flags":           {arguments: []string{"--mover-image=mine:1", "--mover-service-account=mine"}, missing: true, image: "mine:1", account: "mine"},
+		"the image of the flag alone": {arguments: []string{"--mover-image=mine:1"}, image: "mine:1", account: "velero-server", requests: 1},
+		"its ServiceAccount alone":    {arguments: []string{"--mover-service-account=mine"}, image: "velero:server", account: "mine", requests: 1},
 		"without server the image is the template's": {
-			arguments: []string{"--mover-service-account=mine"}, missing: "velero", image: "lateen:agent", account: "mine", problem: "--mover-image",
+			arguments: []string{"--mover-service-account=mine"}, missing: true, image: "lateen:agent", account: "mine", problem: "--mover-image", requests: 1,
 		},
+		"template and server are missing": {arguments: []string{"--mover-template=deployment/velero"}, missing: true, fails: "velero/velero: it does not exist"},
 		"without server another Deployment has both": {
-			arguments: []string{"--mover-template=deployment/other"}, missing: "velero", image: "other:1", account: "other", problem: "ServiceAccount other",
+			arguments: []string{"--mover-template=deployment/other"}, missing: true, image: "other:1", account: "other", problem: "ServiceAccount other", requests: 2,
 		},
+		"without server the flag comes first": {
+			arguments: []string{"--mover-template=deployment/other", "--mover-image=x:1"}, missing: true, image: "x:1", account: "other", problem: "x:1", requests: 2,
+		},
+		"without server it is not the agent's own": {missing: true, fails: "--mover-service-account"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := installation(fullConfig)
-			other := &appsv1.Deployment{ObjectMeta: meta("other"), Spec: appsv1.DeploymentSpec{Template: workload("other:1", "other")}}
-			require.NoError(t, client.Tracker().Add(other))
-			if test.missing != "" {
-				require.NoError(t, client.AppsV1().Deployments("velero").Delete(t.Context(), test.missing, metav1.DeleteOptions{}))
+			requests := fault(client, "deployments", 0, nil)
+			if test.missing {
+				require.NoError(t, client.AppsV1().Deployments("velero").Delete(t.Context(), "velero", metav1.DeleteOptions{}))
 			}
 			got, err := startup.Load(t.Context(), client, options(t, test.arguments...), newHasty())
 			if test.fails != "" {
@@ -57,6 +57,7 @@ func TestLoadOfTheMoversIdentity(t *testing.T) {
 			require.Equal(t, test.image, got.Templates[corev1.Linux].Image)
 			require.Equal(t, test.account, got.Templates[corev1.Linux].ServiceAccount)
 			require.Equal(t, "/data/kubelet/pods", got.PodsDir)
+			require.Equal(t, test.requests, *requests)
 			if test.problem == "" {
 				require.Empty(t, got.Problems)
 				return
@@ -81,8 +82,10 @@ func windowsAgents() *appsv1.DaemonSet {
 
 func TestLoadOnAWindowsNode(t *testing.T) {
 	client := installation("", changed("node-1", func(node *corev1.Node) { node.Labels = map[string]string{"kubernetes.io/os": "windows"} }))
+	requests := fault(client, "daemonsets", 0, nil)
 	_, err := startup.Load(t.Context(), client, options(t), newHasty())
 	require.ErrorContains(t, err, "daemonsets velero/node-agent-windows")
+	require.Equal(t, 2, *requests, "each DaemonSet once")
 
 	require.NoError(t, client.Tracker().Add(windowsAgents()))
 	got, err := startup.Load(t.Context(), client, options(t), newHasty())
@@ -90,21 +93,25 @@ func TestLoadOnAWindowsNode(t *testing.T) {
 	require.Equal(t, corev1.Windows, got.Node.OS)
 	require.Equal(t, `C:\kubelet\pods`, got.PodsDir)
 	require.Len(t, got.Templates, 2)
+	require.Equal(t, config.Defaults(), got.Config)
+	require.Len(t, got.Problems, 1, "there is no ConfigMap")
+	require.NoError(t, client.AppsV1().DaemonSets("velero").Delete(t.Context(), "node-agent", metav1.DeleteOptions{}))
+	_, err = startup.Load(t.Context(), client, options(t), newHasty())
+	require.ErrorContains(t, err, "find daemonsets velero/node-agent: ")
 }
 
 func TestLoadOfTemplatesByOperatingSystem(t *testing.T) {
 	for name, test := range map[string]struct {
 		arguments []string
 		env       string // the first variable of movers on Windows
+		workloads int
 	}{
-		"those of the agents":                                {env: "WINDOWS"},
-		"that of the server, where agents run as they did":   {arguments: []string{"--mover-template=deployment/velero"}, env: "NODE_NAME"},
-		"that of another workload, where agents run as well": {arguments: []string{"--mover-template=deployment/other"}, env: "NODE_NAME"},
+		"those of the agents":                                {env: "WINDOWS", workloads: 3},
+		"that of the server, where agents run as they did":   {arguments: []string{"--mover-template=deployment/velero"}, env: "NODE_NAME", workloads: 3},
+		"that of another workload, where agents run as well": {arguments: []string{"--mover-template=deployment/other"}, env: "NODE_NAME", workloads: 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := installation("")
-			other := &appsv1.Deployment{ObjectMeta: meta("other"), Spec: appsv1.DeploymentSpec{Template: workload("other:1", "other")}}
-			require.NoError(t, client.Tracker().Add(other))
 			require.NoError(t, client.Tracker().Add(windowsAgents()))
 			requests := fault(client, "*", 0, nil)
 			got, err := startup.Load(t.Context(), client, options(t, append(test.arguments, "--node-agent-configmap=")...), newHasty())
@@ -126,11 +133,7 @@ func TestLoadOfTemplatesByOperatingSystem(t *testing.T) {
 				require.Equal(t, "velero-server", template.ServiceAccount)
 			}
 			require.Equal(t, "/data/kubelet/pods", got.PodsDir, "that of the node's own operating system")
-			workloads := 3
-			if slices.Contains(test.arguments, "--mover-template=deployment/other") {
-				workloads = 4
-			}
-			require.Equal(t, 3+workloads, *requests, "the node, two API versions, and each workload once")
+			require.Equal(t, 3+test.workloads, *requests, "the node, two API versions, and each workload once")
 		})
 	}
 }
@@ -224,7 +227,6 @@ func TestInheritLogArguments(t *testing.T) {
 		message   string
 	}{
 		"none are none":                     {arguments: []string{"node-agent", "server"}},
-		"one token stays one":               {arguments: []string{"--log-level=debug"}, want: []string{"--log-level=debug"}},
 		"two tokens become one":             {arguments: []string{"--log-level", "debug", "x"}, want: []string{"--log-level=debug"}},
 		"an empty value is a value":         {arguments: []string{"--log-format="}, want: []string{"--log-format="}},
 		"a longer name is another flag":     {arguments: []string{"--log-levels=x", "--log-format-x", "y"}},
@@ -232,17 +234,15 @@ func TestInheritLogArguments(t *testing.T) {
 		"the only argument without value":   {arguments: []string{"--log-format"}, message: "--log-format has no value"},
 		"both forms may stand side by side": {arguments: []string{"--log-format", "json", "--log-level=info"}, want: []string{"--log-format=json", "--log-level=info"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			template := velerosTemplate()
-			template.Spec.Containers[0].Args = test.arguments
-			got, err := startup.Inherit(template)
-			if test.message != "" {
-				require.ErrorContains(t, err, test.message)
-				return
-			}
-			require.NoError(t, err)
-			require.Equal(t, test.want, got.LogArgs)
-		})
+		template := velerosTemplate()
+		template.Spec.Containers[0].Args = test.arguments
+		got, err := startup.Inherit(template)
+		if test.message != "" {
+			require.ErrorContains(t, err, test.message, name)
+			continue
+		}
+		require.NoError(t, err, name)
+		require.Equal(t, test.want, got.LogArgs, name)
 	}
 }
 

@@ -155,7 +155,6 @@ func (p *program) link(ctx context.Context) error {
 			return err
 		}
 	}
-	fmt.Printf("%d mutants\n", len(p.mutants))
 	return nil
 }
 
@@ -187,7 +186,7 @@ func (p *program) play(ctx context.Context) (found, total int) {
 	var all sync.WaitGroup
 	for i, m := range p.mutants {
 		if i%500 == 0 {
-			fmt.Fprintln(os.Stderr, time.Now().Format(time.TimeOnly), i)
+			fmt.Printf("%d of %d\n", i, len(p.mutants))
 		}
 		suites := slices.DeleteFunc(slices.Clone(p.suites), func(s *suite) bool { return s.reached != nil && !s.reached[place{m.file, m.line}] })
 		if m.omitted || len(suites) == 1 {

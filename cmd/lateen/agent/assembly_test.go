@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,10 +58,8 @@ func TestOnlyAPrepareQueueReplacesThePaceOfPreparation(t *testing.T) {
 }
 
 func TestTheSlotsOfANodeAreReadOnceIfRulesDependOnIt(t *testing.T) {
-	node := &metav1.PartialObjectMetadata{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-		ObjectMeta: metav1.ObjectMeta{Name: "n2", Labels: map[string]string{"disk": "fast"}},
-	}
+	fast := map[string]string{"disk": "fast"}
+	node := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "n2", Labels: fast}}
 	scheme := metadatafake.NewTestScheme()
 	require.NoError(t, metav1.AddMetaToScheme(scheme))
 	client := metadatafake.NewSimpleMetadataClient(scheme, node)
@@ -71,7 +70,7 @@ func TestTheSlotsOfANodeAreReadOnceIfRulesDependOnIt(t *testing.T) {
 	require.Empty(t, client.Actions(), "all nodes have the same")
 	a.config.Store(&config.Config{
 		Limits:    config.Limits{GlobalConcurrency: 1},
-		NodeRules: []config.NodeRule{{Nodes: metav1.LabelSelector{MatchLabels: map[string]string{"disk": "fast"}}, Number: 3}},
+		NodeRules: []config.NodeRule{{Nodes: metav1.LabelSelector{MatchLabels: fast}, Number: 3}},
 	})
 	require.NoError(t, a.learnSlots(t.Context(), "n3"), "a node that is deleted has no slots")
 	for range 2 {
@@ -79,7 +78,7 @@ func TestTheSlotsOfANodeAreReadOnceIfRulesDependOnIt(t *testing.T) {
 	}
 	require.Len(t, client.Actions(), 2)
 	require.Equal(t, 3, a.nodeSlots.On("n2").Limit(), "of the node whose agent is not ready")
-	agents, of := a.agentTracker(informers.NewNodes(t.Context(), fake.NewClientset()), nil), &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n2"}}
+	agents, of := a.agentTracker(informers.NewNodes(t.Context(), fake.NewClientset()), nil), agentOn("n2")
 	limit := func(labels map[string]string) int {
 		node.Labels = labels
 		require.NoError(t, client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("nodes"), node, ""))
@@ -92,7 +91,7 @@ func TestTheSlotsOfANodeAreReadOnceIfRulesDependOnIt(t *testing.T) {
 	agents.Update(of)
 	require.Equal(t, 1, limit(nil), "of an agent that started later")
 	agents.Delete(of)
-	require.Equal(t, 3, limit(map[string]string{"disk": "fast"}))
+	require.Equal(t, 3, limit(fast))
 	a.nodeSlots.SetLimits(a.slots(config.Limits{GlobalConcurrency: 2}))
 	require.Equal(t, []int{3, 2}, []int{a.nodeSlots.On("n2").Limit(), a.nodeSlots.On("n3").Limit()})
 	client.PrependReactor("get", "nodes", func(action ktesting.Action) (bool, runtime.Object, error) {
@@ -103,15 +102,22 @@ func TestTheSlotsOfANodeAreReadOnceIfRulesDependOnIt(t *testing.T) {
 		return true, nil, errors.New("no answer")
 	})
 	require.EqualError(t, a.learnSlots(t.Context(), "n4"), "get node n4 for loadConcurrency.perNodeConfig: no answer")
-	given := 0
-	for a.preparing.TryAcquire(capacity.Transfer{UID: types.UID(strconv.Itoa(given)), Home: "n2"}, func() {}) {
-		given++
-	}
-	require.Equal(t, 3+2*3+2, given)
+	require.Equal(t, 3+2*3+2, places(a.preparing, "n2"))
 	a.preparing.SetSlotsOf("n2", 0)
 	require.NoError(t, a.learnSlots(t.Context(), "n2"))
 	require.Equal(t, 2, a.nodeSlots.On("n2").Limit(), "the edit has removed the rules")
 }
+
+// places returns how many transfers find a place: on a node, or without a node in the fleet.
+func places(preparing *capacity.Preparation, node string) (given int) {
+	for preparing.TryAcquire(capacity.Transfer{UID: types.UID(node + strconv.Itoa(given)), Home: node}, func() {}) {
+		given++
+	}
+	return given
+}
+
+// agentOn returns the pod of an agent.
+func agentOn(node string) *corev1.Pod { return &corev1.Pod{Spec: corev1.PodSpec{NodeName: node}} }
 
 // stored implements resources, but for writes and event handlers. Its keys are those of the queue.
 type stored[T transfer.Object] struct {
@@ -187,13 +193,7 @@ func queueOf[T transfer.Object](t *testing.T, kind transfer.Kind[T]) (l *kindCon
 		resources:  all,
 	}
 	require.NoError(t, l.index())
-	ctx, stop := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { l.run(ctx, nil) })
-	t.Cleanup(func() {
-		stop()
-		running.Wait()
-	})
+	go l.run(t.Context(), nil) // synctest waits for it
 	return l, all, taken
 }
 
@@ -234,21 +234,32 @@ type termKind struct {
 func (k termKind) track() { k.begin() }
 
 func TestACoordinatorCountsAllTransfersBeforeItAcceptsOne(t *testing.T) {
-	_, caches := cachesOf(t, fake.NewClientset())
-	a := &assembly{caches: caches, preparing: capacity.NewPreparation(1, clock.RealClock{}), leadership: &leadership{}}
-	term := &informers.CoordinatorCaches{}
-	agents := leader.NewAgentTracker(time.Minute, clock.RealClock{}, nil, func(string) {})
-	counted := 0
-	one := termKind{begin: func() {
-		counted++
-		require.False(t, a.leadership.IsCoordinator())
-		require.Same(t, term, a.caches.Coordinator())
-	}}
-	a.preparing.SetSlotsOf("n2", 3)
-	a.assume([]kind{one, one}, term, agents)
-	require.Equal(t, 2, counted)
-	require.False(t, a.preparing.KnowsSlotsOf("n2"), "it was learned in an earlier term")
-	require.True(t, a.leadership.IsCoordinator())
+	synctest.Test(t, func(t *testing.T) {
+		_, caches := cachesOf(t, fake.NewClientset())
+		a := &assembly{Options: Options{Clock: clock.RealClock{}, AgentTimeout: time.Second}, caches: caches, leadership: &leadership{}}
+		a.preparing = capacity.NewPreparation(1, a.Clock)
+		term, agents := &informers.CoordinatorCaches{}, a.agentTracker(informers.NewNodes(t.Context(), fake.NewClientset()), nil)
+		agents.Start()
+		agents.Update(agentOn("n1"))
+		agents.Update(agentOn("n2"))
+		require.Equal(t, 2*(1+4), places(a.preparing, ""), "of both agents")
+		a.preparing = capacity.NewPreparation(1, a.Clock)
+		counted := 0
+		one := termKind{begin: func() {
+			counted++
+			require.False(t, a.leadership.IsCoordinator())
+			require.Same(t, term, a.caches.Coordinator())
+		}}
+		a.preparing.SetSlotsOf("n2", 3)
+		a.assume([]kind{one, one}, term, agents)
+		require.Equal(t, 2, counted)
+		require.False(t, a.preparing.KnowsSlotsOf("n2"), "it was learned in an earlier term")
+		require.True(t, a.leadership.IsCoordinator())
+		require.Equal(t, 2*(1+4), places(a.preparing, ""))
+		a.Clock.Sleep(a.AgentTimeout)
+		require.True(t, a.leadership.Unavailable("n3"))
+		agents.Stop()
+	})
 }
 
 func TestAfterATermTheResourcesOfOtherNodesAreForgotten(t *testing.T) {
@@ -313,9 +324,8 @@ func TestADeletedTransferHoldsNoPlace(t *testing.T) {
 	require.True(t, preparing.TryAcquire(first, nil))
 	require.False(t, preparing.TryAcquire(second, func() { enqueued = true }))
 	all := newStored[*velerov1.PodVolumeBackup]()
-	transfers := &reconcile.TransferReconciler[*velerov1.PodVolumeBackup]{Kind: transfer.PodVolumeBackup(), Cached: all.Get, Dependencies: reconcile.Dependencies{
-		NodeSlots: capacity.NewNodeSlots(capacity.Same(1)), Preparing: preparing,
-	}}
+	shared := reconcile.Dependencies{NodeSlots: capacity.NewNodeSlots(capacity.Same(1)), Preparing: preparing}
+	transfers := &reconcile.TransferReconciler[*velerov1.PodVolumeBackup]{Kind: transfer.PodVolumeBackup(), Cached: all.Get, Dependencies: shared}
 	all.add(&velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "its successor"}})
 	transfers.CountCapacity("velero/b1", "first")
 	require.True(t, enqueued, "the second in the queue is not enqueued")
@@ -335,9 +345,8 @@ func TestAnElectionThatCannotRunEndsTheAgentAtItsStart(t *testing.T) {
 
 func TestAnAgentLabelsOnlyItsOwnPod(t *testing.T) {
 	pod := func(namespace, name, role string) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: name, UID: types.UID("uid of " + name), Labels: map[string]string{api.LabelRole: role},
-		}}
+		labels := map[string]string{api.LabelRole: role}
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("uid of " + name), Labels: labels}}
 	}
 	old, own := pod("velero", "old", api.RoleNodeAgent), pod("velero", "own", api.RoleNodeAgent)
 	elsewhere, other := pod("shop", "agent", api.RoleNodeAgent), pod("velero", "other", "")
@@ -366,11 +375,9 @@ func TestAnAgentLabelsOnlyItsOwnPod(t *testing.T) {
 			}
 			a := &assembly{Options: Options{Flags: test.flags, Clock: clock.RealClock{}}, clients: &clients{kube: kube}}
 			_, err := a.labelOwnPod(t.Context())
-			if test.err != "" {
-				require.ErrorContains(t, err, test.err)
-			} else {
-				require.NoError(t, err)
-			}
+			require.Contains(t, fmt.Sprint(err), cmp.Or(test.err, "<nil>"))
+			found := ownPods(test.local, test.flags)
+			require.True(t, test.own == "" || slices.Equal(found, []*corev1.Pod{own}), "the pod of its Events: %v", found)
 			for _, pod := range test.local {
 				found, err := kube.CoreV1().Pods(pod.Namespace).Get(t.Context(), pod.Name, metav1.GetOptions{})
 				require.NoError(t, err)
@@ -416,16 +423,11 @@ func TestAnAssemblyHasWhatItsFlagsAndConfigurationSay(t *testing.T) {
 		MaintenanceFrequency: 2 * time.Hour, MaintenanceTimeout: 12 * time.Hour, MaintenanceConcurrency: 5, MaintenanceWindow: "22:00-02:00",
 	}
 	a := &assembly{
-		Options:    Options{Flags: flags, Limits: flags.Limits(), Clock: clock.RealClock{}, OrphanSweep: 11 * time.Minute, Process: "p"},
-		clients:    &clients{kube: kube, velero: velero, lease: kube},
-		caches:     caches,
-		leadership: &leadership{},
+		Options: Options{Flags: flags, Limits: flags.Limits(), Clock: clock.RealClock{}, OrphanSweep: 11 * time.Minute, Process: "p"},
+		clients: &clients{kube: kube, velero: velero, lease: kube}, caches: caches, leadership: &leadership{},
 		startup: &startup.Startup{
 			PodsDir: "/data/kubelet/pods", Agents: 40, Node: startup.Node{Name: "n1", OS: corev1.Windows}, Priority: priority.Resolution{Effective: "low"},
-			Config: config.Config{
-				Limits: config.Limits{Concurrency: 3, GlobalConcurrency: 2, MaxConcurrency: 3},
-				Movers: objects.Settings{IgnoreDelayBinding: true},
-			},
+			Config: config.Config{Limits: config.Limits{Concurrency: 3, GlobalConcurrency: 2, MaxConcurrency: 3}, Movers: objects.Settings{IgnoreDelayBinding: true}},
 		},
 	}
 	a.class = &moverClass{assembly: a}

@@ -28,7 +28,6 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/startup"
-	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
@@ -99,16 +98,16 @@ func agentOf(t *testing.T, cluster *classes, registry *prometheus.Registry) (p *
 		}
 		return true, pod, err
 	})
-	_, caches := cachesOf(t, client)
+	velero, caches := cachesOf(t, client)
 	clock, events = clocktesting.NewFakeClock(time.Unix(0, 0)), record.NewFakeRecorder(20)
 	p = &assembly{
-		Options: Options{Flags: startup.Options{Namespace: "velero"}, Clock: clock, Metrics: metrics.New(registry, "v1", "n1")},
-		clients: &clients{kube: client}, caches: caches, recorder: events,
+		Options: Options{Flags: startup.Options{Namespace: "velero", NodeAgentConfigMap: "agents"}, Clock: clock, Metrics: metrics.New(registry, "v1", "n1")},
+		clients: &clients{kube: client, velero: velero}, caches: caches, recorder: events,
+		startup:   &startup.Startup{Config: config.Defaults(), Templates: map[corev1.OSName]objects.Template{corev1.Linux: {Image: "velero"}}},
+		preparing: capacity.NewPreparation(1, clock), nodeSlots: capacity.NewNodeSlots(capacity.Same(1)),
 	}
 	p.class, p.own = &moverClass{assembly: p}, p.newOwnState()
-	p.exposing = &exposer.Exposer{
-		Client: client, Templates: map[corev1.OSName]objects.Template{corev1.Linux: {Image: "velero"}}, Refresh: p.class.refresh, Rejected: p.class.rejected,
-	}
+	p.exposing = p.exposer()
 	movers := 0
 	return p, clock, events, func() string {
 		movers++
@@ -132,9 +131,9 @@ func (r reporter) Event(_ runtime.Object, _, reason, _ string) { r.report(reason
 
 func TestAnEditIsReportedWhenItsClassIsInForce(t *testing.T) {
 	p, _, _, mover := agentOf(t, &classes{exist: true}, prometheus.NewPedanticRegistry())
-	p.Flags.NodeAgentConfigMap = "agents"
-	p.startup = &startup.Startup{Config: config.Defaults()}
-	p.preparing, p.nodeSlots = capacity.NewPreparation(1, p.Clock), capacity.NewNodeSlots(capacity.Same(1))
+	p.startup.Config.Movers.Labels = map[string]string{"team": "storage"}
+	p.exposing = p.exposer()
+	require.Equal(t, "storage", mover(), "at the start")
 	var classes []string
 	p.recorder = reporter{report: func(reason string) {
 		if reason == EventConfigApplied {
@@ -149,8 +148,7 @@ func TestAnEditIsReportedWhenItsClassIsInForce(t *testing.T) {
 func TestEditsAreInForceAndReported(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	p, _, events, mover := agentOf(t, &classes{exist: true}, registry)
-	p.Flags.NodeName, p.Flags.NodeAgentConfigMap, p.startup = "n1", "agents", &startup.Startup{Config: config.Defaults()}
-	p.preparing, p.nodeSlots = capacity.NewPreparation(1, p.Clock), capacity.NewNodeSlots(capacity.Same(1))
+	p.Flags.NodeName = "n1"
 	const (
 		applied  = "Normal ConfigApplied Applied ConfigMap agents without a restart"
 		rejected = "Warning ConfigNotApplied Rejected the edit of ConfigMap agents; the previous configuration stays in force. " +
@@ -192,6 +190,10 @@ func TestEditsAreInForceAndReported(t *testing.T) {
 		require.Equal(t, []int{test.slots, test.slots, test.slots}, []int{p.nodeSlots.On("n1").Limit(), p.nodeSlots.On("n2").Limit(), p.config.Load().GlobalConcurrency})
 		require.True(t, p.preparing.KnowsSlotsOf("n1"))
 	}
+	require.Equal(t, 3+2*3+2, places(p.preparing, "n2"))
+	c.reportDenied(t.Context(), types.NamespacedName{Name: "agents"}, errors.New("forbidden"))
+	c.reportAllowed()
+	require.Empty(t, p.own.wanted[api.AnnotationConfigNotApplied], "restorePVC is as at the start again")
 	p.class.rejected(t.Context(), &corev1.Pod{}, "low", priority.Rejected)
 	edit(limits + `,"podAnnotations":{"a":"b"}}`)
 	require.Equal(t, "storage", mover(), "an edit does not bring back a class that was rejected")
@@ -200,8 +202,6 @@ func TestEditsAreInForceAndReported(t *testing.T) {
 func TestAnEditOfTheLimitsIsInForceAtOnce(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	p, _, _, _ := agentOf(t, &classes{}, registry)
-	p.startup = &startup.Startup{Config: config.Defaults()}
-	p.recorder, p.preparing, p.nodeSlots = reporter{report: func(string) {}}, capacity.NewPreparation(8, p.Clock), capacity.NewNodeSlots(capacity.Same(1))
 	p.Metrics.TransferLimits(1, map[string]int{"replaced": 1})
 	p.follower().changed(t.Context(), &corev1.ConfigMap{Data: map[string]string{"config": `{"loadConcurrency":{"cluster":2,"storageClasses":{"nfs":1}}}`}})
 	accepts := func(uid types.UID, class string) bool {
@@ -257,8 +257,7 @@ func TestPriorityClass(t *testing.T) {
 				_, _, err := cluster.get()
 				return nil, err
 			}))
-			movers := []string{p.class.class.Effective}
-			movers = append(movers, mover())
+			movers := []string{p.class.class.Effective, mover()}
 			if test.later != nil {
 				test.later(&cluster)
 			}
@@ -273,7 +272,15 @@ func TestPriorityClass(t *testing.T) {
 				movers[i] = cmp.Or(class, "-")
 			}
 			require.Equal(t, test.movers, strings.Join(movers, " "))
-			requireReported(t, events, registry, test.reason)
+			const fallbacks = "lateen_priority_class_fallbacks_total"
+			reported := ""
+			if test.reason != "" {
+				require.Regexp(t, `^Warning PriorityClassNotInForce .*\(`+string(test.reason)+`\): `, <-events.Events)
+				reported = "# HELP " + fallbacks + " Times that a configured priority class was not used, by consumer and reason.\n# TYPE " + fallbacks + " counter\n" +
+					fallbacks + `{consumer="data-mover",reason="` + string(test.reason) + "\"} 1\n"
+			}
+			require.Empty(t, events.Events)
+			require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(reported), fallbacks))
 			require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(
 				"# HELP lateen_priority_class_info The configured priority class and the one in force, by consumer; always 1.\n# TYPE lateen_priority_class_info gauge\n"+
 					fmt.Sprintf("lateen_priority_class_info{configured=%q,consumer=%q,effective=%q} 1\n", class, priority.DataMover, p.class.class.Effective)), "lateen_priority_class_info"))
@@ -287,14 +294,12 @@ func TestAnAgentWithoutMoversLearnsThatItsClassExists(t *testing.T) {
 		cluster, registry := classes{value: 1}, prometheus.NewPedanticRegistry()
 		p, clock, events, _ := agentOf(t, &cluster, registry)
 		p.class.set(t.Context(), priority.Fallback("low", priority.NotFound))
-		ctx, stop := context.WithCancel(t.Context())
-		go p.class.run(ctx)
+		go p.class.run(t.Context())
 		synctest.Wait()
 		clock.Step(idleInterval)
 		synctest.Wait()
 		require.Empty(t, p.class.class.Effective)
 		cluster.exist = true
-		synctest.Wait()
 		clock.Step(idleInterval)
 		synctest.Wait()
 		require.Equal(t, "low", p.class.class.Effective)
@@ -303,21 +308,19 @@ func TestAnAgentWithoutMoversLearnsThatItsClassExists(t *testing.T) {
 		require.InDelta(t, 1, sums(t, registry)["lateen_config_problems"], 0, "as if it had existed at the start")
 		p.class.rejected(t.Context(), &corev1.Pod{}, "low", priority.Rejected)
 		require.Zero(t, sums(t, registry)["lateen_config_problems"], "no mover can preempt")
-		stop()
 	})
 }
 
-// requireReported requires that one fallback was reported and counted, or none.
-func requireReported(t *testing.T, events *record.FakeRecorder, registry *prometheus.Registry, reason priority.Reason) {
-	t.Helper()
-	const name = "lateen_priority_class_fallbacks_total"
-	if reason == "" {
-		require.Empty(t, events.Events)
-		require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(""), name))
-		return
+func TestAnAnswerIsIgnoredIfTheClassHasChangedMeanwhile(t *testing.T) {
+	for _, later := range []priority.Resolution{priority.Fallback("high", priority.Rejected), {Configured: "low", Effective: "low"}} {
+		p, clock, _, _ := agentOf(t, &classes{}, prometheus.NewPedanticRegistry())
+		p.class.set(t.Context(), priority.Fallback("low", priority.Rejected))
+		p.clients.kube.(*fake.Clientset).PrependReactor("get", "priorityclasses", func(ktesting.Action) (bool, runtime.Object, error) {
+			p.class.setLocked(t.Context(), later)
+			return false, nil, nil
+		})
+		clock.Step(resolveInterval)
+		p.class.refresh(t.Context())
+		require.Equal(t, later, p.class.class)
 	}
-	require.Regexp(t, `^Warning PriorityClassNotInForce .*\(`+string(reason)+`\): `, <-events.Events)
-	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(
-		"# HELP "+name+" Times that a configured priority class was not used, by consumer and reason.\n# TYPE "+name+" counter\n"+
-			name+`{consumer="data-mover",reason="`+string(reason)+"\"} 1\n"), name))
 }

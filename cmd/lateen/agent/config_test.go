@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -31,7 +33,7 @@ func TestAWatchOfTheConfigMapThatIsDeniedIsReportedAndTriedAgain(t *testing.T) {
 		var denied atomic.Bool
 		denied.Store(true)
 		found := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "agents"}}
-		kube := fake.NewClientset(found)
+		kube := fake.NewClientset(found.DeepCopy())
 		kube.PrependReactor("list", "configmaps", func(ktesting.Action) (bool, runtime.Object, error) {
 			return denied.Load(), nil, apierrors.NewForbidden(corev1.Resource("configmaps"), "", nil)
 		})
@@ -44,13 +46,10 @@ func TestAWatchOfTheConfigMapThatIsDeniedIsReportedAndTriedAgain(t *testing.T) {
 		})
 		_, caches := cachesOf(t, kube)
 		a := &assembly{
-			Options: Options{
-				Flags: startup.Options{Namespace: "velero", NodeAgentConfigMap: "agents"},
-				Clock: clock.RealClock{}, Metrics: metrics.New(registry, "v1", "n1"),
-			},
-			clients: &clients{kube: kube}, caches: caches, recorder: events, startup: &startup.Startup{Config: config.Defaults(), ConfigMap: found},
+			Options: Options{Flags: startup.Options{Namespace: "velero", NodeAgentConfigMap: "agents"}, Clock: clock.RealClock{}},
+			clients: &clients{kube: kube}, caches: caches, recorder: events, startup: &startup.Startup{Config: config.Defaults(), ConfigMap: found.DeepCopy()},
 		}
-		a.own = a.newOwnState()
+		a.own, a.Metrics = a.newOwnState(), metrics.New(registry, "v1", "n1")
 		c := a.follower()
 		go c.run(t.Context())
 		problems := func() float64 {
@@ -66,12 +65,15 @@ func TestAWatchOfTheConfigMapThatIsDeniedIsReportedAndTriedAgain(t *testing.T) {
 		clock.RealClock{}.Sleep(watchInterval)
 		require.Zero(t, problems())
 		require.Empty(t, a.own.wanted[api.AnnotationConfigNotApplied])
-		c.changed(t.Context(), &corev1.ConfigMap{Data: map[string]string{"config": "{"}})
+		found.ResourceVersion, found.Data = "2", map[string]string{"config": "{"}
+		_, err := kube.CoreV1().ConfigMaps("velero").Update(t.Context(), found.DeepCopy(), metav1.UpdateOptions{})
+		require.NoError(t, err)
+		require.InDelta(t, 1, problems(), 0)
 		c.notApplied("rejected")
-		c.reportDenied(t.Context(), types.NamespacedName{Name: "agents"}, apierrors.NewForbidden(corev1.Resource("configmaps"), "", nil))
+		c.reportDenied(t.Context(), types.NamespacedName{Name: "agents"}, errors.New(strings.Repeat("x", 2000)))
 		require.Len(t, events.Events, 4, "the next time too, after that of the edit")
 		require.InDelta(t, 2, problems(), 0)
-		require.NotEqual(t, "rejected", a.own.wanted[api.AnnotationConfigNotApplied])
+		require.Len(t, a.own.wanted[api.AnnotationConfigNotApplied], 1024, "as long as an Event may be")
 		c.reportAllowed()
 		require.Equal(t, "rejected", a.own.wanted[api.AnnotationConfigNotApplied], "that has not changed")
 		require.InDelta(t, 1, problems(), 0)

@@ -5,15 +5,19 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 	fakediscovery "k8s.io/client-go/discovery/fake"
 	"k8s.io/client-go/kubernetes/fake"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
@@ -41,15 +46,14 @@ import (
 func TestAgentsWarnOfVersionsThatWereNotTested(t *testing.T) {
 	client, events := fake.NewClientset(), record.NewFakeRecorder(2)
 	client.Discovery().(*fakediscovery.FakeDiscovery).FakedServerVersion = &version.Info{GitVersion: "v1.99.1+eks"}
-	p := &assembly{recorder: events, clients: &clients{kube: client}, startup: &startup.Startup{
-		Templates: map[corev1.OSName]objects.Template{corev1.Linux: {Image: "velero/velero:v1.99.0"}},
-	}}
+	templates := map[corev1.OSName]objects.Template{corev1.Linux: {Image: "velero/velero:v1.99.0"}}
+	p := &assembly{recorder: events, clients: &clients{kube: client}, startup: &startup.Startup{Templates: templates}}
 	p.reportVersions(t.Context(), &corev1.ObjectReference{})
 	require.Len(t, events.Events, 2)
 	const remedy = "; use a newer Lateen, or test a backup and a restore first"
 	require.Equal(t, "Warning VeleroUntested Velero v1.99.0 is newer than 1.18, the newest version tested with Lateen"+remedy, <-events.Events)
 	require.Equal(t, "Warning KubernetesUntested Kubernetes v1.99.1+eks is newer than 1.37, the newest version tested with Lateen"+remedy, <-events.Events)
-	p.startup.Templates[corev1.Linux] = objects.Template{Image: "velero/velero:v1.18.3"}
+	templates[corev1.Linux] = objects.Template{Image: "velero/velero:v1.18.3"}
 	client.Discovery().(*fakediscovery.FakeDiscovery).FakedServerVersion = &version.Info{GitVersion: "v1.36.3"}
 	p.reportVersions(t.Context(), &corev1.ObjectReference{})
 	require.Empty(t, events.Events)
@@ -62,10 +66,10 @@ func TestAProblemIsAWarning(t *testing.T) {
 	ctx := klog.NewContext(t.Context(), logger)
 	klog.FromContext(ctx).Info("nothing of note")
 	registry := prometheus.NewPedanticRegistry()
-	p, _, _, _ := agentOf(t, &classes{}, registry)
-	p.recorder = record.NewFakeRecorder(2)
+	p, _, events, _ := agentOf(t, &classes{}, registry)
 	p.warnOfConfig(ctx, []config.Problem{{Section: config.SectionPodLabels, Path: "podLabels.team", Reason: config.WrongType, Message: "a number"}})
 	require.InDelta(t, 1, sums(t, registry)["lateen_config_fallbacks_total"], 0)
+	require.Contains(t, <-events.Events, "Warning ConfigProblem podLabels.team")
 	require.Contains(t, out.String(), `level=WARN msg="Found configuration problem" controller=maintenance section=podLabels path=podLabels.team reason=wrong_type message="a number"`)
 	require.NotContains(t, out.String(), "nothing of note")
 	p.class.set(ctx, priority.Fallback("low", priority.NotFound))
@@ -94,46 +98,38 @@ func TestReportOnceEventsAreKeptOncePerTransfer(t *testing.T) {
 		}
 		flush()
 	}
+	event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "velero"}, Reason: reconcile.EventForeign, Message: "for another one"}
+	_, err := onceSink{&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("velero")}}.Create(event)
+	require.NoError(t, err)
+	require.Empty(t, event.Name, "the caller logs and retries the event that it has")
 	kept, err := client.CoreV1().Events("velero").List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	reasons := map[string]int{}
 	for _, event := range kept.Items {
 		reasons[event.Reason]++
 	}
-	require.Equal(t, map[string]int{reconcile.EventForeign: 2, reconcile.EventCleanUpWaits: 4, reconcile.EventCompleted: 4}, reasons)
+	require.Equal(t, map[string]int{reconcile.EventForeign: 3, reconcile.EventCleanUpWaits: 4, reconcile.EventCompleted: 4}, reasons)
 }
 
 func TestEveryKindHasAQueue(t *testing.T) {
 	velero, caches := cachesOf(t, fake.NewClientset())
 	p := &assembly{Options: Options{Clock: clock.RealClock{}, Metrics: metrics.New(prometheus.NewRegistry(), "v1", "n1")}, clients: &clients{velero: velero}, caches: caches}
-	var queues, table []string
+	var queues []string
 	kinds := p.kinds(reconcile.Dependencies{})
 	for _, queue := range kinds.all {
 		queues = append(queues, queue.name())
 	}
-	for _, kind := range api.Kinds() {
-		table = append(table, kind.Name)
-	}
-	require.Equal(t, table, queues)
+	require.Equal(t, kindNames(), queues)
 	require.Equal(t, api.DataUpload().Name, kinds.uploads.name())
 }
 
 func TestSeriesOfEveryKindStartAtZero(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	countFromZero(metrics.New(registry, "v1", "n1"))
-	families, err := registry.Gather()
-	require.NoError(t, err)
-	found := map[string]bool{}
-	for _, family := range families {
-		for _, series := range family.GetMetric() {
-			for _, label := range series.GetLabel() {
-				found[family.GetName()+" "+label.GetName()+"="+label.GetValue()] = true
-			}
-		}
-	}
+	text := exposition(t, registry)
 	for _, kind := range api.Kinds() {
 		for _, name := range []string{"lateen_transfers_finished_total", "lateen_bytes_moved_total", "lateen_mover_restarts_total"} {
-			require.Contains(t, found, name+" kind="+kind.Name)
+			require.Contains(t, text, name+`{kind="`+kind.Name+`"`)
 		}
 	}
 }
@@ -160,20 +156,17 @@ func TestMaintenanceProblemsAreSetAndCleared(t *testing.T) {
 
 func TestAProblemOfJobsIsReportedOnceAndExported(t *testing.T) {
 	registry, events := prometheus.NewRegistry(), record.NewFakeRecorder(2)
-	p := jobPlanner{
-		assembly: &assembly{Options: Options{Metrics: metrics.New(registry, "v1", "n1")}, recorder: events},
-		problems: jobProblems{}, exists: func(string) bool { return true },
-	}
+	p := jobPlanner{problems: jobProblems{}, exists: func(string) bool { return true }}
+	p.assembly = &assembly{Options: Options{Metrics: metrics.New(registry, "v1", "n1")}, recorder: events}
 	problem := config.Problem{Section: config.SectionMaintenance, Path: "global", Reason: config.InvalidValue}
 	for _, name := range []string{"one", "two"} {
 		p.reportProblems(t.Context(), &velerov1.BackupRepository{ObjectMeta: metav1.ObjectMeta{Name: name}}, []config.Problem{problem})
 	}
 	require.Len(t, events.Events, 1)
 	require.Contains(t, <-events.Events, "Warning MaintenanceConfigProblem global: ")
-	const labels = `{reason="invalid_value",section="repoMaintenance"} 1`
 	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(
-		"# HELP lateen_config_fallbacks_total Reported configuration problems, by section and reason.\n"+
-			"# TYPE lateen_config_fallbacks_total counter\nlateen_config_fallbacks_total"+labels+"\n"), "lateen_config_fallbacks_total"))
+		"# HELP lateen_config_fallbacks_total Reported configuration problems, by section and reason.\n# TYPE lateen_config_fallbacks_total counter\n"+
+			`lateen_config_fallbacks_total{reason="invalid_value",section="repoMaintenance"} 1`+"\n"), "lateen_config_fallbacks_total"))
 	shown, err := testutil.GatherAndCount(registry, "lateen_config_problems")
 	require.NoError(t, err)
 	require.Len(t, config.Reasons(), shown)
@@ -182,25 +175,26 @@ func TestAProblemOfJobsIsReportedOnceAndExported(t *testing.T) {
 // TestMetricsOfVeleroFollowThePhases plays each change of a phase that Velero's own agent counts, and each that it does not.
 func TestMetricsOfVeleroFollowThePhases(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	a := &assembly{Options: Options{Metrics: metrics.New(registry, "v1", "n1")}}
-	backup := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Name: "b1"}}
+	velero, caches := cachesOf(t, fake.NewClientset())
+	a := &assembly{Options: Options{Metrics: metrics.New(registry, "v1", "n1")}, clients: &clients{velero: velero}, caches: caches}
+	kinds := a.kinds(reconcile.Dependencies{})
+	backup := &velerov1.PodVolumeBackup{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", OwnerReferences: []metav1.OwnerReference{{Name: "nightly", Controller: new(true)}}},
+		Spec:       velerov1.PodVolumeBackupSpec{BackupStorageLocation: "default", Pod: corev1.ObjectReference{Namespace: "app"}, UploaderType: "kopia"},
+	}
 	states := map[transfer.Phase]transfer.State{}
 	for _, phase := range transfer.Phases() {
 		states[phase] = transfer.State{Phase: phase, StartedAt: time.Unix(100, 0), CompletedAt: time.Unix(103, 0)}
 	}
 	for _, change := range [][2]transfer.Phase{
-		{transfer.New, transfer.Accepted},
-		{transfer.Accepted, transfer.Prepared},
-		{transfer.Prepared, transfer.InProgress},
-		{transfer.InProgress, transfer.InProgress},
-		{transfer.InProgress, transfer.Canceling},
-		{transfer.Canceling, transfer.Canceled},
-		{transfer.InProgress, transfer.Failed},
-		{transfer.InProgress, transfer.Completed},
+		{transfer.New, transfer.Accepted}, {transfer.Accepted, transfer.Prepared}, {transfer.Prepared, transfer.Prepared},
+		{transfer.Prepared, transfer.InProgress}, {transfer.InProgress, transfer.InProgress}, {transfer.InProgress, transfer.Canceling},
+		{transfer.Canceling, transfer.Canceled}, {transfer.InProgress, transfer.Failed}, {transfer.InProgress, transfer.Completed},
 	} {
-		a.backupChanged(backup, states[change[0]], states[change[1]])
-		a.dataMoved(api.DataUpload().Name, states[change[1]])
-		a.dataMoved(api.DataDownload().Name, states[change[1]])
+		before, after := states[change[0]], states[change[1]]
+		kinds.all[0].(*kindController[*velerov1.PodVolumeBackup]).transfers.OnUpdate(backup, before, after)
+		kinds.uploads.(*kindController[*velerov2alpha1.DataUpload]).transfers.OnUpdate(nil, before, after)
+		kinds.all[3].(*kindController[*velerov2alpha1.DataDownload]).transfers.OnUpdate(nil, before, after)
 	}
 	want := map[string]float64{
 		"podVolume_pod_volume_backup_enqueue_count": 1, "podVolume_pod_volume_backup_dequeue_count": 1,
@@ -211,6 +205,7 @@ func TestMetricsOfVeleroFollowThePhases(t *testing.T) {
 	found := sums(t, registry)
 	maps.DeleteFunc(found, func(name string, _ float64) bool { return !strings.HasPrefix(name, "podVolume_") })
 	require.Equal(t, want, found)
+	require.Contains(t, exposition(t, registry), `_gauge{backupName="velero/nightly",node="n1",operation="b1-default-app-kopia-backup",pod_volume_backup="b1"} 3`)
 }
 
 func TestAJobWhoseClassAWebhookRemovesIsReported(t *testing.T) {
@@ -221,10 +216,23 @@ func TestAJobWhoseClassAWebhookRemovesIsReported(t *testing.T) {
 	require.Contains(t, <-events.Events, `Warning PriorityClassNotInForce Maintenance job runs without priority class "low" (rejected)`)
 	require.InDelta(t, 1, sums(t, registry)["lateen_priority_class_fallbacks_total"], 0)
 	require.Contains(t, log.String(), `level=WARN msg="Priority class is not in force, created maintenance job without one" configured=low reason=rejected`)
-	p.reportClass(ctx, &velerov1.BackupRepository{}, &batchv1.Job{}, priority.Unresolved("", priority.Forbidden, ""))
+	job := &batchv1.Job{}
+	job.Spec.Template.Spec.PriorityClassName = "low"
+	p.reportClass(ctx, &velerov1.BackupRepository{}, job, priority.Resolution{Configured: "low", Effective: "low"})
+	require.Empty(t, events.Events)
+	job.Spec.Template.Spec.PriorityClassName = "of the cluster's default"
+	p.reportClass(ctx, &velerov1.BackupRepository{}, job, priority.Unresolved("", priority.Forbidden, ""))
 	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(
 		"# HELP lateen_priority_class_info The configured priority class and the one in force, by consumer; always 1.\n# TYPE lateen_priority_class_info gauge\n"+
 			`lateen_priority_class_info{configured="?",consumer="maintenance-job",effective=""} 1`+"\n"), "lateen_priority_class_info"))
+}
+
+// exposition returns the metrics of a registry as Prometheus reads them.
+func exposition(t *testing.T, registry *prometheus.Registry) string {
+	t.Helper()
+	answer := httptest.NewRecorder()
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	return answer.Body.String()
 }
 
 // sums returns the counters and gauges of a registry by name, each the sum of its series.

@@ -12,6 +12,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+func TestAnAgentAcceptsOnlyTheArgumentOfVelero(t *testing.T) {
+	command := NewCommand("v1", "lateen")
+	require.NoError(t, command.Args(command, []string{"server"}))
+	require.EqualError(t, command.Args(command, []string{"server", "server"}), "accepts at most 1 arg(s), received 2")
+}
+
 // Each level shows its own lines and those of the levels that follow. Programs that read Velero's logs search for values such as
 // level=error (defect D36).
 func TestLevelsAreThoseOfVeleroAndNamedAsVeleroNamesThem(t *testing.T) {
@@ -32,11 +38,7 @@ func TestLevelsAreThoseOfVeleroAndNamedAsVeleroNamesThem(t *testing.T) {
 				log[own](logger.WithValues("level", "of its own"), "it happened")
 				logger.V(5).Info("too much")
 				require.NotContains(t, out.String(), "too much")
-				lines := 0
-				if own >= shown {
-					lines = 2
-				}
-				require.Equal(t, lines, strings.Count(out.String(), fmt.Sprintf(line, level)), "%s at %s", level, configured)
+				require.Equal(t, map[bool]int{true: 2}[own >= shown], strings.Count(out.String(), fmt.Sprintf(line, level)), "%s at %s", level, configured)
 				for line := range strings.Lines(out.String()) {
 					require.Equal(t, format == "json", json.Valid([]byte(line)))
 				}

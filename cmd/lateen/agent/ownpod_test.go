@@ -19,18 +19,18 @@ import (
 
 func TestTheOwnPodShowsWhatIsNotInForce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "own", Annotations: map[string]string{
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "own", UID: "u1", Annotations: map[string]string{
 			"team": "storage", api.AnnotationConfigNotApplied: "as an earlier container left it",
 		}}}
 		kube := fake.NewClientset(pod.DeepCopy())
 		var patches atomic.Int32
 		var refused atomic.Bool
-		kube.PrependReactor("patch", "pods", func(ktesting.Action) (bool, runtime.Object, error) {
+		kube.PrependReactor("patch", "pods", func(action ktesting.Action) (bool, runtime.Object, error) {
+			require.Contains(t, string(action.(ktesting.PatchAction).GetPatch()), `"uid":"u1"`, "of a later pod of its name")
 			patches.Add(1)
 			return refused.Load(), nil, errors.New("refused")
 		})
 		own := (&assembly{Options: Options{Clock: clock.RealClock{}}, clients: &clients{kube: kube}}).newOwnState()
-		go own.run(t.Context(), pod)
 		requireShown := func(writes int32, want map[string]string) {
 			t.Helper()
 			synctest.Wait()
@@ -40,17 +40,21 @@ func TestTheOwnPodShowsWhatIsNotInForce(t *testing.T) {
 			require.Equal(t, want, found.Annotations)
 			require.Equal(t, writes, patches.Load())
 		}
-		own.set(api.AnnotationClassFallback, "")
-		requireShown(1, map[string]string{})
-		own.set(api.AnnotationClassFallback, "not_found")
-		requireShown(2, map[string]string{api.AnnotationClassFallback: "not_found"})
-		own.set(api.AnnotationClassFallback, "not_found")
-		requireShown(2, map[string]string{api.AnnotationClassFallback: "not_found"})
 		refused.Store(true)
-		own.set(api.AnnotationClassFallback, "")
+		for range 3 {
+			own.set(api.AnnotationClassFallback, "")
+		}
+		go own.run(t.Context(), pod)
 		synctest.Wait()
+		require.EqualValues(t, 1, patches.Load(), "the next attempt is later")
 		refused.Store(false)
 		clock.RealClock{}.Sleep(2 * annotateInterval)
-		requireShown(patches.Load(), map[string]string{})
+		requireShown(2, map[string]string{})
+		for range 2 {
+			own.set(api.AnnotationClassFallback, "not_found")
+			requireShown(3, map[string]string{api.AnnotationClassFallback: "not_found"})
+		}
+		own.set(api.AnnotationClassFallback, "")
+		requireShown(4, map[string]string{})
 	})
 }

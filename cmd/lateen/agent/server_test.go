@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"runtime/pprof"
 	"testing"
 	"time"
 
@@ -70,6 +71,11 @@ func TestOneAddressServesMetricsHealthAndProfilesOnRequest(t *testing.T) {
 		code, _ = fetch(t, profiled, "/debug/pprof/"+profile)
 		require.Equal(t, http.StatusOK, code, profile)
 	}
+	require.NoError(t, pprof.StartCPUProfile(io.Discard))
+	defer pprof.StopCPUProfile()
+	code, text = fetch(t, profiled, "/debug/pprof/profile")
+	require.Equal(t, http.StatusInternalServerError, code, text)
+	require.Contains(t, text, "cpu profiling already in use")
 }
 
 func TestAnAddressInUseIsNamedInTheError(t *testing.T) {
@@ -99,7 +105,7 @@ func TestAnAgentIsNotReadyWhileTheAPIServerDoesNotAnswer(t *testing.T) {
 		{0, t.Context(), io.EOF, http.StatusOK},
 		{unreachableAfter - 1, t.Context(), io.EOF, http.StatusOK},
 		{1, t.Context(), io.EOF, http.StatusServiceUnavailable},
-		{0, t.Context(), nil, http.StatusOK},
+		{0, canceled, nil, http.StatusOK}, // too late
 	} {
 		clk.SetTime(clk.Now().Add(step.passes))
 		_, err := (&connection{server, answered{step.err}, clk}).RoundTrip((&http.Request{}).WithContext(step.context)) //nolint:bodyclose // none

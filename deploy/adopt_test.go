@@ -102,17 +102,22 @@ func TestANewAdoptionReplacesWhatTheEarlierOneSet(t *testing.T) {
 // An agent's program may be in the command, and any container may be added later.
 func TestRestoredAgentsRunVelerosProgram(t *testing.T) {
 	original := agents()
-	original.Spec.Containers[0].Command, original.Spec.Containers[0].Args = []string{"/velero", "node-agent", "server", "--features="}, nil
+	velero := &original.Spec.Containers[0]
+	velero.Command, velero.Args, velero.Env = []string{"/velero", "node-agent", "server", "--features="}, nil, []corev1.EnvVar{{Name: "POD_UID", Value: "own"}}
 	now := adopt(t, original, deploy.Adoption{Image: "example.test/lateen:v1", MetricsPort: deploy.MetricsPort})
 	now.Spec.Containers = append([]corev1.Container{{Name: "beside"}}, now.Spec.Containers...)
 	for _, test := range []struct{ args, command, want []string }{
-		{args: []string{"--features="}, command: original.Spec.Containers[0].Command},
+		{args: []string{"--features="}, command: velero.Command},
 		{args: []string{"--log-level=debug"}, command: []string{"/velero", "node-agent", "server"}, want: []string{"--log-level=debug"}},
 	} {
 		restored, err := deploy.Restore(now, original, test.args)
 		require.NoError(t, err)
-		require.Equal(t, test.command, restored.Spec.Containers[1].Command)
-		require.Equal(t, test.want, restored.Spec.Containers[1].Args)
+		container := restored.Spec.Containers[1]
+		require.Equal(t, [][]string{test.command, test.want}, [][]string{container.Command, container.Args})
+		require.Equal(t, velero.Env, container.Env, "the adoption did not add it")
 		require.Equal(t, "velero", restored.Spec.ServiceAccountName)
 	}
+	_, runsVelero, err := deploy.AgentArgs(corev1.PodTemplateSpec{})
+	require.ErrorContains(t, err, "does not run velero node-agent server")
+	require.False(t, runsVelero)
 }

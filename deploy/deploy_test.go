@@ -39,21 +39,13 @@ func TestInstallation(t *testing.T) {
 	}{
 		"with the host path, ConfigMaps, another kubelet root and all that a user may add, each shows where it belongs": {
 			options: deploy.Options{
-				Namespace:                 "backups",
-				Image:                     "example.test/lateen:v1",
-				NodeAgentConfigMap:        "node-agent-config",
-				BackupRepositoryConfigMap: "repository-config",
-				MaintenanceConfigMap:      "maintenance-config",
-				MaintenanceFrequency:      time.Hour,
-				KubeletRoot:               "/data/kubelet",
-				HostPath:                  true,
-				PriorityClass:             "backup-agent",
-				Features:                  "EnableCSI",
-				Labels:                    map[string]string{"team": "storage", "role": "may-not-be-changed"},
-				Annotations:               map[string]string{"prometheus.io/scrape": "false", "team": "storage"},
-				Resources: &corev1.ResourceRequirements{
-					Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")},
-				},
+				Namespace: "backups", Image: "example.test/lateen:v1",
+				NodeAgentConfigMap: "node-agent-config", BackupRepositoryConfigMap: "repository-config",
+				MaintenanceConfigMap: "maintenance-config", MaintenanceFrequency: time.Hour,
+				KubeletRoot: "/data/kubelet", HostPath: true, PriorityClass: "backup-agent", Features: "EnableCSI",
+				Labels:      map[string]string{"team": "storage", "role": "may-not-be-changed"},
+				Annotations: map[string]string{"prometheus.io/scrape": "false", "team": "storage"},
+				Resources:   &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}},
 			},
 			golden: "hostpath.yaml",
 		},
@@ -88,9 +80,8 @@ func TestInstallation(t *testing.T) {
 			golden:  "server-plain.yaml",
 		},
 		"agents of Velero that are adopted": {
-			objects: []runtime.Object{&appsv1.DaemonSet{
-				TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"}, Spec: appsv1.DaemonSetSpec{Template: adopted(t)},
-			}},
+			objects: []runtime.Object{&appsv1.DaemonSet{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
+				Spec: appsv1.DaemonSetSpec{Template: adopted(t)}}},
 			golden: "adopted.yaml",
 		},
 		"the rules of copies from some namespaces": {
@@ -132,8 +123,7 @@ func TestNoDefaultRoleHasAWildcardOrReadsSecrets(t *testing.T) {
 
 // A kind of transfers needs rights of agents and of movers, and the policy must allow it as an owner of movers.
 func TestTheManifestsHaveEveryKind(t *testing.T) {
-	movers, ok := deploy.MoverAccess("velero", deploy.Movers{Account: true})[1].(*rbacv1.Role)
-	require.True(t, ok)
+	movers := only[*rbacv1.Role](t, deploy.MoverAccess("velero", deploy.Movers{Account: true}))
 	require.False(t, slices.ContainsFunc(movers.Rules, func(rule rbacv1.PolicyRule) bool {
 		return slices.Contains(rule.Resources, "secrets") && len(rule.ResourceNames) == 0
 	}), "all Secrets")
@@ -175,22 +165,30 @@ func render(t *testing.T, objects []runtime.Object) []byte {
 	return bytes.Join(documents, []byte("---\n"))
 }
 
+// only returns the one object of a type.
+func only[T runtime.Object](t *testing.T, all []runtime.Object) T {
+	t.Helper()
+	all = slices.DeleteFunc(slices.Clone(all), func(object runtime.Object) bool { _, is := object.(T); return !is })
+	require.Len(t, all, 1)
+	return all[0].(T)
+}
+
 func TestTheNetworkPolicySelectsTheAgentsAlone(t *testing.T) {
-	agents, selected := map[string]string{}, labels.Nothing()
-	for _, object := range deploy.Objects(deploy.Options{Namespace: "velero"}) {
-		switch object := object.(type) {
-		case *appsv1.DaemonSet:
-			agents = object.Spec.Template.Labels
-		case *networkingv1.NetworkPolicy:
-			selected = labels.SelectorFromSet(object.Spec.PodSelector.MatchLabels)
-		}
-	}
-	require.True(t, selected.Matches(labels.Set(agents)))
+	all := deploy.Objects(deploy.Options{Namespace: "velero"})
+	selected := labels.SelectorFromSet(only[*networkingv1.NetworkPolicy](t, all).Spec.PodSelector.MatchLabels)
+	require.True(t, selected.Matches(labels.Set(only[*appsv1.DaemonSet](t, all).Spec.Template.Labels)))
 	require.False(t, selected.Matches(labels.Set(objects.OwnerLabels("uid", "node-1"))), "movers")
-	server := deploy.Server(deploy.Velero{Namespace: "velero", Image: deploy.VeleroImage})
-	deployment, ok := server[len(server)-1].(*appsv1.Deployment)
-	require.True(t, ok)
-	require.False(t, selected.Matches(labels.Set(deployment.Spec.Template.Labels)), "Velero's server")
+	require.False(t, selected.Matches(labels.Set(serverPod(t, deploy.Velero{Image: deploy.VeleroImage}).Labels)), "Velero's server")
+}
+
+// The last argument of a flag is in force.
+func TestTheArgumentsOfAUserFollowThoseOfTheOptions(t *testing.T) {
+	agents := only[*appsv1.DaemonSet](t, deploy.Objects(deploy.Options{
+		KubeletRoot: "/data/kubelet", MaintenanceFrequency: time.Second, Features: "EnableCSI", Args: []string{"--features="},
+	})).Spec.Template.Spec
+	args := agents.Containers[0].Args
+	require.Equal(t, []string{deploy.MaintenanceFrequencyFlag + "=1s", "--features=EnableCSI", "--features="}, args[len(args)-3:])
+	require.Equal(t, "/data/kubelet/pods", agents.Volumes[0].HostPath.Path, "agents read the kubelet's root from it")
 }
 
 // Helm reads no file outside of the chart. So it has copies of what it shares with kustomize and with deploy/monitoring.
@@ -215,21 +213,16 @@ func TestTheFilesOfTheChartAreCopies(t *testing.T) {
 	require.Len(t, files, len(sources))
 }
 
-func serverPod(t *testing.T, v deploy.Velero) corev1.PodSpec {
+func serverPod(t *testing.T, v deploy.Velero) corev1.PodTemplateSpec {
 	t.Helper()
-	objects := deploy.Server(v)
-	server, ok := objects[len(objects)-1].(*appsv1.Deployment)
-	require.True(t, ok)
-	return server.Spec.Template.Spec
+	return only[*appsv1.Deployment](t, deploy.Server(v)).Spec.Template
 }
 
 func TestPluginsAreNamedAfterTheirImages(t *testing.T) {
 	long := strings.Repeat("x", 70)
-	tests := map[string]struct {
-		images, names []string
-	}{
+	tests := map[string]struct{ images, names []string }{
 		"without the tag":                      {images: []string{"velero/velero-plugin-for-aws:v1.14.0"}, names: []string{"velero-velero-plugin-for-aws"}},
-		"without the registry":                 {images: []string{"registry.example:5000/a/b_c.d:v1"}, names: []string{"a-b-c-d"}},
+		"without the registry":                 {images: []string{"registry.example/a/b_c.d:v1"}, names: []string{"a-b-c-d"}},
 		"without the registry's port":          {images: []string{"registry:5000/plugin:v1"}, names: []string{"plugin"}},
 		"without the digest":                   {images: []string{"a/b:v1@sha256:0123"}, names: []string{"a-b"}},
 		"no longer than a label may be":        {images: []string{long}, names: []string{long[:63]}},
@@ -238,7 +231,7 @@ func TestPluginsAreNamedAfterTheirImages(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			var names []string
-			for _, plugin := range serverPod(t, deploy.Velero{Plugins: test.images}).InitContainers {
+			for _, plugin := range serverPod(t, deploy.Velero{Plugins: test.images}).Spec.InitContainers {
 				names = append(names, plugin.Name)
 			}
 			require.Equal(t, test.names, names)
@@ -256,7 +249,7 @@ func TestMutableImageTagsArePulledAlways(t *testing.T) {
 		"velero/velero@sha256:0123":            corev1.PullIfNotPresent,
 	}
 	for image, want := range tests {
-		require.Equal(t, want, serverPod(t, deploy.Velero{Image: image}).Containers[0].ImagePullPolicy, image)
+		require.Equal(t, want, serverPod(t, deploy.Velero{Image: image}).Spec.Containers[0].ImagePullPolicy, image)
 	}
 }
 
@@ -268,7 +261,8 @@ func TestTheServerIsOfTheVersionOfTheDefinitions(t *testing.T) {
 	require.True(t, found)
 	require.Contains(t, string(module), "\tgithub.com/vmware-tanzu/velero "+version+"\n")
 	require.Len(t, deploy.Definitions(), len(v1crds.CRDs)+len(v2alpha1crds.CRDs), "definitions of both versions of the API")
-	require.Equal(t, "velero", deploy.Definitions()[0].(metav1.Object).GetLabels()["component"])
+	first := deploy.Definitions()[0].(metav1.Object)
+	require.Equal(t, []string{"velero", v1crds.CRDs[0].Name}, []string{first.GetLabels()["component"], first.GetName()})
 }
 
 func TestThePoliciesAllowWhatVeleroHas(t *testing.T) {
@@ -294,10 +288,11 @@ func TestThePoliciesAllowWhatVeleroHas(t *testing.T) {
 	agents := corev1.PodSpec{Volumes: []corev1.Volume{
 		{Name: "cloud", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "cloud-credentials"}}},
 		{Name: "own", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "agents"}}},
+		{Name: "certificate", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "csi.cert-manager.io"}}},
 	}}
 	require.Equal(t, deploy.Inherited{
-		Image: "mirror.test:5000/velero", Account: "velero-server",
-		Secrets: []string{"agents", "cloud-credentials", "key", "projected", "proxy", "vault"}, CSIDrivers: []string{"secrets-store.csi.k8s.io"},
+		Image: "mirror.test:5000/velero", Account: "velero-server", CSIDrivers: []string{"csi.cert-manager.io", "secrets-store.csi.k8s.io"},
+		Secrets: []string{"agents", "cloud-credentials", "key", "projected", "proxy", "vault"},
 	}, deploy.InheritedFrom(server, agents))
 	server.Containers[1].Command, server.Containers[1].Args = []string{"/wrapper"}, nil
 	require.Equal(t, "mirror.test:5000/velero", deploy.InheritedFrom(server, agents).Image, "as movers inherit it")

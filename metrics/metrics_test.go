@@ -21,19 +21,15 @@ import (
 	"github.com/lateen-project/lateen/metrics"
 )
 
-func start() metrics.InitialLabels {
-	return metrics.InitialLabels{
+func newMetrics() (*metrics.Metrics, *prometheus.Registry) {
+	registry := prometheus.NewRegistry()
+	m := metrics.New(registry, "v0.1.0", "node-1")
+	m.Init(metrics.InitialLabels{
 		Consumers: []string{"data-mover", "maintenance-job"}, ClassReasons: []string{"not_found", "rejected"},
 		Sections: []string{"podLabels"}, ConfigReasons: []string{"invalid_value", "unknown_field"},
 		Kinds: []string{"podvolumebackup"}, LostReasons: []string{"evicted"},
 		Ends: []metrics.End{{Phase: "Completed", Reason: "completed"}, {Phase: "Failed", Reason: "mover_failed"}},
-	}
-}
-
-func newMetrics() (*metrics.Metrics, *prometheus.Registry) {
-	registry := prometheus.NewRegistry()
-	m := metrics.New(registry, "v0.1.0", "node-1")
-	m.Init(start())
+	})
 	return m, registry
 }
 
@@ -125,8 +121,7 @@ func TestPriorityClassInfoIsOneSeriesPerConsumer(t *testing.T) {
 func TestADurationOfClocksThatDifferIsNotNegative(t *testing.T) {
 	m, registry := newMetrics()
 	m.ObservePhase("podvolumebackup", "New", -time.Second)
-	const sum = "lateen_transfer_phase_duration_seconds_sum"
-	requireSeries(t, registry, sum+`{kind="podvolumebackup",phase="New"} 0`)
+	requireSeries(t, registry, `lateen_transfer_phase_duration_seconds_sum{kind="podvolumebackup",phase="New"} 0`)
 }
 
 func TestBucketsOfDurations(t *testing.T) {
@@ -172,14 +167,10 @@ func TestVelerosMetricsOfTheLastBackupsAreKept(t *testing.T) {
 		return n
 	}
 	require.Equal(t, 4, count())
-	for i := range 498 {
+	for i := range 500 {
 		m.BackupCompleted("operation", "velero/later", fmt.Sprintf("later-%d", i), time.Second)
 	}
-	require.Equal(t, 1000, count(), "two metrics of 500 backups")
-	for _, name := range []string{"last", "very-last"} {
-		m.BackupCompleted("operation", "velero/later", name, time.Second)
-	}
-	require.Equal(t, 1000, count(), "the oldest made room")
+	require.Equal(t, 1000, count(), "two metrics of 500 backups, the oldest made room")
 	requireSeries(t, registry, `podVolume_pod_volume_backup_dequeue_count{node="node-1"} 502`)
 	kept := strings.Join(series(registry, "podVolume_pod_volume_operation_latency_seconds_gauge"), "\n")
 	require.NotContains(t, kept, `"pvb-1"`)
@@ -200,12 +191,10 @@ func TestLint(t *testing.T) {
 	m.Workqueues().NewDepthMetric("podvolumebackup")
 	problems, err := testutil.GatherAndLint(registry)
 	require.NoError(t, err)
-	veleros := 0
+	require.NotEmpty(t, problems, "the linter sees Velero's names")
 	for _, problem := range problems {
 		require.True(t, strings.HasPrefix(problem.Metric, "podVolume_"), "%s: %s", problem.Metric, problem.Text)
-		veleros++
 	}
-	require.Positive(t, veleros, "the linter sees Velero's names")
 }
 
 func TestBuildInfo(t *testing.T) {
@@ -245,8 +234,6 @@ func TestRequestsAreCountedPerAgent(t *testing.T) {
 		rest_client_requests_total{code="200",method="GET"} 2
 		rest_client_requests_total{code="409",method="PATCH"} 1
 		rest_client_requests_total{code="error",method="GET"} 1
-	`)
-	requireSeries(t, registry, `
 		rest_client_request_duration_seconds_count{verb="GET"} 3
 		rest_client_request_duration_seconds_count{verb="PATCH"} 1
 	`) // the label is called verb, as in Kubernetes
@@ -269,11 +256,8 @@ func TestWorkqueuesHaveTheNamesOfKubernetes(t *testing.T) {
 		workqueue_adds_total{name="podvolumebackup"} 2
 		workqueue_retries_total{name="podvolumebackup"} 1
 	`)
-	for _, name := range []string{
-		"workqueue_queue_duration_seconds_count", "workqueue_work_duration_seconds_count",
-		"workqueue_unfinished_work_seconds", "workqueue_longest_running_processor_seconds",
-	} {
-		require.Len(t, series(registry, name), 1, name)
+	for _, name := range []string{"queue_duration_seconds_count", "work_duration_seconds_count", "unfinished_work_seconds", "longest_running_processor_seconds"} {
+		require.Len(t, series(registry, "workqueue_"+name), 1, name)
 	}
 }
 
@@ -345,30 +329,19 @@ func TestGaugesFollowTheCaches(t *testing.T) {
 	})
 }
 
-func TestMaxSilenceIsPerKind(t *testing.T) {
+func TestSilenceAndForeignTransfersArePerKindUntilTheyAreTerminal(t *testing.T) {
 	m, registry := newMetrics()
 	m.Transfers(func() []metrics.Count {
 		return []metrics.Count{
-			{Kind: "dataupload", Phase: "InProgress", Silence: 20}, {Kind: "dataupload", Phase: "Canceling", Silence: 90}, {Kind: "datadownload", Phase: "InProgress"},
+			{Kind: "dataupload", Phase: "New", Foreign: 2, ForeignAge: 90},
+			{Kind: "dataupload", Phase: "InProgress", Foreign: 1, ForeignAge: 900, Silence: 20}, {Kind: "dataupload", Phase: "Canceling", Silence: 90},
+			{Kind: "dataupload", Phase: "Completed", Foreign: 100, ForeignAge: 9000, Terminal: true},
+			{Kind: "datadownload", Phase: "New"}, {Kind: "datadownload", Phase: "InProgress"},
 		}
 	})
 	requireSeries(t, registry, `
 		lateen_mover_max_silence_seconds{kind="dataupload"} 90
 		lateen_mover_max_silence_seconds{kind="datadownload"} 0
-	`)
-}
-
-func TestForeignTransfersCountUntilTheyAreTerminal(t *testing.T) {
-	m, registry := newMetrics()
-	m.Transfers(func() []metrics.Count {
-		return []metrics.Count{
-			{Kind: "dataupload", Phase: "New", Foreign: 2, ForeignAge: 90},
-			{Kind: "dataupload", Phase: "InProgress", Foreign: 1, ForeignAge: 900},
-			{Kind: "dataupload", Phase: "Completed", Foreign: 100, ForeignAge: 9000, Terminal: true},
-			{Kind: "datadownload", Phase: "New"},
-		}
-	})
-	requireSeries(t, registry, `
 		lateen_foreign_transfers{kind="dataupload"} 3
 		lateen_foreign_transfers{kind="datadownload"} 0
 		lateen_foreign_transfer_oldest_new_age_seconds{kind="dataupload"} 90

@@ -236,6 +236,7 @@ func TestTheFirstListIsFromTheCacheOfTheServerUnlessItMustBeConsistent(t *testin
 			_, err = ListWatch(server, scope).ListWithContext(t.Context(), metav1.ListOptions{ResourceVersion: "5"})
 			require.NoError(t, err)
 			require.Equal(t, []string{version, "5"}, server.versions, "a later list may be of any version that is not older")
+			synctest.Wait()
 			require.Nil(t, informer.failure.Load(), "a watch continues the list")
 		})
 	}

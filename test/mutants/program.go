@@ -58,7 +58,7 @@ func measure(ctx context.Context, root string, dirs []string, least float64) err
 	found, total := p.play(ctx)
 	share := 100 * float64(found) / float64(total)
 	fmt.Printf("%d of %d mutants were found (%.1f in 100)\n", found, total, share)
-	if share < least {
+	if total == 0 || share < least {
 		return fmt.Errorf("want at least %.1f in 100", least)
 	}
 	return nil

@@ -140,7 +140,7 @@ func (a *AgentTracker) Update(pod *corev1.Pod) {
 		return
 	}
 	key := cache.MetaObjectToName(pod).String()
-	a.change(pod.Spec.NodeName, func(node *agentState) {
+	a.change(pod.Spec.NodeName, nil, func(node *agentState) {
 		before, now := node.pods[key], podStateOf(pod)
 		node.pods[key] = now
 		if now.wasReady(before) {
@@ -155,7 +155,7 @@ func (a *AgentTracker) Delete(pod *corev1.Pod) {
 		return
 	}
 	key := cache.MetaObjectToName(pod).String()
-	a.change(pod.Spec.NodeName, func(node *agentState) {
+	a.change(pod.Spec.NodeName, nil, func(node *agentState) {
 		if node.pods[key].uid == pod.UID {
 			delete(node.pods, key)
 		}
@@ -171,9 +171,14 @@ func (a *AgentTracker) isDown(name string, node *agentState) bool {
 	return known && (observed == nil || !objects.IsReady(observed))
 }
 
-// change updates the state of a node and reports a changed answer.
-func (a *AgentTracker) change(name string, how func(*agentState)) {
+// change updates the state of a node and reports a changed answer. Only a given state may have ended before: a timer or a
+// watch called late, and must not begin another one.
+func (a *AgentTracker) change(name string, given *agentState, how func(*agentState)) {
 	a.lock.Lock()
+	if given != nil && a.nodes[name] != given {
+		a.lock.Unlock()
+		return
+	}
 	node := a.at(name)
 	before, hadPods := node.answer, len(node.pods) > 0
 	how(node)
@@ -200,8 +205,8 @@ func (a *AgentTracker) evaluate(name string) {
 	node := a.nodes[name]
 	ready := node.ready()
 	a.watch(name, node)
-	a.measure(name, &node.unavailable, !ready)
-	a.measure(name, &node.down, a.isDown(name, node))
+	a.measure(name, node, &node.unavailable, !ready)
+	a.measure(name, node, &node.down, a.isDown(name, node))
 	node.answer = answer{unavailable: node.unavailable.past, lost: node.unavailable.past && node.down.past}
 	for _, pod := range node.pods { // while no agent is Ready and the grace is not over, any agent of Velero counts
 		node.answer.ready = node.answer.ready || pod.ready && !pod.veleros
@@ -234,11 +239,12 @@ func (a *AgentTracker) expire(name string, node *agentState) {
 func (a *AgentTracker) expired(name string, node *agentState) {
 	a.lock.Lock()
 	node.expiry = nil
-	forget := a.nodes[name] == node && a.gone(name, node) && a.clock.Since(node.asked) >= forgetAfter
+	current := a.nodes[name] == node && !a.started.IsZero()
+	forget := current && a.gone(name, node) && a.clock.Since(node.asked) >= forgetAfter
 	if forget {
 		a.end(name, node)
 		delete(a.nodes, name)
-	} else if !a.started.IsZero() {
+	} else if current {
 		a.expire(name, node)
 	}
 	a.lock.Unlock()
@@ -259,7 +265,7 @@ func (a *AgentTracker) end(name string, node *agentState) {
 }
 
 // measure determines whether a condition has lasted for the grace. If not, it schedules an evaluation for that time.
-func (a *AgentTracker) measure(name string, state *overdue, lasts bool) {
+func (a *AgentTracker) measure(name string, node *agentState, state *overdue, lasts bool) {
 	if !lasts {
 		state.reset()
 		return
@@ -269,7 +275,7 @@ func (a *AgentTracker) measure(name string, state *overdue, lasts bool) {
 	}
 	left := a.grace - a.clock.Since(state.since)
 	if state.past = left <= 0; !state.past && state.timer == nil {
-		state.timer = a.clock.AfterFunc(left, func() { a.change(name, func(*agentState) { state.timer = nil }) })
+		state.timer = a.clock.AfterFunc(left, func() { a.change(name, node, func(*agentState) { state.timer = nil }) })
 	}
 }
 
@@ -280,7 +286,7 @@ func (a *AgentTracker) watch(name string, node *agentState) {
 		a.unwatch(name, node)
 	case node.wanted && !node.watched && !a.started.IsZero():
 		node.watched = true
-		a.watched.Watch(name, func() { a.change(name, func(*agentState) {}) })
+		a.watched.Watch(name, func() { a.change(name, node, func(*agentState) {}) })
 	}
 }
 

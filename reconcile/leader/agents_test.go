@@ -292,6 +292,7 @@ func TestTheStateOfANodeEndsAfterTheNode(t *testing.T) {
 		}
 		letPass(time.Minute)
 		require.True(f, f.Unavailable("unwatched"))
+		ended, late := f.AgentTracker.nodes["unwatched"], f.entry("n199").enqueue
 		require.Zero(f, f.Nodes())
 		for range 20 {
 			require.True(f, f.Lost("n199"), "it is asked for")
@@ -301,6 +302,10 @@ func TestTheStateOfANodeEndsAfterTheNode(t *testing.T) {
 		letPass(2 * forgetAfter)
 		require.Zero(f, f.known())
 		require.Equal(f, int32(201), f.ended.Load(), "each is reported")
+		late()
+		f.expired("unwatched", ended)
+		require.Zero(f, f.known(), "late calls change nothing")
+		require.Nil(f, ended.expiry)
 		for name := range f.nodes {
 			require.Nil(f, f.entry(name).enqueue, "it is still watched")
 		}

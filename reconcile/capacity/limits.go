@@ -35,12 +35,13 @@ func (l limited) set(limits Limits) {
 
 // tryAcquire does what Slots.TryAcquire does. A transfer that waits for its storage class does not count in the cluster.
 func (l limited) tryAcquire(t Transfer, enqueue func()) bool {
-	if !l.cluster.TryAcquire(t, enqueue) {
-		l.classes.Release(t.UID)
-		return false
+	acquired := l.cluster.TryAcquire(t, enqueue)
+	if !acquired || t.StorageClass == "" {
+		l.classes.Release(t.UID) // it may be queued for the class of an earlier try
+		return acquired
 	}
 	alike := Transfer{UID: t.UID, Created: t.Created, Restore: t.Restore}
-	if t.StorageClass != "" && !l.classes.TryAcquire(t.StorageClass, alike, enqueue) {
+	if !l.classes.TryAcquire(t.StorageClass, alike, enqueue) {
 		l.cluster.Release(t.UID)
 		return false
 	}

@@ -47,6 +47,13 @@ func TestAStorageClassHasALimit(t *testing.T) {
 	p.Release("first")
 	require.ElementsMatch(t, []types.UID{"second", "fifth"}, p.taken())
 	require.True(t, p.tryOf("slow", "second", 2))
+	p.Release("third")
+	p.Release("fourth")
+	require.False(t, p.tryOf("slow", "sixth", 6))
+	require.False(t, p.tryOf("slow", "seventh", 7))
+	require.True(t, p.tryOf("", "sixth", 6), "its class is not known any more")
+	p.Release("second")
+	require.Equal(t, []types.UID{"seventh"}, p.taken())
 }
 
 func TestARestoreIsBeforeBackupsOfItsStorageClass(t *testing.T) {

@@ -22,7 +22,7 @@ type localState struct {
 }
 
 type entry struct {
-	canceled   time.Time     // when a cancel was first observed
+	canceled   time.Time     // since when a cancel is observed; zero if none is
 	waits      time.Time     // since when it is observed as not eligible; zero if it was eligible last
 	activity   activity      // last observed activity of the mover
 	begun      types.UID     // the mover of which an Event says that its data path has started

@@ -43,9 +43,7 @@ func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) erro
 	if err := t.verifyCleanup(ctx, s); err != nil {
 		return err
 	}
-	if s.state.Cancel || s.state.Deleting {
-		s.observed.CanceledAt = t.local.canceled(s.key, s.observed.Now)
-	}
+	s.observed.CanceledAt = t.local.canceled(s.key, s.state.Cancel || s.state.Deleting || s.state.Phase == transfer.Canceling, s.observed.Now)
 	if err := t.tolerate(s, t.source(ctx, s)); err != nil {
 		return err
 	}
@@ -438,9 +436,13 @@ func (t *TransferReconciler[T]) cachedPod(s *request[T]) *corev1.Pod {
 	return nil
 }
 
-// canceled returns when a cancel was first observed.
-func (l *localState) canceled(key string, now time.Time) time.Time {
-	return l.update(key, func(kept *entry) { kept.canceled = cmp.Or(kept.canceled, now) }).canceled
+// canceled returns since when a cancel is observed; zero if none is.
+func (l *localState) canceled(key string, is bool, now time.Time) time.Time {
+	return l.update(key, func(kept *entry) {
+		if kept.canceled = cmp.Or(kept.canceled, now); !is {
+			kept.canceled = time.Time{}
+		}
+	}).canceled
 }
 
 // waitsSince returns when this agent first observed that a new resource is not eligible.

@@ -100,6 +100,11 @@ func TestACancelListsTheEventsOfItsMoverOnceAndDoesNotWaitForThemForEver(t *test
 	require.Equal(t, 2*s.Limits.CancelGrace, s.step(t)+s.step(t))
 	require.Equal(t, 2, s.lists)
 	s = newCanceledUnlisted(t)
+	s.object.Status.Phase, s.object.Spec.Cancel = velerov1.PodVolumeBackupPhaseInProgress, false
+	s.step(t) // the cancel is withdrawn
+	s.clock.Step(s.Limits.CancelGrace)
+	s.object.Status.Phase, s.object.Spec.Cancel = velerov1.PodVolumeBackupPhaseCanceling, true
+	s.stepFails(t, "no answer")
 	s.clock.Step(s.Limits.CancelGrace)
 	s.step(t)
 	require.True(t, s.kube.Actions()[1].Matches("delete", "pods"))

@@ -151,7 +151,7 @@ func (s State) TakesSlot() bool {
 type Observed struct {
 	Ownership    // what this agent does with the transfer
 	Now          time.Time
-	CanceledAt   time.Time     // when a cancel was first observed; zero if none was
+	CanceledAt   time.Time     // since when a cancel is observed; zero if none is
 	ThisNode     string        // the node of this agent
 	Home         string        // the node of the transfer, as far as this agent knows
 	Eligible     bool          // all preconditions of accepting are met

@@ -41,7 +41,7 @@ func Adopt(agents corev1.PodTemplateSpec, adoption Adoption) (corev1.PodTemplate
 	args = Without(args, Without(adoption.EarlierArgs, adoption.Args))
 	container.Image, container.Command = adoption.Image, nil
 	container.Args = slices.Concat([]string{"node-agent"}, args, Without(adoption.Args, adoption.EarlierArgs))
-	base := baseContainer()
+	base := baseDaemonSet(api.DefaultNamespace).Spec.Template.Spec.Containers[0]
 	if !slices.ContainsFunc(container.Env, isPodUID) {
 		container.Env = append(container.Env, base.Env[slices.IndexFunc(base.Env, isPodUID)])
 	}

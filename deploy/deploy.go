@@ -131,7 +131,7 @@ type Options struct {
 	Features            string                       // Velero's feature flags, separated by commas
 	Args                []string                     // further ones of the agents
 	Labels, Annotations map[string]string            // of the agent's pods, besides the required ones
-	Resources           *corev1.ResourceRequirements // of the agent's container; nil: DefaultResources
+	Resources           *corev1.ResourceRequirements // of the agent's container; nil: those of base/daemonset.yaml
 	Movers              Movers
 	PodPolicy           string    // restricts what agents create: empty (not), PodPolicyRestricted or PodPolicyPrivileged
 	Inherited           Inherited // what PodPolicy allows of Velero's own pods
@@ -145,14 +145,6 @@ func (o Options) kubeletRoot() string { return cmp.Or(o.KubeletRoot, DefaultKube
 func baseDaemonSet(namespace string) *appsv1.DaemonSet {
 	return first[*appsv1.DaemonSet](read("base/daemonset.yaml", namespace))
 }
-
-// baseContainer returns the container of the agent without options.
-func baseContainer() corev1.Container {
-	return baseDaemonSet(api.DefaultNamespace).Spec.Template.Spec.Containers[0]
-}
-
-// DefaultResources returns the requests and the memory limit of an agent.
-func DefaultResources() corev1.ResourceRequirements { return baseContainer().Resources }
 
 // daemonSet returns the DaemonSet of an installation. It runs as uid 0 only to read the kubelet's pods directory, which has
 // mode 0750 and owner root. Even then, it drops all capabilities: the owner needs none.

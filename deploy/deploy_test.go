@@ -71,7 +71,7 @@ func TestInstallation(t *testing.T) {
 				LocationConfig: map[string]string{"region": "minio"}, SnapshotConfig: map[string]string{"region": "a"},
 				Credentials: []byte("key"), ServiceAccountAnnotations: map[string]string{"a": "b"}, PriorityClass: "low",
 				Labels: map[string]string{"team": "storage", "deploy": "may-not-be-changed"}, Annotations: map[string]string{"note": "mine", "prometheus.io/scrape": "false"},
-				Resources: deploy.DefaultResources(), Plugins: []string{"velero/velero-plugin-for-aws:v1.14.0"}, Args: []string{"--features="},
+				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}}, Plugins: []string{"velero/velero-plugin-for-aws:v1.14.0"}, Args: []string{"--features="},
 			}),
 			golden: "server.yaml",
 		},

@@ -134,7 +134,6 @@ func TestAnAgentThatIsNotReadyForTheGracePeriodIsUnavailable(t *testing.T) {
 		require.Equal(t, 1, f.Nodes())
 		f.Update(agentPod("a", "n1", isReady, 2))
 		require.Equal(t, []string{"n1 false"}, f.takeChanges())
-		require.False(t, f.Unavailable("n1"))
 	})
 }
 

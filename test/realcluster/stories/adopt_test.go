@@ -40,7 +40,7 @@ func TestTheFirstTenMinutes(t *testing.T) {
 	runAll(t, blocks[3])
 	require.Equal(t, []string{"Canceled"}, phases(t, "datauploads", "velero.io/backup-name=second"))
 	noMoverLeft(t)
-	require.Empty(t, get(t, "{.items[*].metadata.name}", "volumesnapshots,volumesnapshotcontents", "--all-namespaces"), "the sidecar has never reported the snapshot")
+	wait(t, "delete", "volumesnapshots,volumesnapshotcontents", "--all-namespaces", "--all") // the sidecar has never reported the snapshot
 	wrong(t, "{}")
 	runAll(t, blocks[4])
 	agentsRun(t, "velero/velero")

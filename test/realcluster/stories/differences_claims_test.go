@@ -50,7 +50,7 @@ func moverPlays() []moverPlay {
 			change: func(pod *corev1.Pod) {
 				one := &pod.Spec.Containers[0]
 				one.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("16Mi")}
-				one.Command = []string{"/bin/sh", "-c", "until [ -e /tmp/go ]; do sleep 0.1; done; exec tail /dev/zero"}
+				one.Command = []string{"/bin/sh", "-c", released + "exec tail /dev/zero"}
 			},
 		}},
 		{class: lateClass, play: play{name: "mover-is-evicted", traps: true, act: evict("mover-is-evicted")}},

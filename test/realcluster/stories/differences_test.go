@@ -73,14 +73,16 @@ func evict(name string) func(context.Context, kubernetes.Interface) error {
 	}
 }
 
-// script is the play as a program: it waits for its release, leaves its message and exits. A shell that is process 1 ignores
-// SIGTERM unless it traps it.
+// released returns once a command in the container has written its PID and has ended: the end of the container would kill it.
+const released = "until [ -s /tmp/go ]; do sleep 0.1; done; while kill -0 $(cat /tmp/go) 2>/dev/null; do sleep 0.1; done; "
+
+// script is the play as a program: it waits for its release, leaves its message and exits. Process 1 ignores SIGTERM unless it traps it.
 func (p play) script() string {
 	trap := ""
 	if p.traps {
 		trap = "trap 'exit 143' TERM; "
 	}
-	return fmt.Sprintf(`%suntil [ -e /tmp/go ]; do sleep 0.1; done; printf %%s %q >/dev/termination-log; exit %d`, trap, p.end.Message, p.end.ExitCode)
+	return fmt.Sprintf(`%s%sprintf %%s %q >/dev/termination-log; exit %d`, trap, released, p.end.Message, p.end.ExitCode)
 }
 
 // Run is the play on a simulated node: see script.
@@ -215,8 +217,6 @@ func compare[T any](t *testing.T, p play, plane *cluster.Cluster, seen func(ctx 
 		fault.Match = func(*corev1.Pod) bool { return true }
 		simulated.Faults.Add(fault)
 	}
-	want := seen(t.Context(), t, kubelet, "node", func() {
-		kubectl(t, "exec", "--namespace="+playSpace, p.name, "--", "touch", "/tmp/go")
-	})
+	want := seen(t.Context(), t, kubelet, "node", func() { kubectl(t, "exec", "--namespace="+playSpace, p.name, "--", "sh", "-c", "echo $$ >/tmp/go") })
 	require.Equal(t, want, seen(t.Context(), t, plane.Admin(), p.name, func() {}))
 }

@@ -106,14 +106,14 @@ func (m moverPlay) seen(ctx context.Context, t *testing.T, config *rest.Config, 
 	if m.retain {
 		_, err := volumes.Patch(ctx, name, "application/merge-patch+json", []byte(`{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`), metav1.PatchOptions{})
 		require.NoError(t, err)
+		_, err = testenv.Wait(ctx, volumes, testenv.Named(name), func(volume *corev1.PersistentVolume) bool {
+			return !slices.ContainsFunc(volume.Finalizers, func(finalizer string) bool { return strings.HasPrefix(finalizer, "external-provisioner") })
+		})
+		require.NoError(t, err)
 	}
 	_ = claims.Delete(ctx, m.name, metav1.DeleteOptions{}) // a play may have deleted it
 	if m.retain {
-		_, err := testenv.Wait(ctx, volumes, testenv.Named(name), func(volume *corev1.PersistentVolume) bool {
-			return volume.Status.Phase == corev1.VolumeReleased && !slices.ContainsFunc(volume.Finalizers, func(finalizer string) bool {
-				return strings.HasPrefix(finalizer, "external-provisioner")
-			})
-		})
+		_, err := testenv.Wait(ctx, volumes, testenv.Named(name), func(volume *corev1.PersistentVolume) bool { return volume.Status.Phase == corev1.VolumeReleased })
 		require.NoError(t, err)
 		require.NoError(t, volumes.Delete(ctx, name, metav1.DeleteOptions{}))
 	}

@@ -278,6 +278,12 @@ func (i *Informer[T]) fail(err error) {
 
 func (i *Informer[T]) watch(with *Watchdog) { i.watchdog = with }
 
+// stale reports whether the last request failed, and the cache has not changed since.
+func (i *Informer[T]) stale() bool {
+	last := i.failure.Load()
+	return last != nil && last.version == i.shared.LastSyncResourceVersion()
+}
+
 // lacks describes why the informer is not synced; empty if it is.
 func (i *Informer[T]) lacks() string {
 	switch failure := i.failure.Load(); {

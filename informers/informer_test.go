@@ -342,10 +342,11 @@ func TestACacheWhoseRequestsFailIsReportedOnceInEachOutage(t *testing.T) {
 			<-time.After(10 * time.Minute)
 			require.Len(t, reported, 1)
 			require.Equal(t, "pods: "+request+"pods is forbidden: <nil>", <-reported)
+			require.True(t, informer.stale())
 			server.denied.Store(false)
 			server.set(pod("a"))
 			<-time.After(2 * time.Minute)
-			require.Len(t, informer.List(), 1)
+			require.Equal(t, []any{1, false}, []any{len(informer.List()), informer.stale()})
 		}
 	})
 }

@@ -36,6 +36,8 @@ func (r *Resources[T]) current() *Informer[T] {
 	return r.own
 }
 
+func (r *Resources[T]) stale() bool { return r.current().stale() }
+
 // Get returns the newest version of a resource, or false.
 func (r *Resources[T]) Get(key string) (T, bool) { return r.current().Get(key) }
 

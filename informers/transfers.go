@@ -57,11 +57,15 @@ func undone(labels string) Scope {
 type widening interface {
 	widen(g *group) []cache.DoneChecker
 	use(all bool)
+	stale() bool
 }
 
 func (t *Transfers) kinds() []widening {
 	return []widening{t.PodVolumeBackups, t.PodVolumeRestores, t.DataUploads, t.DataDownloads}
 }
+
+// Stale reports whether a cache may lack what other agents wrote, because its last request failed.
+func (t *Transfers) Stale() bool { return slices.ContainsFunc(t.kinds(), widening.stale) }
 
 func (t *Transfers) index() error {
 	return t.DataUploads.Index(BySnapshot, func(upload *velerov2alpha1.DataUpload) []string {

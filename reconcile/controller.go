@@ -182,6 +182,7 @@ type Dependencies struct {
 	StorageClass    func(name string) *storagev1.StorageClass // cached on a coordinator; nil if it does not exist
 
 	Pods       Pods
+	Stale      func() bool // a cache of transfers may lack what other agents wrote
 	Claims     Claims
 	Targets    Targets
 	Attached   Attachments

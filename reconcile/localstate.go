@@ -45,6 +45,7 @@ type entry struct {
 	rebindAt   time.Time // when this agent first tried to rebind
 	alone      time.Time // since when no other restore to its pod runs; zero if one does
 	aloneAs    int       // the attempt that is alone
+	stale      time.Time // when a cache of transfers was first observed as stale
 	clean      bool      // its snapshots are deleted
 	reported   bool      // the one-time Event was sent: the foreign data mover, or what the clean-up waits for
 	since      time.Time // when the phase began; finer than the API's timestamps of one second

@@ -414,6 +414,9 @@ func TestAMoverOfThisNodeIsStartedAndFollowedWithoutARequest(t *testing.T) {
 	s.Agent = transfer.Agent{Node: "n2", Fleet: coordinatorFleet{lost: testNode}}
 	s.becomes(t, transfer.Failed, "nothing is started on a lost node")
 	s.object, s.Agent = ready, transfer.Agent{Node: testNode, Fleet: coordinatorFleet{}}
+	s.stale = true
+	require.Equal(t, ConflictRequeue, s.step(t), "a mover that no cache has may run on this node")
+	s.clock.Step(staleGrace)
 	s.NodeSlots.ForceAcquire(testNode, "another")
 	require.Zero(t, s.step(t), "the end of the other one enqueues it")
 	s.NodeSlots.Release("another")

@@ -5,10 +5,17 @@ import (
 	"time"
 )
 
-// startDelay reports whether another restore to the same pod blocks this one, and for how long if that is known. Once
-// no other restore runs, a restarted one waits for RestartDelay: the kubelet must report the end of the pod's init
-// container first.
+// staleGrace is how long a stale cache delays the start of a transfer. A reflector tries again within one minute.
+const staleGrace = 2 * time.Minute
+
+// startDelay reports whether a transfer must not start yet, and for how long if that is known. While a cache is stale, it may
+// lack a transfer that the coordinator has started on this node; a kind whose requests always fail must not block the others.
+// Another restore to the same pod blocks this one. Once no other restore runs, a restarted one waits for RestartDelay: the
+// kubelet must report the end of the pod's init container first.
 func (t *TransferReconciler[T]) startDelay(s *request[T]) (delayed bool, left time.Duration) {
+	if t.Stale() && s.observed.Now.Before(t.local.staleSince(s.key, s.observed.Now).Add(staleGrace)) {
+		return true, ConflictRequeue
+	}
 	if !t.sharesPod(s) {
 		return false, 0
 	}
@@ -45,6 +52,11 @@ func (t *TransferReconciler[T]) SharePod(a, b T) bool {
 // AwaitsSibling reports whether a change of another restore to the same pod may allow this one to start.
 func (t *TransferReconciler[T]) AwaitsSibling(object T) bool {
 	return t.Kind.Get(object).Phase.NeedsSlot()
+}
+
+// staleSince returns when a cache of transfers was first observed as stale.
+func (l *localState) staleSince(key string, now time.Time) time.Time {
+	return l.update(key, func(kept *entry) { kept.stale = cmp.Or(kept.stale, now) }).stale
 }
 
 // aloneSince returns since when no other restore to the same pod runs beside an attempt, as observed by this agent; zero if one

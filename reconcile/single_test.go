@@ -55,7 +55,9 @@ type single[T transfer.Object] struct {
 	lists    int             // of these
 	unlisted error           // the answer to each
 	siblings []T
-	enqueued int // times
+	enqueued int  // times
+	recorded bool // no cache has the mover
+	stale    bool // a cache of transfers is
 }
 
 func newSingle[T transfer.Object](kind transfer.Kind[T], object T) *single[T] {
@@ -73,7 +75,7 @@ func newSingle[T transfer.Object](kind transfer.Kind[T], object T) *single[T] {
 		Dependencies: Dependencies{
 			Agent:  transfer.Agent{Node: testNode, Fleet: coordinatorFleet{}},
 			Limits: transfer.DefaultLimits(), ResourceTimeout: time.Minute,
-			Pods: s, Claims: s, Targets: &s.target, Attached: &s.attached, Restored: &s.restored, LivePod: s.livePod, LiveEvents: s.liveEvents,
+			Pods: s, Stale: func() bool { return s.stale }, Claims: s, Targets: &s.target, Attached: &s.attached, Restored: &s.restored, LivePod: s.livePod, LiveEvents: s.liveEvents,
 			StorageClass: func(name string) *storagev1.StorageClass { return s.classes[name] },
 			Exposer: &exposer.Exposer{
 				Client: s.kube, Templates: map[corev1.OSName]objects.Template{corev1.Linux: {}},

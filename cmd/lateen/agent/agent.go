@@ -178,6 +178,7 @@ func (a *assembly) shared() reconcile.Dependencies {
 		ResourceTimeout: a.Flags.ResourceTimeout,
 		NoConsumer:      effective.Movers.IgnoreDelayBinding,
 		Pods:            a.caches,
+		Stale:           a.caches.Stale,
 		Claims:          a.caches,
 		Targets:         a.targets,
 		Restored:        a.restored,

@@ -75,6 +75,9 @@ func (c *Caches) Mover(key string) *corev1.Pod {
 	return newest
 }
 
+// Recorded reports whether this agent created the mover of that key, and no cache has had it yet.
+func (c *Caches) Recorded(key string) bool { return c.Movers.recorded(key) }
+
 // Pod returns the pod of that key if it runs on this node or, on a coordinator, waits for a restore; else nil.
 func (c *Caches) Pod(key string) *corev1.Pod {
 	pod, _ := c.LocalPods.Get(key)

@@ -50,6 +50,16 @@ func (i *Informer[T]) RecordDeletion(key string, uid types.UID) {
 	i.dropOld()
 }
 
+// recorded reports whether only this process has an object. If the cache never gets it, no event reports that it is gone.
+func (i *Informer[T]) recorded(key string) bool {
+	i.lock.Lock()
+	defer i.lock.Unlock()
+	i.newest(key)
+	_, written := i.written[key]
+	_, exists := i.cached(key)
+	return written && !exists
+}
+
 // drop drops the write of an object of which another cache has the same or a later version.
 func (i *Informer[T]) drop(observed T) {
 	i.lock.Lock()

@@ -86,6 +86,7 @@ func TestACreatedMoverIsReturnedAndKeptUntilTheCacheIsNewer(t *testing.T) {
 			caches.Movers.Record(pod("another", atVersion("20"))) // which drops what the cache has
 			_, kept := caches.Movers.written["velero/a"]
 			require.Equal(t, test.is == "made", kept, name)
+			require.Equal(t, kept, caches.Recorded("velero/a"), name)
 			require.Equal(t, test.is, moverIs(caches), name)
 		})
 	}
@@ -102,6 +103,7 @@ func TestAMoverDeletedInOneCacheIsNotReturnedFromAnother(t *testing.T) {
 		running(t, caches.Movers, caches.LocalPods)
 		caches.Movers.Record(pod("a", ofUID("1"), atVersion("7")))
 		require.NotNil(t, caches.Mover("velero/a"))
+		require.False(t, caches.Recorded("velero/b"))
 		here.set(pod("a", ofUID("1")))
 		here.remove(pod("a", ofUID("1")))
 		synctest.Wait()

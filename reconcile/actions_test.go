@@ -210,8 +210,7 @@ func TestABackupIsAcceptedWhenAPlaceIsFree(t *testing.T) {
 	require.Equal(t, transfer.New, s.state().Phase)
 	s.Preparing.Release("another")
 	require.Equal(t, 1, enqueued)
-	s.step(t)
-	require.Equal(t, transfer.Accepted, s.state().Phase)
+	s.becomes(t, transfer.Accepted)
 	require.False(t, free(s.Preparing))
 }
 
@@ -245,8 +244,7 @@ func TestTheCoordinatorAcceptsABackupForTheAgentOfItsNode(t *testing.T) {
 func TestTheLabelNamesTheNodeWhoseAgentActs(t *testing.T) {
 	s := newBackup()
 	s.object.Spec.Node = "n2"
-	s.step(t)
-	require.Equal(t, transfer.Accepted, s.state().Phase)
+	s.becomes(t, transfer.Accepted)
 	require.Equal(t, "n2", s.object.Labels[api.LabelNode])
 	for fleet, want := range map[transfer.Fleet]struct {
 		label string
@@ -351,8 +349,7 @@ func TestARestoreWatchesItsClaimsWhileItsVolumeIsRebound(t *testing.T) {
 func TestAMoverThatDoesNotRunGivesItsPlaceToTheNext(t *testing.T) {
 	s := newPaced()
 	s.Preparing.Release("another")
-	s.step(t)
-	require.Equal(t, transfer.Accepted, s.state().Phase)
+	s.becomes(t, transfer.Accepted)
 	another, next := capacity.Transfer{UID: "next", Home: testNode, Created: s.clock.Now()}, 0
 	require.False(t, s.Preparing.TryAcquire(another, func() { next++ }))
 	s.step(t)

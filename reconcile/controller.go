@@ -207,6 +207,7 @@ type Patcher[T any] interface {
 // Pods reads the pod caches of an agent. It returns nil for a pod that is not cached.
 type Pods interface {
 	Mover(key string) *corev1.Pod // the mover pod of the custom resource with that key
+	Recorded(key string) bool     // this agent created that pod, and no cache has had it yet
 	Pod(key string) *corev1.Pod   // a pod on this node; on a coordinator also one that waits for a restore
 }
 
@@ -237,6 +238,9 @@ type Targets interface {
 // comes first. A 409 does not prove that another client wrote, so the event may be missing.
 const ConflictRequeue = time.Second
 
+// unseenRequeue is the delay while no cache has the mover pod. If the pod ends before its watch is open again, no event reports that.
+const unseenRequeue = time.Minute
+
 // Reconcile executes one step for the resource with that key.
 func (t *TransferReconciler[T]) Reconcile(ctx context.Context, key string) (time.Duration, error) {
 	object, exists := t.Cached(key)
@@ -265,6 +269,9 @@ func (t *TransferReconciler[T]) Reconcile(ctx context.Context, key string) (time
 	}
 	if s.cachesLag {
 		return ConflictRequeue, err
+	}
+	if s.unseen && (s.requeueWithin == 0 || s.requeueWithin > unseenRequeue) {
+		s.requeueWithin = unseenRequeue
 	}
 	if s.requeueWithin > 0 && (requeue == 0 || requeue > s.requeueWithin) {
 		requeue = s.requeueWithin
@@ -299,6 +306,7 @@ type request[T transfer.Object] struct {
 	state         transfer.State
 	spec          objects.MoverSpec
 	pod           *corev1.Pod                     // the mover pod, or nil
+	unseen        bool                            // no cache has that pod
 	claims        []*corev1.PersistentVolumeClaim // claims created for it that only the API server returned
 	target        *corev1.Pod                     // the pod to whose volume a new restore writes; nil if it does not exist
 	targetKnown   bool

@@ -296,8 +296,7 @@ func (f *fixture) prepare(t *testing.T) {
 	t.Helper()
 	f.steps(t, 2) // accept it, create the mover
 	f.kubelet(t)
-	f.step(t)
-	require.Equal(t, transfer.Prepared, f.state().Phase)
+	f.becomes(t, transfer.Prepared)
 }
 
 // run reconciles until the transfer is terminal and cleaned up.

@@ -171,6 +171,7 @@ func (t *TransferReconciler[T]) verifyCleanup(ctx context.Context, s *request[T]
 // mover returns the cached mover pod of this resource. It compares the owner's UID because names are reused.
 func (t *TransferReconciler[T]) mover(s *request[T]) *corev1.Pod {
 	if pod := t.Pods.Mover(s.key); pod != nil && objects.OwnedBy(pod, s.object.GetUID()) {
+		s.unseen = t.Pods.Recorded(s.key)
 		return pod
 	}
 	return nil
@@ -188,9 +189,9 @@ func (t *TransferReconciler[T]) confirmMover(ctx context.Context, s *request[T])
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("get mover pod of %s: %w", s.key, err)
 	}
-	s.pod = nil
+	s.pod, s.unseen = nil, false
 	if err == nil && objects.OwnedBy(pod, s.object.GetUID()) {
-		s.pod = pod
+		s.pod, s.unseen = pod, true
 	}
 	return nil
 }

@@ -119,6 +119,7 @@ func (s *single[T]) says(reason, message string, at time.Time) {
 }
 
 func (s *single[T]) Mover(key string) *corev1.Pod                   { return s.pods[key] }
+func (s *single[T]) Recorded(string) bool                           { return s.recorded }
 func (s *single[T]) Pod(key string) *corev1.Pod                     { return s.pods[key] }
 func (s *single[T]) Claim(key string) *corev1.PersistentVolumeClaim { return s.claims[key] }
 

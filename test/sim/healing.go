@@ -169,7 +169,7 @@ func (s *Simulation) silence(node string) {
 // and an agent can act. One that is Accepted has no mover there, and waits for the prepare timeout.
 func (s *Simulation) checkLost() error {
 	const long = 2 * time.Minute
-	if time.Since(s.faults.since) < long || !s.calm() || len(s.faults.silent) == 0 || s.faults.refused.stopsTransfers() {
+	if s.undisturbed() < long || !s.calm() || len(s.faults.silent) == 0 || s.faults.refused.stopsTransfers() {
 		return nil
 	}
 	for _, transfer := range s.transfers() {
@@ -186,7 +186,7 @@ func (s *Simulation) checkLost() error {
 // else went wrong for long: the coordinator acts for an agent that is cut off.
 func (s *Simulation) checkCanceled() error {
 	const long = 10 * time.Minute
-	if time.Since(s.faults.since) < long || !s.calm() || s.faults.refused.stopsTransfers() {
+	if s.undisturbed() < long || !s.calm() || s.faults.refused.stopsTransfers() {
 		return nil
 	}
 	for _, transfer := range s.transfers() {

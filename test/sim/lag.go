@@ -45,6 +45,7 @@ func drawLag(plan *Plan) {
 type lag struct {
 	watches    map[*apiserver.Watch]stalled
 	writes     []lateWrite
+	overtaken  int       // writes that arrived when their agent did not coordinate any more
 	volumes    time.Time // until when no controller of volumes or snapshots acts
 	protection time.Time // until when no content gets its finalizer
 }
@@ -105,11 +106,23 @@ func (s *Simulation) late() (all []choice) {
 		if !time.Now().Before(write.at) {
 			all = append(all, choice{"late from " + write.from.name + ": " + write.name, often, func() {
 				s.lag.writes = slices.Delete(s.lag.writes, i, i+1)
+				if s.coordinator() != write.from { // its successor may have accepted another transfer
+					s.lag.overtaken++
+				}
 				s.handle(write.parked)
 			}})
 		}
 	}
 	return all
+}
+
+// undisturbed returns how long ago the last fault ended, and the last delay of a watch.
+func (s *Simulation) undisturbed() time.Duration {
+	since := s.faults.since
+	for _, stall := range s.lag.watches {
+		since = slices.MaxFunc([]time.Time{since, stall.until}, time.Time.Compare)
+	}
+	return time.Since(since)
 }
 
 // isLate reports whether anything is delayed, and until when.

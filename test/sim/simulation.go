@@ -72,7 +72,8 @@ func newSimulation(plan Plan) *Simulation {
 	const digits = 5
 	s := &Simulation{
 		plan: plan, random: rand.New(rand.NewPCG(plan.Seed, choiceStream)), gate: &gate{arrived: make(chan struct{}, 1)}, trace: &trace{}, begin: time.Now(),
-		movers: map[types.UID]*mover{}, storage: newStorage(), maintenance: map[string]*jobRuns{}, lag: lag{watches: map[*apiserver.Watch]stalled{}},
+		storage: &storage{volumes: map[string]string{}, snapshots: map[string]string{}, uploaded: map[types.UID]string{}, restored: map[types.UID]bool{}},
+		movers:  map[types.UID]*mover{}, maintenance: map[string]*jobRuns{}, lag: lag{watches: map[*apiserver.Watch]stalled{}},
 	}
 	s.Cluster = &controllers.Cluster{Provision: s.provisioning, Reclaim: s.reclaiming}
 	s.Pick = func(nodes []string) string { return nodes[s.random.IntN(len(nodes))] }

@@ -25,10 +25,6 @@ type storage struct {
 	restored  map[types.UID]bool   // pods whose volumes were restored
 }
 
-func newStorage() *storage {
-	return &storage{volumes: map[string]string{}, snapshots: map[string]string{}, uploaded: map[types.UID]string{}, restored: map[types.UID]bool{}}
-}
-
 const provisionedBy = "pv.kubernetes.io/provisioned-by"
 
 // provisioning returns the next act of the driver for a claim without a volume, or nil.

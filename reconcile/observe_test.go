@@ -356,8 +356,7 @@ func TestASnapshotIsDeletedBeforeTheFinalizerIsRemoved(t *testing.T) {
 
 func TestAnUncachedMoverIsDeletedBeforeTheFinalizerIsRemoved(t *testing.T) {
 	s := newFixture(t, fault{})
-	s.step(t) // accepts it
-	s.step(t) // creates the mover
+	s.steps(t, 2) // accepts it, and creates the mover
 	require.NotNil(t, s.Mover(testKey))
 	s.object.Status.Phase = velerov1.PodVolumeBackupPhaseCanceled
 	s.Pods = s.single // which caches nothing

@@ -177,8 +177,7 @@ func TestARebindPastItsDeadlineIsObservedOnceMore(t *testing.T) {
 			require.NoError(t, s.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), held, ""))
 		}
 		s.clock.Step(s.Limits.RebindGrace)
-		s.step(t)
-		s.step(t)
+		s.steps(t, 2)
 		require.Equal(t, test.phase, s.object.Status.Phase, name)
 		require.Equal(t, test.message, s.object.Status.Message)
 		require.True(t, test.message == "" || slices.Contains(s.sent(), "Warning Failed "+test.message))

@@ -384,8 +384,7 @@ func TestAJobThatBecomesDueAfterTheWindowWaitsForTheNext(t *testing.T) {
 func TestTheWindowDelaysNothingButStarts(t *testing.T) {
 	p := policy()
 	p.Window = Window{Start: time.Hour, End: 2 * time.Hour}
-	ended := unrecorded(job(ago(time.Minute), objects.JobSucceeded))
-	require.Equal(t, Record, Next(ready(), []objects.JobStatus{ended}, existing(), p, now()).Action)
+	require.Equal(t, Record, Next(ready(), []objects.JobStatus{unrecorded(job(ago(time.Minute), objects.JobSucceeded))}, existing(), p, now()).Action)
 }
 
 func TestIntervalsAreWholeDaysWithAWindow(t *testing.T) {

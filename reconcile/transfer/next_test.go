@@ -147,8 +147,9 @@ func (s space) at(number int, m *situation) {
 func spaces() []space {
 	phases := append(Phases(), unknownPhase())
 	all := make([]space, 0, len(phases))
+	owner := oneOf(func(m *situation, is [2]bool) { m.Observed.Exposes, m.Observed.OwnsMover = is[0], is[1] }, [2]bool{}, [2]bool{false, true}, [2]bool{true}, [2]bool{true, true})
 	for _, phase := range phases {
-		dimensions := append([]dimension{movers(phase), stopRequests(phase), finalizer(), owner()}, phaseDimensions(phase)...)
+		dimensions := append([]dimension{movers(phase), stopRequests(phase), finalizer(), owner}, phaseDimensions(phase)...)
 		one := space{phase: phase, dimensions: dimensions, size: 1}
 		for _, d := range dimensions {
 			one.size *= len(d)
@@ -317,11 +318,6 @@ func stopRequests(phase Phase) dimension {
 		}
 	}
 	return all
-}
-
-func owner() dimension {
-	return oneOf(func(m *situation, is [2]bool) { m.Observed.Exposes, m.Observed.OwnsMover = is[0], is[1] },
-		[2]bool{false, false}, [2]bool{false, true}, [2]bool{true, false}, [2]bool{true, true})
 }
 
 // ages are the times just before the prepare timeout and exactly at it.

@@ -143,8 +143,7 @@ func failedCommands(t *testing.T) {
 	restored, all := whole.state(), whole.writes
 	require.Equal(t, []string{"DaemonSet node-agent", "DaemonSet node-agent-windows"}, slices.Sorted(maps.Keys(restored)))
 	for name, agents := range restored {
-		want := newInstallation(t).state()[name].(map[string]any)
-		require.Equal(t, want["spec"], agents.(map[string]any)["spec"])
+		require.Equal(t, newInstallation(t).state()[name].(map[string]any)["spec"], agents.(map[string]any)["spec"])
 	}
 
 	for fails := 1; fails <= all; fails++ {

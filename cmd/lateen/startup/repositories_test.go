@@ -51,8 +51,7 @@ func TestServerOf(t *testing.T) {
 		"none of several":                       {"", []appsv1.Deployment{backup, second}, ""},
 		"none":                                  {"velero", []appsv1.Deployment{ui}, ""},
 	} {
-		found := startup.ServerOf(test.name, test.all)
-		require.Equal(t, test.want, ptr.Deref(found, appsv1.Deployment{}).Name, name)
+		require.Equal(t, test.want, ptr.Deref(startup.ServerOf(test.name, test.all), appsv1.Deployment{}).Name, name)
 	}
 }
 

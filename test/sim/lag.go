@@ -45,7 +45,7 @@ func drawLag(plan *Plan) {
 type lag struct {
 	watches    map[*apiserver.Watch]stalled
 	writes     []lateWrite
-	overtaken  int       // writes that arrived when their agent did not coordinate any more
+	overtaken  int       // writes of a coordinator that arrived when it was none any more
 	volumes    time.Time // until when no controller of volumes or snapshots acts
 	protection time.Time // until when no content gets its finalizer
 }
@@ -59,7 +59,8 @@ type stalled struct {
 type lateWrite struct {
 	*parked
 
-	at time.Time
+	at          time.Time
+	coordinated bool // its agent was the coordinator when it sent it
 }
 
 // stall delays the events of all watches for up to 3 minutes, but for those of one agent: often that of the coordinator.
@@ -106,7 +107,7 @@ func (s *Simulation) late() (all []choice) {
 		if !time.Now().Before(write.at) {
 			all = append(all, choice{"late from " + write.from.name + ": " + write.name, often, func() {
 				s.lag.writes = slices.Delete(s.lag.writes, i, i+1)
-				if s.coordinator() != write.from { // its successor may have accepted another transfer
+				if write.coordinated && s.coordinator() != write.from { // its successor may have accepted another transfer
 					s.lag.overtaken++
 				}
 				s.handle(write.parked)
@@ -150,9 +151,8 @@ func (s *Simulation) isLate() (until time.Time, late bool) {
 
 // delay lets a write arrive within a minute, whether its agent lives until then or not.
 func (s *Simulation) delay(p *parked, pick int) {
-	const longest = 60
 	p.late = true
-	s.lag.writes = append(s.lag.writes, lateWrite{p, time.Now().Add(time.Duration(1+pick%longest) * time.Second)})
+	s.lag.writes = append(s.lag.writes, lateWrite{p, time.Now().Add(time.Duration(1+pick%60) * time.Second), s.coordinator() == p.from})
 }
 
 // rebinds reports whether a rebind is on its way: every second fault of a coordinator waits for one. The others wait for nothing.
